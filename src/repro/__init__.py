@@ -1,0 +1,1 @@
+"""repro: research on running language models on phones and boards, reproduced and compared."""
