@@ -1,0 +1,158 @@
+"""Where a number comes from: the code, the packages and the kind of host that made it.
+
+Knows neither what was computed nor where records lie; times of day are the caller's to give.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, get_args, get_type_hints
+
+from repro.core.errors import InputError
+
+PACKAGES = (
+    "hydra-core",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "evaluate",
+    "wandb",
+    "gguf",
+    "safetensors",
+    "sentencepiece",
+    "rouge_score",
+    "numpy",
+)
+CODE = ("src", "conf", "scripts", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Everything that tells one number from another one that looks like it.
+
+    `config` is the resolved configuration and `config_hash` its hash; `inputs` are content hashes by name
+    (`checkpoint`, `draft`, `dataset`, `device`), `sources` is `source_hash` of the method. `costs` is `fitted`
+    when this very cell was used to fit the device. `fitted` names single values that a fit or a
+    matched agreement determines, or ids of reference cells that a fit used. `matched` is the draft-target
+    agreement that a proxy pair was matched to, `None` when it was not. `dequantized` says that the checkpoint
+    came quantized. `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`),
+    `budget` the resolved DRAM budget in bytes. `notes` are sentences for the table (a stand-in, say).
+    `started` and `finished` are ISO 8601 in UTC.
+
+    Raises:
+        InputError: `clock`, `weights` or `costs` has a value that is none of its choices.
+    """
+
+    config: Mapping[str, Any]
+    config_hash: str
+    inputs: Mapping[str, str]
+    sources: str
+    seed: int
+    clock: Literal["virtual", "wall"]
+    weights: Literal["real", "proxy", "none"]
+    costs: Literal["measured", "fitted", "predicted"]
+    started: str
+    finished: str
+    commit: str | None
+    dirty: bool | None
+    packages: Mapping[str, str]
+    host: Mapping[str, Any]
+    fitted: tuple[str, ...] = ()
+    matched: float | None = None
+    dequantized: bool = False
+    memory: Mapping[str, int] = field(default_factory=dict)
+    budget: int | None = None
+    trace: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(Provenance).items():
+            choices = get_args(hint)
+            if name in ("clock", "weights", "costs") and getattr(self, name) not in choices:
+                raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
+        object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
+        object.__setattr__(self, "notes", tuple(self.notes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain dictionaries, ready for JSON."""
+        return asdict(self)
+
+
+def circumstances() -> dict[str, Any]:
+    """The fields of `Provenance` that are the same for every cell of a process: code, packages, host."""
+    commit, dirty = git_state()
+    return {"commit": commit, "dirty": dirty, "packages": package_versions(), "host": host_kind()}
+
+
+def git_state(checkout: Path | None = None) -> tuple[str | None, bool | None]:
+    """Commit of the project's checkout, and whether code or configuration differ from it.
+
+    Generated files (`results/`) do not count as a difference. `(None, None)` when the package does not lie
+    in a checkout of its own, or there is no git.
+    """
+    root = checkout or Path(__file__).resolve().parents[3]
+    top = _git(root, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != root.resolve():
+        return None, None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", *CODE)
+    return commit, None if changes is None else bool(changes)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Output of a git command, `None` when it fails or git is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of the named packages; `absent` for one that is not installed."""
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found
+
+
+def host_kind() -> dict[str, Any]:
+    """The kind of machine, never which one: system, processor family, usable cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "processor": _processor_family(),
+        "cores": cores,
+    }
+
+
+def _processor_family() -> str | None:
+    """Vendor and family, as Linux tells them (`CPU implementer` and `CPU part` on Arm)."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    wanted = ("vendor_id", "cpu family", "CPU implementer", "CPU part")
+    return " ".join(facts[name] for name in wanted if name in facts) or None
+
+
+def peak_resident_bytes() -> int:
+    """The largest resident set that this process has had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes
