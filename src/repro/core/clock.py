@@ -1,0 +1,191 @@
+"""One scheduler, two clocks: coroutines await futures, and only what makes time pass differs.
+
+Knows nothing of devices or models. A virtual clock jumps to the next event; a wall clock runs the work that
+is queued for its own thread and sleeps until a worker reports a completion.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Coroutine, Generator
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+Wake = Callable[[], None]
+
+
+class Cancelled(Exception):
+    """Awaited a task that somebody cancelled."""
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, and nothing is under way that could wake one."""
+
+
+class Future(Generic[T]):
+    """A value that comes later; awaited by tasks, set once by a device or a task."""
+
+    __slots__ = ("_value", "_waiters", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: T | None = None
+        self.error: BaseException | None = None
+        self._waiters: list[Wake] = []
+
+    def set(self, value: T) -> None:
+        """Complete with a value and wake who waits, in the order in which they came."""
+        self._value = value
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Complete with an error, raised in everyone who awaits."""
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    def result(self) -> T:
+        """The value of a completed future; raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self._value  # type: ignore[return-value]
+
+    def __await__(self) -> Generator[Future[T], None, T]:
+        if not self.done:
+            yield self
+        return self.result()
+
+    def on_done(self, wake: Wake) -> None:
+        """Call `wake` when the future completes."""
+        self._waiters.append(wake)
+
+
+class Task(Future[T]):
+    """A running coroutine. It runs until its first wait when it is made; awaiting it gives its result."""
+
+    __slots__ = ("_coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Future[Any], None, T]) -> None:
+        super().__init__()
+        self._coroutine = coroutine
+        self._step()
+
+    def cancel(self) -> None:
+        """Stop the coroutine where it waits. Ops that it has queued still run; their results are dropped."""
+        if self.done:
+            return
+        self._coroutine.close()
+        self.fail(Cancelled())
+
+    def _step(self) -> None:
+        if self.done:
+            return
+        try:
+            awaited = self._coroutine.send(None)
+        except StopIteration as stop:
+            self.set(stop.value)
+        except Exception as error:
+            self.fail(error)
+        else:
+            awaited.on_done(self._step)
+
+
+class Clock:
+    """Seconds since the start, and the loop that lets tasks run."""
+
+    kind: str
+
+    @property
+    def now(self) -> float:
+        """Seconds since the clock was made."""
+        raise NotImplementedError
+
+    def run(self, coroutine: Coroutine[Any, None, T]) -> T:
+        """Run a coroutine to its end, and everything that it spawned and that must run for it."""
+        task = Task(coroutine)
+        while not task.done:
+            self._advance()
+        return task.result()
+
+    def _advance(self) -> None:
+        raise NotImplementedError
+
+
+class VirtualClock(Clock):
+    """Discrete-event time. Events at one moment come in the order in which they were booked."""
+
+    kind = "virtual"
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._events: list[tuple[float, int, Wake]] = []
+        self._order = count()
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now
+
+    def after(self, seconds: float, wake: Wake) -> None:
+        """Call `wake` once `seconds` have passed."""
+        heapq.heappush(self._events, (self._now + seconds, next(self._order), wake))
+
+    def _advance(self) -> None:
+        if not self._events:
+            raise Deadlock("a task waits for work that nobody submitted")
+        self._now, _, wake = heapq.heappop(self._events)
+        wake()
+
+
+class WallClock(Clock):
+    """Real time. Completions come from worker threads; queued inline work runs on the loop's own thread.
+
+    All torch kernels run inline: a second thread that calls torch halves the speed of both.
+    """
+
+    kind = "wall"
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._reports: SimpleQueue[Wake] = SimpleQueue()
+        self._inline: list[tuple[int, int, Wake]] = []
+        self._order = count()
+        self._outstanding = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the clock was made."""
+        return time.perf_counter() - self._start
+
+    def inline(self, work: Wake, priority: int = 0) -> None:
+        """Queue work for the loop's thread: lower priority first, then first come."""
+        heapq.heappush(self._inline, (priority, next(self._order), work))
+
+    def submit(self, work: Callable[[], Wake], to: Callable[[Wake], Any]) -> None:
+        """Hand work to a worker through `to`; what the work returns is called on the loop's thread."""
+        self._outstanding += 1
+        to(lambda: self._reports.put(work()))
+
+    def _advance(self) -> None:
+        if self._take_report(block=not self._inline):
+            return
+        heapq.heappop(self._inline)[2]()
+
+    def _take_report(self, block: bool) -> bool:
+        if block and not self._outstanding:
+            raise Deadlock("a task waits for work that nobody submitted")
+        try:
+            wake = self._reports.get(block)
+        except Empty:
+            return False
+        self._outstanding -= 1
+        wake()
+        return True

@@ -1,0 +1,206 @@
+"""Where ops run: what every device offers, and the emulated one. Knows nothing of models."""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, TypeVar
+
+from repro.core.clock import Cancelled, Clock, Future, Task, VirtualClock
+from repro.core.cost import Demand, Machine, share
+from repro.core.memory import Memory
+from repro.core.op import FLASH, Op
+from repro.core.trace import Phase, Span, Trace
+
+T = TypeVar("T")
+
+
+class Device(ABC):
+    """Runs ops and says what they cost.
+
+    Attributes:
+        name: as people call it.
+        clock: virtual or wall.
+        trace: all that ran.
+        memory: the DRAM budget.
+        resources: what ops may name.
+        substituted: resources that ops asked for and the device lacks, with what served instead.
+    """
+
+    def __init__(
+        self, name: str, clock: Clock, memory: Memory, resources: frozenset[str], idle: float | None
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.memory = memory
+        self.resources = resources
+        self.trace = Trace(idle_watts=idle)
+        self.substituted: dict[str, str] = {}
+        self._spawned: list[Task[Any]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds on the device's clock."""
+        return self.clock.now
+
+    @abstractmethod
+    def run(self, op: Op) -> Future[Any]:
+        """Queue an op; the future brings the value of its function when the op is over."""
+
+    def spawn(self, coroutine: Coroutine[Any, None, T]) -> Task[T]:
+        """Start a coroutine beside the present one."""
+        task = Task(coroutine)
+        self._spawned.append(task)
+        return task
+
+    def play(self, coroutine: Coroutine[Any, None, T]) -> T:
+        """Run a coroutine to its end and stop what it spawned; an error in what it spawned is raised."""
+        result = self.clock.run(coroutine)
+        for task in self._spawned:
+            task.cancel()
+            if task.error is not None and not isinstance(task.error, Cancelled):
+                raise task.error
+        self._spawned.clear()
+        return result
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Name the stretch of time that a block takes."""
+        start = self.now
+        yield
+        self.trace.phases.append(Phase(name, start, self.now))
+
+    def resource(self, wanted: str, precision: str = "fp32") -> str:
+        """The resource that serves ops for `wanted`: itself, or the fastest there is, which is then noted."""
+        if wanted in self.resources:
+            return wanted
+        self.substituted[wanted] = self._instead(precision)
+        return self.substituted[wanted]
+
+    @abstractmethod
+    def _instead(self, precision: str) -> str:
+        """The fastest processor for a precision."""
+
+    def close(self) -> None:
+        """Give back threads and files; an emulated device holds none."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """An op at work: what is left of it, in seconds of free DRAM, and the pace at which it goes."""
+
+    op: Op
+    done: Future[Any]
+    value: Any
+    demand: Demand
+    start: float
+    left: float
+    pace: float = 0.0
+    since: float = 0.0
+    booking: int = 0
+
+
+class EmulatedDevice(Device):
+    """Another machine's time on a virtual clock. Functions compute when their op's virtual start comes.
+
+    Ops that work at the same time share DRAM bandwidth; when one starts or ends, the others' pace follows.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._clock = VirtualClock()
+        memory = Memory(machine.dram_budget, machine.name)
+        resources = frozenset({FLASH, *machine.processors})
+        super().__init__(machine.name, self._clock, memory, resources, machine.idle_watts)
+        self._free = {name: machine.slots(name) for name in resources}
+        self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
+        self._order = count()
+        self._working: list[_Running] = []
+        self._built: set[tuple[str, str, int]] = set()
+
+    def run(self, op: Op) -> Future[Any]:
+        """Queue an op on its resource, behind the graph that it needs if that is not built yet."""
+        on = self.resource(op.on, op.precision)
+        if on != op.on:
+            op = replace(op, on=on)
+        if op.graph:
+            self._build(op)
+        return self._enqueue(op)
+
+    def _enqueue(self, op: Op) -> Future[Any]:
+        done: Future[Any] = Future()
+        heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
+        self._serve(op.on)
+        return done
+
+    def _instead(self, precision: str) -> str:
+        return self.machine.fastest(precision)
+
+    def _build(self, op: Op) -> None:
+        processor = self.machine.processors[op.on]
+        graph = (op.on, op.graph, processor.rows(op.rows))
+        if processor.graph_seconds and graph not in self._built:
+            self._built.add(graph)
+            self._enqueue(Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority))
+
+    def _serve(self, on: str) -> None:
+        while self._free[on] and self._queue[on]:
+            _, _, op, done = heapq.heappop(self._queue[on])
+            self._free[on] -= 1
+            self._start(op, done)
+
+    def _start(self, op: Op, done: Future[Any]) -> None:
+        try:
+            value, demand = op.execute(), self._demand(op)
+        except Exception as error:
+            self._free[op.on] += 1
+            done.fail(error)
+            return
+        running = _Running(op, done, value, demand, self.now, demand.work)
+        if demand.launch > 0:
+            self._clock.after(demand.launch, lambda: self._work(running))
+        else:
+            self._work(running)
+
+    def _demand(self, op: Op) -> Demand:
+        if op.kind == "build":
+            processor = self.machine.processors[op.on]
+            return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts)
+        return self.machine.demand(op)
+
+    def _work(self, running: _Running) -> None:
+        self._working.append(running)
+        self._set_pace()
+
+    def _set_pace(self) -> None:
+        demands = [r.demand.bandwidth for r in self._working]
+        granted = share(self.machine.dram_bandwidth, demands)
+        for running, wanted, given in zip(self._working, demands, granted, strict=True):
+            pace = given / wanted if wanted else 1.0
+            if pace != running.pace:
+                self._change(running, pace)
+
+    def _change(self, running: _Running, pace: float) -> None:
+        running.left = max(0.0, running.left - running.pace * (self.now - running.since))
+        running.pace, running.since = pace, self.now
+        running.booking += 1
+        booking = running.booking
+        self._clock.after(running.left / pace, lambda: self._end(running, booking))
+
+    def _end(self, running: _Running, booking: int) -> None:
+        if booking != running.booking:
+            return
+        op = running.op
+        self._working.remove(running)
+        self._set_pace()
+        joules = running.demand.watts * (self.now - running.start)
+        self.trace.spans.append(
+            Span(op.on, op.kind, op.name, running.start, self.now, op.rows, op.flops, op.bytes, joules)
+        )
+        self._free[op.on] += 1
+        self._serve(op.on)
+        running.done.set(running.value)

@@ -1,0 +1,160 @@
+"""Numbers with their sources: what a device file says, checked and turned into SI.
+
+Knows nothing of where the file lies. A fact is `{value, unit, source, note, cells}`; a curve has `points`
+in place of `value`. `source` is `paper`, `datasheet`, `measured`, `fitted` (with the reference cells) or
+`assumed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from repro.core.cost import FULL, Curve, Flash, Machine, Processor
+from repro.core.errors import InputError
+
+SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
+UNITS: dict[str, dict[str, float]] = {
+    "rate": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "TOP/s": 1e12, "GOP/s": 1e9},
+    "bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
+    "size": {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10},
+    "power": {"W": 1.0},
+    "count": {"": 1.0, "rows": 1.0},
+    "factor": {"x": 1.0, "share": 1.0},
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number (or a curve's points) in SI units, its place in the file and where it comes from."""
+
+    path: str
+    value: float
+    points: tuple[tuple[float, float], ...]
+    printed: str
+    source: str
+    note: str
+    cells: tuple[str, ...]
+
+
+def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
+    """Every fact of a device file, in its order.
+
+    Raises:
+        InputError: a fact is malformed; the message names its place, the wrong value and the right choices.
+    """
+    for section, kind in (("processors", None), ("flash", "flash"), ("dram", "dram"), ("power", "power")):
+        tables = device.get(section) or {}
+        for name, table in tables.items() if kind is None else ((section, tables),):
+            for path, leaf, key in _leaves(table, section if kind else f"{section}.{name}", ""):
+                yield _fact(path, leaf, _dimension(path, key))
+
+
+def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    if not isinstance(node, Mapping):
+        raise InputError(f"{path}: {node!r} is a bare number; write {{value, unit, source}}")
+    if "value" in node or "points" in node:
+        yield path, node, key
+        return
+    for name, below in node.items():
+        yield from _leaves(below, f"{path}.{name}", key or str(name))
+
+
+DIMENSIONS = {
+    "peak": "rate",
+    "bandwidth": "bandwidth",
+    "launch": "time",
+    "watts": "power",
+    "efficiency": "factor",
+    "tile": "count",
+    "shapes": "count",
+    "graph_seconds": "time",
+    "window": "size",
+    "slower": "factor",
+    "slots": "count",
+    "latency": "time",
+    "capacity": "size",
+    "budget": "size",
+    "idle": "power",
+}
+
+
+def _dimension(path: str, key: str) -> str:
+    if key not in DIMENSIONS:
+        raise InputError(f"{path}: unknown entry {key!r}; a device file knows {', '.join(DIMENSIONS)}")
+    return DIMENSIONS[key]
+
+
+def _fact(path: str, leaf: Mapping[str, Any], dimension: str) -> Fact:
+    unit, source = str(leaf.get("unit", "")), leaf.get("source")
+    if source not in SOURCES:
+        raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
+    if unit not in UNITS[dimension]:
+        raise InputError(f"{path}: unit {unit!r} is none of {', '.join(UNITS[dimension])}")
+    cells = tuple(leaf.get("cells") or ())
+    if source == "fitted" and not (cells or leaf.get("note")):
+        raise InputError(f"{path}: a fitted number names the reference cells that it was fitted to")
+    scale = UNITS[dimension][unit]
+    value = leaf.get("value", 0.0)
+    values = [float(v) for v in value] if isinstance(value, (list, tuple)) else [float(value)]
+    points = tuple((float(x), float(y) * scale) for x, y in leaf.get("points") or ())
+    if not points and isinstance(value, (list, tuple)):
+        points = tuple((v, v) for v in values)
+    printed = f"{leaf.get('points', value)} {unit}".strip()
+    return Fact(path, values[0] * scale, points, printed, source, str(leaf.get("note", "")), cells)
+
+
+def machine(device: Mapping[str, Any]) -> Machine:
+    """The emulated machine that a device file describes.
+
+    Raises:
+        InputError: a fact is malformed or one that no machine does without is missing.
+    """
+    known = {fact.path: fact for fact in facts(device)}
+    name = str(device.get("name", "device"))
+
+    def need(path: str) -> Fact:
+        if path not in known:
+            raise InputError(f"{name}: the device file lacks {path}")
+        return known[path]
+
+    def value(path: str, default: float) -> float:
+        return known[path].value if path in known else default
+
+    def processor(resource: str) -> Processor:
+        at = f"processors.{resource}"
+        below = {
+            table: {p.rsplit(".", 1)[1]: f.value for p, f in known.items() if p.startswith(f"{at}.{table}.")}
+            for table in ("peak", "slower")
+        }
+        curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
+        return Processor(
+            peak=below["peak"],
+            bandwidth=need(f"{at}.bandwidth").value,
+            launch=value(f"{at}.launch", 0.0),
+            watts=value(f"{at}.watts", 0.0),
+            efficiency=Curve(curve.points) if curve else FULL,
+            tile=int(value(f"{at}.tile", 1)),
+            shapes=tuple(int(x) for x, _ in shapes.points) if shapes else (),
+            graph_seconds=value(f"{at}.graph_seconds", 0.0),
+            window=value(f"{at}.window", 0.0),
+            slower=below["slower"],
+            slots=int(value(f"{at}.slots", 1)),
+        )
+
+    flash = need("flash.bandwidth")
+    return Machine(
+        name=name,
+        processors={resource: processor(resource) for resource in device["processors"]},
+        flash=Flash(
+            Curve(flash.points or ((1.0, flash.value),)),
+            value("flash.latency", 0.0),
+            value("flash.watts", 0.0),
+            int(value("flash.slots", 1)),
+        ),
+        dram_bandwidth=need("dram.bandwidth").value,
+        dram_budget=need("dram.budget").value,
+        idle_watts=need("power.idle").value,
+    )

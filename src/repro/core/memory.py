@@ -1,0 +1,61 @@
+"""A device's memory budget: who holds how much, and the most that was ever held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from repro.core.errors import InputError
+
+
+class Memory:
+    """Bytes that models may hold; asking for more than there are is an error that says who holds what."""
+
+    def __init__(self, budget: float, name: str = "device") -> None:
+        """A budget in bytes."""
+        self.budget = budget
+        self.peak = 0.0
+        self._name = name
+        self._held: dict[str, float] = {}
+
+    @property
+    def held(self) -> float:
+        """Bytes held now."""
+        return sum(self._held.values())
+
+    @property
+    def free(self) -> float:
+        """Bytes left in the budget."""
+        return self.budget - self.held
+
+    def reserve(self, size: float, what: str) -> None:
+        """Hold `size` more bytes under the name `what`.
+
+        Raises:
+            InputError: the budget does not allow it.
+        """
+        if size > self.free:
+            holders = ", ".join(f"{name} {_gb(held)}" for name, held in self._held.items()) or "nothing"
+            raise InputError(
+                f"{what} needs {_gb(size)}, but of {self._name}'s budget of {_gb(self.budget)} only "
+                f"{_gb(self.free)} are free (held: {holders})"
+            )
+        self._held[what] = self._held.get(what, 0.0) + size
+        self.peak = max(self.peak, self.held)
+
+    def release(self, what: str) -> None:
+        """Give back all that is held under a name."""
+        del self._held[what]
+
+    @contextmanager
+    def holding(self, size: float, what: str) -> Iterator[None]:
+        """Reserve for the length of a block."""
+        self.reserve(size, what)
+        try:
+            yield
+        finally:
+            self.release(what)
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"

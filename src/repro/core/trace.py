@@ -1,0 +1,114 @@
+"""What happened on a device: spans on resources, and what can be read off them. Knows no units but SI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """One op's stay on a resource: seconds, FLOPs, bytes, and joules above idle."""
+
+    on: str
+    kind: str
+    name: str
+    start: float
+    end: float
+    rows: int
+    flops: float
+    bytes: float
+    joules: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted."""
+        return self.end - self.start
+
+
+class Phase(NamedTuple):
+    """A named stretch of a request (`load`, `prefill`, `decode`), in seconds of the device's clock."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted."""
+        return self.end - self.start
+
+
+@dataclass
+class Trace:
+    """All spans and phases of a device, in the order in which they ended."""
+
+    idle_watts: float | None = 0.0
+    spans: list[Span] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self.spans)
+
+    def within(self, start: float, end: float, on: str | None = None) -> Iterator[Span]:
+        """Spans that overlap a window, whole; of one resource if named."""
+        return (s for s in self.spans if s.end > start and s.start < end and (on is None or s.on == on))
+
+    def busy(self, on: str, start: float = 0.0, end: float = float("inf")) -> float:
+        """Seconds in a window in which a resource did anything."""
+        clipped = sorted((max(s.start, start), min(s.end, end)) for s in self.within(start, end, on))
+        total, reached = 0.0, start
+        for left, right in clipped:
+            total += max(0.0, right - max(left, reached))
+            reached = max(reached, right)
+        return total
+
+    def joules(self, start: float, end: float) -> float | None:
+        """Energy of a window, idle power included; `None` if the device's power is not known."""
+        if self.idle_watts is None:
+            return None
+        active = 0.0
+        for s in self.within(start, end):
+            covered = min(s.end, end) - max(s.start, start)
+            active += s.joules * (covered / s.seconds if s.seconds else 1.0)
+        return active + self.idle_watts * (end - start)
+
+    def chrome(self, process: str) -> dict[str, object]:
+        """The trace in Chrome's event format, which Perfetto opens: a row a resource, and one for phases."""
+        rows = ["phase", *sorted({s.on for s in self.spans})]
+        events: list[dict[str, object]] = [_meta("process_name", 0, process)]
+        events += [_meta("thread_name", i, name) for i, name in enumerate(rows)]
+        events += [_event(0, p.name, "phase", p.start, p.end, {}) for p in self.phases]
+        events += [_event(rows.index(s.on), s.name, s.kind, s.start, s.end, _figures(s)) for s in self.spans]
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+    def save(self, path: Path, process: str) -> None:
+        """Write `chrome()` as JSON; equal traces give equal bytes."""
+        path.write_text(json.dumps(self.chrome(process), separators=(",", ":"), sort_keys=True))
+
+
+def _figures(span: Span) -> dict[str, float]:
+    return {"rows": span.rows, "flops": span.flops, "bytes": span.bytes, "joules": span.joules}
+
+
+def _meta(what: str, thread: int, name: str) -> dict[str, object]:
+    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
+
+
+def _event(
+    thread: int, name: str, kind: str, start: float, end: float, args: dict[str, float]
+) -> dict[str, object]:
+    micro = {"ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": kind, "pid": 0, "tid": thread, "args": args, **micro}
+
+
+def most_at_once(spans: Iterable[Span]) -> int:
+    """The largest number of spans that lie over one moment; touching ends do not count."""
+    edges = sorted(edge for s in spans if s.seconds > 0 for edge in ((s.start, 1), (s.end, -1)))
+    level = highest = 0
+    for _, step in sorted(edges, key=lambda e: (e[0], e[1])):
+        level += step
+        highest = max(highest, level)
+    return highest
