@@ -1,0 +1,78 @@
+"""Which drafted tokens a target keeps: pure functions of a tree and of what the target says at its nodes.
+
+Greedy acceptance emits exactly the target's greedy tokens; sampled acceptance leaves the target's
+distribution as it is, for chosen as for sampled drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.models.sampling import draw
+from repro.models.tree import TokenTree
+
+
+class Accepted(NamedTuple):
+    """The accepted nodes, root first, and the target's own token after the last of them."""
+
+    path: list[int]
+    bonus: int
+
+
+def greedy(tree: TokenTree, choices: Sequence[int]) -> Accepted:
+    """Follow the target's choice from node to node for as long as the tree has it.
+
+    Args:
+        tree: the drafted tree.
+        choices: for each node the target's most likely next token.
+    """
+    path = [0]
+    while True:
+        choice = choices[path[-1]]
+        child = next((c for c in tree.children(path[-1]) if tree.token(c) == choice), None)
+        if child is None:
+            return Accepted(path, choice)
+        path.append(child)
+
+
+def sampled(tree: TokenTree, target: Callable[[int], Tensor], generator: torch.Generator) -> Accepted:
+    """Multi-step speculative sampling (SpecInfer Alg. 2; Leviathan et al. for a chain).
+
+    At a node the children are tried in their order. One drawn from `q` is accepted with probability
+    `min(1, p/q)`, and a rejection leaves `norm(max(0, p - q))`; a chosen child is one drawn from certainty.
+
+    Args:
+        tree: the drafted tree; `tree.drawn` holds each node's `q`, `[vocab]`.
+        target: the target's distribution after a node, `[vocab]`.
+        generator: the source of chance, on the CPU.
+    """
+    path = [0]
+    while True:
+        left = target(path[-1])
+        child, left = _try_children(tree, path[-1], left, generator)
+        if child is None:
+            return Accepted(path, draw(left, generator))
+        path.append(child)
+
+
+def _try_children(
+    tree: TokenTree, node: int, left: Tensor, generator: torch.Generator
+) -> tuple[int | None, Tensor]:
+    for child in tree.children(node):
+        token, drawn = tree.token(child), tree.drawn[child]
+        proposed = drawn if drawn is not None else _certain(token, left)
+        if torch.rand((), generator=generator) * proposed[token] < left[token]:
+            return child, left
+        left = (left - proposed).clamp(min=0)
+        left = left / left.sum()
+    return None, left
+
+
+def _certain(token: int, like: Tensor) -> Tensor:
+    out = torch.zeros_like(like)
+    out[token] = 1.0
+    return out

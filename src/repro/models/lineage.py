@@ -1,0 +1,111 @@
+"""Which sequences a key-value cache holds, in which slots. Knows nothing of keys and values themselves.
+
+A cache is a trunk, a sequence whose n-th token lies in slot n, and behind it branches in any order. What is
+asked for and not held is missing, ancestors included; what a mask lets a row see are its ancestors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from repro.models.prefix import Prefix
+
+
+class Lineage:
+    """The bookkeeping of one cache.
+
+    Attributes:
+        trunk: the longest sequence that lies in slots 0, 1, 2, ...
+        length: slots in use.
+    """
+
+    def __init__(self) -> None:
+        self.trunk = Prefix.empty()
+        self.length = 0
+        self._branches: dict[Prefix, int] = {}
+        self._fresh = True
+
+    def __contains__(self, prefix: Prefix) -> bool:
+        return prefix in self._branches or self._on_trunk(prefix)
+
+    def _on_trunk(self, prefix: Prefix) -> bool:
+        return not self._fresh and self.trunk.starts_with(prefix)
+
+    def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
+        """The wanted sequences and all their ancestors that are not held, parents first."""
+        found: dict[Prefix, None] = {}
+        for prefix in wanted:
+            for node in prefix.back():
+                if node in found or node in self:
+                    break
+                found[node] = None
+        return sorted(found, key=lambda node: node.length)
+
+    def mask(self, rows: Sequence[Prefix]) -> Tensor | None:
+        """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it."""
+        if self._continues(rows):
+            return None
+        seen = torch.zeros(len(rows), self.length + len(rows), dtype=torch.bool)
+        column = {row: self.length + i for i, row in enumerate(rows)}
+        for i, row in enumerate(rows):
+            self._see_ancestors(seen[i], row, column)
+        return seen
+
+    def _see_ancestors(self, seen: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
+        slots = []
+        for node in row.back():
+            slot = column.get(node, self._branches.get(node, -1))
+            if slot < 0:
+                seen[: node.length] = True
+                break
+            slots.append(slot)
+        seen[slots] = True
+
+    def _continues(self, rows: Sequence[Prefix]) -> bool:
+        """Whether the rows are a chain that goes on from the end of a trunk without branches."""
+        if self._branches:
+            return False
+        before = self.trunk if not self._fresh else rows[0].parent
+        for row in rows:
+            if row.parent is not before:
+                return False
+            before = row
+        return True
+
+    def add(self, rows: Sequence[Prefix]) -> None:
+        """Take note of rows that were appended behind all slots in use."""
+        if self._continues(rows):
+            self.trunk = rows[-1]
+        else:
+            self._branches.update({row: self.length + i for i, row in enumerate(rows)})
+        self._fresh = False
+        self.length += len(rows)
+
+    def keep(self, text: Prefix) -> tuple[int, list[int]]:
+        """Forget all that is neither an ancestor of `text` nor goes on from it.
+
+        Returns:
+            How many of the first slots stay, and the other slots that stay, in their new order.
+        """
+        if self._on_trunk(text):
+            ahead = [node for node in self._branches if node.starts_with(text)]
+            return self._rearrange(self.trunk, self.trunk.length, [], ahead)
+        path = [node for node in text.back() if node in self]
+        end = path[0] if path else Prefix.empty()
+        base = next((node.length for node in path if node not in self._branches), 0)
+        line = [node for node in reversed(path) if node in self._branches]
+        ahead = [node for node in self._branches if node.length > text.length and node.starts_with(text)]
+        return self._rearrange(end, base, line, ahead)
+
+    def _rearrange(
+        self, trunk: Prefix, base: int, line: list[Prefix], ahead: list[Prefix]
+    ) -> tuple[int, list[int]]:
+        slots = [self._branches[node] for node in line + ahead]
+        self.trunk = trunk
+        self._branches = {node: base + len(line) + i for i, node in enumerate(ahead)}
+        self._fresh = trunk.length == 0
+        self.length = base + len(slots)
+        return base, slots

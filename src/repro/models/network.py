@@ -1,0 +1,157 @@
+"""What computes the next token for a sequence: a decoder for real, a memo of what it said, or nothing at all.
+
+Knows nothing of devices or of what a pass costs. A pass is a `Step`: begun with the sequences whose next token is
+wanted, carried through the layers in runs, and read off at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+from repro.models.linear import LayerWeights
+from repro.models.lineage import Lineage
+from repro.models.prefix import Prefix
+
+RANKED = 64
+"""Ranks that a memo keeps of a distribution, and the most that `Row.top` gives."""
+
+
+class Row:
+    """What a model says about the next token of one sequence."""
+
+    def __init__(self, logits: Tensor | None, ranked: tuple[list[int], list[float]] | None = None) -> None:
+        """Logits `[vocab]`, or only the first ranks with their log-probabilities."""
+        self._logits = logits
+        self._ranked = ranked
+
+    @property
+    def logits(self) -> Tensor:
+        """All logits `[vocab]`, fp32; a remembered row has none."""
+        if self._logits is None:
+            raise RuntimeError("a remembered row has ranks, no logits: sampling must not read from a memo")
+        return self._logits
+
+    @property
+    def choice(self) -> int:
+        """The most likely next token."""
+        return self._ranked[0][0] if self._ranked else int(self.logits.argmax())
+
+    def top(self, count: int) -> list[tuple[int, float]]:
+        """The `count` most likely tokens (at most 64) with their log-probabilities."""
+        tokens, logps = self.ranked()
+        return list(zip(tokens[:count], logps[:count], strict=True))
+
+    def ranked(self) -> tuple[list[int], list[float]]:
+        """The first 64 tokens and their log-probabilities, most likely first."""
+        if self._ranked is None:
+            logits = self.logits
+            best = logits.topk(min(RANKED, logits.shape[-1]))
+            logps = best.values - logits.logsumexp(dim=-1)
+            self._ranked = best.indices.tolist(), logps.tolist()
+        return self._ranked
+
+
+class Step(Protocol):
+    """One forward pass under way."""
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        """Carry all rows through layers `first` to `last - 1`, with weights just streamed or the resident ones."""
+
+    def rows(self) -> list[Row]:
+        """What the model says, for each wanted sequence."""
+
+
+class Network(Protocol):
+    """Something that computes passes and keeps what it computed.
+
+    Attributes:
+        depth: layers that it really has; 0 if it computes none.
+    """
+
+    depth: int
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        """Start a pass over the wanted sequences and whatever of them is not held yet."""
+
+    def keep(self, text: Prefix) -> None:
+        """Forget what neither leads to `text` nor goes on from it."""
+
+
+class DecoderNetwork:
+    """A decoder and its cache."""
+
+    def __init__(self, decoder: Decoder, capacity: int = 512) -> None:
+        """`capacity` is the number of tokens that the cache first has room for; it grows."""
+        self.decoder = decoder
+        self.depth = decoder.config.layers
+        self.lineage = Lineage()
+        self.cache = KVCache(decoder.config, capacity)
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        """Start a pass; the rows are the missing sequences, and the last of a wanted one's is read."""
+        return _DecoderStep(self, wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """Drop and compact slots."""
+        self.cache.keep(*self.lineage.keep(text))
+
+
+class _DecoderStep:
+    def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix]) -> None:
+        self._network = network
+        lineage = network.lineage
+        rows = lineage.missing(wanted)
+        if not set(wanted) <= set(rows):
+            raise RuntimeError("a sequence whose pass is over was asked for again")
+        row = {prefix: i for i, prefix in enumerate(rows)}
+        self._read = [row[prefix] for prefix in wanted]
+        self._mask = lineage.mask(rows)
+        self._positions = torch.tensor([prefix.length - 1 for prefix in rows])
+        tokens = torch.tensor([prefix.token for prefix in rows])
+        lineage.add(rows)
+        self._x = network.decoder.embed(tokens, self._positions)
+
+    @torch.inference_mode()
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        network = self._network
+        for i in range(first, last):
+            weights = streamed[i - first] if streamed else None
+            self._x = network.decoder.layer(i, self._x, self._positions, self._mask, network.cache, weights)
+
+    @torch.inference_mode()
+    def rows(self) -> list[Row]:
+        everything = self._read == list(range(len(self._x)))
+        logits = self._network.decoder.head(self._x if everything else self._x[self._read])
+        return [Row(row) for row in logits]
+
+
+class NoNetwork:
+    """Weights that are nowhere: every next token is 0, and only costs are real."""
+
+    depth = 0
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        """A pass that computes nothing."""
+        return _Constant([Row(None, ([0], [0.0])) for _ in wanted])
+
+    def keep(self, text: Prefix) -> None:
+        """Nothing is held."""
+
+
+class _Constant:
+    """A pass whose outcome is known."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        """Nothing to compute."""
+
+    def rows(self) -> list[Row]:
+        return self._rows

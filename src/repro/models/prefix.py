@@ -1,0 +1,103 @@
+"""A token sequence as a point in a tree of sequences: what cache slots, tree nodes and memo entries share.
+
+Knows nothing of models. Prefixes that share a start share the objects of that start, so a node is compared by
+identity, and whether a key-value slot still counts is a question about ancestors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+
+class Prefix:
+    """A sequence of tokens that ends in `token`; made by `then` from its parent, by `empty` from nothing."""
+
+    __slots__ = ("_children", "_digest", "length", "parent", "token")
+
+    def __init__(self, parent: Prefix | None, token: int) -> None:
+        self.parent = parent
+        self.token = token
+        self.length: int = parent.length + 1 if parent else 0
+        self._children: dict[int, Prefix] = {}
+        self._digest: bytes | None = None
+
+    @classmethod
+    def empty(cls) -> Prefix:
+        """The start of a new tree of sequences."""
+        return cls(None, -1)
+
+    @classmethod
+    def of(cls, tokens: Iterable[int]) -> Prefix:
+        """A sequence in a tree of its own."""
+        return cls.empty().extend(tokens)
+
+    def then(self, token: int) -> Prefix:
+        """This sequence and one more token; the same object each time."""
+        child = self._children.get(token)
+        if child is None:
+            child = self._children[token] = Prefix(self, token)
+        return child
+
+    def extend(self, tokens: Iterable[int]) -> Prefix:
+        """This sequence and more tokens."""
+        end = self
+        for token in tokens:
+            end = end.then(token)
+        return end
+
+    def back(self) -> Iterator[Prefix]:
+        """This prefix and its ancestors, the empty one left out, from the end to the start."""
+        node: Prefix | None = self
+        while node is not None and node.length:
+            yield node
+            node = node.parent
+
+    def tokens(self, after: int = 0) -> list[int]:
+        """The tokens from position `after` on."""
+        out = [node.token for node in self._back_to(after)]
+        return out[::-1]
+
+    def _back_to(self, length: int) -> Iterator[Prefix]:
+        for node in self.back():
+            if node.length <= length:
+                return
+            yield node
+
+    def up_to(self, length: int) -> Prefix:
+        """The ancestor (or self) of a length.
+
+        Raises:
+            ValueError: the sequence is shorter than that.
+        """
+        if length > self.length:
+            raise ValueError(f"a prefix of {self.length} tokens has no start of length {length}")
+        node = self
+        while node.length > length:
+            assert node.parent is not None
+            node = node.parent
+        return node
+
+    def starts_with(self, other: Prefix) -> bool:
+        """Whether `other` is this prefix or an ancestor of it."""
+        return other.length <= self.length and self.up_to(other.length) is other
+
+    @property
+    def digest(self) -> bytes:
+        """16 bytes that stand for the token sequence, whatever tree it lies in."""
+        missing = []
+        node: Prefix | None = self
+        while node is not None and node._digest is None:
+            missing.append(node)
+            node = node.parent
+        for part in reversed(missing):
+            before = part.parent._digest if part.parent else b""
+            assert before is not None
+            part._digest = blake2b(
+                before + part.token.to_bytes(4, "little", signed=True), digest_size=16
+            ).digest()
+        assert self._digest is not None
+        return self._digest
+
+    def __repr__(self) -> str:
+        return f"Prefix({self.tokens(max(0, self.length - 4))}, length {self.length})"

@@ -1,0 +1,47 @@
+"""From logits to the next token: greedy, temperature, top-p. Pure functions of logits and a generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen. Temperature 0 is greedy; top-p keeps the smallest set that holds that mass."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise InputError(f"sampling.temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"sampling.top_p is {self.top_p}; it must be above 0 and at most 1")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken."""
+        return self.temperature == 0
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution that tokens are drawn from: `[..., vocab]` to `[..., vocab]`, fp32."""
+        probabilities = torch.softmax(logits.float() / self.temperature, dim=-1)
+        return probabilities if self.top_p == 1 else _nucleus(probabilities, self.top_p)
+
+
+def _nucleus(probabilities: Tensor, mass: float) -> Tensor:
+    ordered, order = probabilities.sort(dim=-1, descending=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    kept = ordered.masked_fill(before >= mass, 0.0)
+    out = torch.zeros_like(probabilities).scatter(-1, order, kept)
+    return out / out.sum(dim=-1, keepdim=True)
+
+
+def draw(probabilities: Tensor, generator: torch.Generator) -> int:
+    """One token from a distribution `[vocab]`."""
+    return int(torch.multinomial(probabilities, 1, generator=generator))

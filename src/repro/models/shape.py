@@ -1,0 +1,146 @@
+"""What a model of a given shape moves and computes: parameters, bytes and FLOPs of its parts.
+
+Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
+linear; an embedding look-up moves the gathered rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How weights are stored and in which arithmetic a processor uses them.
+
+    Attributes:
+        bits: per stored weight, scales included.
+        arithmetic: the precision of the multiply-adds.
+        activation: bytes of one activation or key-value element.
+    """
+
+    bits: float
+    arithmetic: str
+    activation: float
+
+
+PRECISIONS = {
+    "fp32": Precision(32, "fp32", 4),
+    "bf16": Precision(16, "fp16", 2),
+    "fp16": Precision(16, "fp16", 2),
+    "int8": Precision(8, "int8", 2),
+    # llama.cpp's blocks of 32 weights with an fp16 scale (and, for _1, an fp16 minimum)
+    "q8_0": Precision(8.5, "int8", 2),
+    "q4_0": Precision(4.5, "int8", 2),
+    "q4_1": Precision(5.0, "int8", 2),
+    # super-blocks of 256; the mixes Q4_K_M and Q2_K-Q6_K are stated by their average
+    "q4_k": Precision(4.5, "int8", 2),
+    "int4": Precision(4.5, "int8", 2),
+}
+
+
+def precision(name: str) -> Precision:
+    """A stored precision by name; InputError with the choices for an unknown one."""
+    if name not in PRECISIONS:
+        raise InputError(unknown("precision", name, PRECISIONS))
+    return PRECISIONS[name]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's dimensions, as far as its cost depends on them.
+
+    Attributes:
+        gated: the MLP has three matrices and not two.
+        tied: the output projection is the embedding table.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    gated: bool = True
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise InputError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of one attention block's four linears."""
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+
+    @property
+    def mlp_weights(self) -> int:
+        """Weights of one MLP."""
+        return (3 if self.gated else 2) * self.hidden * self.intermediate
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of one layer's linears."""
+        return self.attention_weights + self.mlp_weights
+
+    @property
+    def head_weights(self) -> int:
+        """Weights of the output projection."""
+        return self.hidden * self.vocab
+
+    @property
+    def parameters(self) -> int:
+        """All weights: layers, embedding table, output projection if it is not that table."""
+        return self.layers * self.layer_weights + self.head_weights * (1 if self.tied else 2)
+
+    def attention_flops(self, rows: int, context: float) -> float:
+        """FLOPs of scores and weighted values in one layer: `rows` queries over `context` keys each."""
+        return 4.0 * rows * context * self.heads * self.head_dim
+
+    def cache_elements(self, tokens: float) -> float:
+        """Elements of one layer's keys and values for so many tokens."""
+        return 2.0 * tokens * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class Bill:
+    """A shape in a precision: FLOPs and bytes of what a session asks a device to do."""
+
+    shape: Shape
+    stored: Precision
+
+    def weight_bytes(self, weights: float) -> float:
+        """Bytes of so many stored weights."""
+        return weights * self.stored.bits / 8
+
+    @property
+    def layer_bytes(self) -> float:
+        """Bytes of one layer."""
+        return self.weight_bytes(self.shape.layer_weights)
+
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of the embedding table and the output projection."""
+        return self.weight_bytes(self.shape.head_weights * (1 if self.shape.tied else 2))
+
+    def cache_bytes(self, tokens: int) -> float:
+        """Bytes of all layers' keys and values for so many tokens."""
+        return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
+
+    def layers(self, count: int, rows: int, context: float) -> tuple[float, float]:
+        """FLOPs and bytes of `count` layers over `rows` rows that see `context` tokens each."""
+        flops = 2.0 * rows * self.shape.layer_weights + self.shape.attention_flops(rows, context)
+        moved = self.layer_bytes + self.shape.cache_elements(context + rows) * self.stored.activation
+        return count * flops, count * moved
+
+    def head(self, rows: int) -> tuple[float, float]:
+        """FLOPs and bytes of the output projection of `rows` rows."""
+        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(self.shape.head_weights)
+
+    def embed(self, rows: int) -> tuple[float, float]:
+        """FLOPs and bytes of looking up `rows` rows of the embedding table."""
+        return 0.0, self.weight_bytes(rows * self.shape.hidden)
