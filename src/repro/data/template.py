@@ -1,0 +1,61 @@
+"""Paths into a row and templates over it: `choices.text`, `{translation.de}`, `{turns.0}`.
+
+Owns this small language. Must not know any dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any
+
+from repro.core.errors import InputError
+
+Row = Mapping[str, Any]
+
+
+class _Filler(Formatter):
+    """Formats with dotted paths; values are put in as they are, so braces inside a row are harmless."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        return at(kwargs, field_name), field_name
+
+
+def at(row: Row, path: str) -> Any:
+    """The value at a dotted path; numbers are positions in lists.
+
+    Raises:
+        InputError: the row has nothing there.
+    """
+    value: Any = row
+    for step in path.split("."):
+        try:
+            value = value[int(step)] if isinstance(value, (list, tuple)) else value[step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            there = ", ".join(map(str, value)) if isinstance(value, Mapping) else repr(value)[:60]
+            raise InputError(f"a row has no {path!r}: no {step!r} in {there}") from None
+    return value
+
+
+def fill(template: str, row: Row, extra: Mapping[str, str] | None = None) -> str:
+    """The template with each `{path}` replaced by the row's value, or by the value in `extra` of that name.
+
+    Raises:
+        InputError: a path that neither has.
+    """
+    return _Filler().vformat(template, (), {**row, **(extra or {})})
+
+
+def names(template: str) -> set[str]:
+    """The first part of every path in a template: columns of the row, or names that a builder adds.
+
+    Raises:
+        InputError: the braces do not match, or a field has no name.
+    """
+    try:
+        found = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise InputError(f"template {template!r}: {error}; write a literal brace twice") from None
+    if "" in found:
+        raise InputError(f"template {template!r} has an empty field {{}}; name a column, as in {{question}}")
+    return {field.split(".")[0] for field in found}
