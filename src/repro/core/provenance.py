@@ -40,8 +40,8 @@ class Provenance:
     """Everything that tells one number from another one that looks like it.
 
     `config` is the resolved configuration and `config_hash` its hash; `inputs` are content hashes by name
-    (`checkpoint`, `draft`, `dataset`, `device`), `sources` is `source_hash` of the method. `costs` is `fitted`
-    when this very cell was used to fit the device. `fitted` names single values that a fit or a
+    (`checkpoint`, `draft`, `dataset`, `device`), `sources` is `source_hash` of the method. `costs` is
+    `fitted` when this very cell was used to fit the device. `fitted` names single values that a fit or a
     matched agreement determines, or ids of reference cells that a fit used. `matched` is the draft-target
     agreement that a proxy pair was matched to, `None` when it was not. `dequantized` says that the checkpoint
     came quantized. `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`),

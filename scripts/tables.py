@@ -1,0 +1,91 @@
+"""Make tables and pictures again from the records, without running anything.
+
+python scripts/tables.py                      every experiment that has records
+python scripts/tables.py quickstart           one of them
+python scripts/tables.py quickstart --format tex --out paper/
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from repro.tables.reference import load_cells
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.core.record import Store
+from repro.core.registry import unknown
+from repro.paths import conf_dir
+from repro.tables.bibliography import load_bibliography
+from repro.tables.build import build
+from repro.tables.files import FORMATS, write_all
+from repro.tables.render import to_screen
+from repro.tables.spec import TableSpec
+
+
+def experiments() -> list[str]:
+    """Names of all experiments, as `experiment=` takes them."""
+    root = conf_dir() / "experiment"
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def table_spec(experiment: str) -> TableSpec:
+    """The spec of an experiment's table.
+
+    Raises:
+        InputError: there is no such experiment, or its file has no table.
+    """
+    if experiment not in experiments():
+        raise InputError(unknown("experiment", experiment, experiments()))
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=[f"experiment={experiment}"])
+    section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
+    if not isinstance(section, dict):
+        raise InputError(f"experiment {experiment!r} has no `table` section")
+    return TableSpec.parse(experiment, {str(name): value for name, value in section.items()})
+
+
+def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
+    """Build one experiment's table from its records, show it and write it."""
+    spec = table_spec(experiment)
+    table = build(spec, Store(records).all(experiment), load_cells())
+    files = write_all(table, out, load_bibliography(conf_dir() / "reference" / "papers.bib"), formats)
+    console.print(to_screen(table))
+    for file in files.values():
+        console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "experiments", nargs="*", metavar="EXPERIMENT", help="all with records when none is given"
+    )
+    parser.add_argument("--format", nargs="+", choices=list(FORMATS), default=list(FORMATS), dest="formats")
+    parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
+    parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
+    options = parser.parse_args(arguments)
+    store = Store(options.records)
+    recorded = {record.experiment for record in store.all()}
+    try:
+        wanted = options.experiments or [name for name in experiments() if name in recorded]
+        if not wanted:
+            raise InputError(
+                f"there are no records in {options.records}; experiments: {', '.join(experiments())}"
+            )
+        for experiment in wanted:
+            regenerate(experiment, options.records, options.out, options.formats, Console())
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""From the records of one row to the one figure that a column shows of them.
+
+Owns what totals, means and ratios to a baseline are. Knows neither published values nor layout.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from repro.core.errors import InputError
+from repro.core.record import Record, Scalar
+from repro.tables.spec import ColumnSpec
+
+MEANS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "geomean": statistics.geometric_mean,
+}
+
+
+class Incomparable(Exception):
+    """Two rows have no ratio; the message says why, for a footnote."""
+
+
+def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
+    """The column's figure of a row's records, all of them done; `None` when one of them lacks it.
+
+    Raises:
+        InputError: there are several records and the column has no `aggregate`, or a value is no number.
+    """
+    if not records:
+        return None
+    if column.aggregate == "only" and len(records) > 1:
+        differing = ", ".join(varying(records)) or "nothing but their keys"
+        raise InputError(
+            f"column {column.key!r} finds {len(records)} records for one row, which differ in {differing}; "
+            "name that label in rows.by or in `where`, or give the column an `aggregate`"
+        )
+    if column.aggregate in MEANS:
+        each = [_single(column, [record]) for record in records]
+        numbers = [_number(column, value) for value in each if value is not None]
+        return MEANS[column.aggregate](numbers) if len(numbers) == len(each) else None
+    return _single(column, records)
+
+
+def relative(column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]) -> Scalar:
+    """The column's figure over the baseline's, totals over totals on the same prompts; means are of ratios.
+
+    Raises:
+        Incomparable: a record has no counterpart in the baseline, or one over other prompts.
+    """
+    if not records or not baseline:
+        return None
+    pairs = _pairs(records, baseline)
+    if column.aggregate in MEANS:
+        ratios = [_ratio(_single(column, [one]), _single(column, [base]), column) for one, base in pairs]
+        numbers = [ratio for ratio in ratios if ratio is not None]
+        return MEANS[column.aggregate](numbers) if len(numbers) == len(ratios) else None
+    bases = [base for _, base in pairs]
+    return _ratio(figure(column, records), figure(column, bases), column)
+
+
+def varying(records: Sequence[Record]) -> list[str]:
+    """Labels in which the records differ, in alphabetical order."""
+    names = sorted({name for record in records for name in record.labels})
+    return [name for name in names if len({record.labels.get(name) for record in records}) > 1]
+
+
+def _single(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
+    if column.value is not None:
+        value = records[0].values.get(column.value)
+        return value if value is None or isinstance(value, str) else value * column.scale
+    over, under = _sum(column, str(column.total), records), _sum(column, str(column.per), records)
+    return None if over is None or not under else over / under * column.scale
+
+
+def _sum(column: ColumnSpec, name: str, records: Sequence[Record]) -> float | None:
+    values = [record.values.get(name) for record in records]
+    return None if None in values else sum(_number(column, value) for value in values)
+
+
+def _number(column: ColumnSpec, value: Scalar) -> float:
+    if isinstance(value, str) or value is None:
+        raise InputError(f"column {column.key!r} needs a number and finds {value!r}")
+    return value
+
+
+def _ratio(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
+    if one is None or not base:
+        return None
+    return _number(column, one) / _number(column, base)
+
+
+def _pairs(records: Sequence[Record], baseline: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """Each record with the baseline's of the same cell: the one with the same labels, of those that vary."""
+    names = sorted({*varying(records), *varying(baseline)})
+    counterparts: dict[tuple[str | None, ...], Record] = {_at(base.labels, names): base for base in baseline}
+    pairs = []
+    for record in records:
+        base = counterparts.get(_at(record.labels, names))
+        if base is None:
+            raise Incomparable(f"the baseline has no record for {dict(record.labels)}")
+        if _prompts(record) != _prompts(base):
+            raise Incomparable("its prompts are not those of the baseline")
+        pairs.append((record, base))
+    return pairs
+
+
+def _at(labels: Mapping[str, str], names: Sequence[str]) -> tuple[str | None, ...]:
+    return tuple(labels.get(name) for name in names)
+
+
+def _prompts(record: Record) -> tuple[str | None, Scalar]:
+    return record.provenance.inputs.get("dataset"), record.values.get("prompts")

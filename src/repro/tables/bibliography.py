@@ -1,0 +1,44 @@
+"""How a paper is cited: the entries of a BibTeX file, by key.
+
+Knows the file's outer form only, not what an entry holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+
+OWN = "repro"
+
+
+def load_bibliography(path: Path) -> dict[str, str]:
+    """Entries of a BibTeX file by key; every entry starts with `@` at the beginning of a line.
+
+    Raises:
+        InputError: two entries have the same key.
+    """
+    entries: dict[str, str] = {}
+    for text in re.split(r"^(?=@)", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        found = re.match(r"@\w+\{([^,\s]+),", text)
+        if found is None:
+            continue
+        if found[1] in entries:
+            raise InputError(f"{path.name} has two entries with the key {found[1]!r}")
+        entries[found[1]] = text.strip()
+    return entries
+
+
+def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
+    """Entries of these papers and, last, of this project.
+
+    Raises:
+        InputError: a paper has no entry.
+    """
+    for paper in (*papers, OWN):
+        if paper not in entries:
+            raise InputError(unknown("BibTeX entry", paper, entries))
+    return [entries[paper] for paper in (*papers, OWN)]

@@ -1,0 +1,248 @@
+"""Records and published cells become a table.
+
+Owns what is compared with what, and with which reservations. Knows nothing of files, formats or how records
+came about.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from repro.core.errors import InputError
+from repro.core.record import Record, Scalar, Spread
+from repro.core.registry import unknown
+from repro.tables.aggregate import Incomparable, figure, relative
+from repro.tables.spec import AsideSpec, ColumnSpec, TableSpec
+from repro.tables.table import Aside, Entry, Errors, Published, Row, Table
+
+if TYPE_CHECKING:
+    from repro.tables.reference import Cell
+
+UNITS = {
+    ("ms", "s"): 1e-3,
+    ("s", "ms"): 1e3,
+    ("ms", "s/token"): 1e-3,
+    ("s/token", "ms/token"): 1e3,
+    ("hour", "GPU hours"): 1.0,
+}
+
+
+def build(
+    spec: TableSpec,
+    records: Sequence[Record],
+    cells: Mapping[str, Cell],
+    keys: Collection[str] | None = None,
+) -> Table:
+    """The table of a spec.
+
+    Of records with the same labels the newest counts. `keys` keeps a sweep's own cells only.
+
+    Raises:
+        InputError: a published cell is unknown, or in a unit that has no way to the column's; a row has
+            several records where the column wants one.
+    """
+    chosen = [r for r in records if r.experiment == spec.experiment and matches(r, spec.where)]
+    current, older = _newest([r for r in chosen if keys is None or r.key in keys])
+    return _Builder(spec, current, cells).table(older)
+
+
+def matches(record: Record, where: Mapping[str, str]) -> bool:
+    """Whether a record has all these labels."""
+    return all(record.labels.get(name) == label for name, label in where.items())
+
+
+def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
+    """Of each set of labels the record that finished last, and how many others there are."""
+    newest: dict[tuple[tuple[str, str], ...], Record] = {}
+    for record in sorted(records, key=lambda r: (r.provenance.finished, r.key)):
+        newest[tuple(sorted(record.labels.items()))] = record
+    return list(newest.values()), len(records) - len(newest)
+
+
+class _Builder:
+    """One table in the making: rows of records, and the footnotes that pile up."""
+
+    def __init__(self, spec: TableSpec, records: Sequence[Record], cells: Mapping[str, Cell]) -> None:
+        self.spec = spec
+        self.cells = cells
+        self.records = records
+        self.footnotes: list[str] = list(spec.footnotes)
+        self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
+        for record in sorted(records, key=self._row_id):
+            self.groups.setdefault(self._row_id(record), []).append(record)
+
+    def table(self, older: int) -> Table:
+        spec = self.spec
+        rows = tuple(
+            Row(
+                row, spec.rows.names.get(row, row), tuple(self._entry(row, column) for column in spec.columns)
+            )
+            for row in self.groups
+        )
+        for note in sorted({note for record in self.records for note in record.provenance.notes}):
+            self._footnote(note)
+        if older:
+            self._footnote(f"Left out: {older} older record(s) of the same cells.")
+        return Table(
+            experiment=spec.experiment,
+            title=spec.title,
+            heading=" / ".join(spec.rows.by),
+            columns=spec.columns,
+            rows=rows,
+            aside=tuple(self._aside(aside, rows) for aside in spec.aside),
+            footnotes=tuple(self.footnotes),
+            errors=_errors(rows, spec.columns),
+            commits=_commits(self.records),
+            date=max((r.provenance.finished for r in self.records), default="")[:10],
+            papers=self._papers(),
+            figure=spec.figure,
+        )
+
+    def _row_id(self, record: Record) -> str:
+        return " / ".join(record.labels.get(name, "") for name in self.spec.rows.by)
+
+    def _footnote(self, text: str) -> int:
+        """The number of a footnote, which is added when it is new."""
+        if text not in self.footnotes:
+            self.footnotes.append(text)
+        return self.footnotes.index(text) + 1
+
+    def _entry(self, row: str, column: ColumnSpec) -> Entry:
+        published = self._published(column, column.reference.get(row))
+        records = self._of(row, column)
+        failed = [record for record in records if not record.done]
+        if failed:
+            last = str(failed[0].error).strip().splitlines()[-1]
+            return Entry(published=published, failed=self._footnote(f"{row} failed: {last}"))
+        baseline = self._of(column.relative_to, column) if column.relative_to else []
+        ours = self._ours(row, column, records, baseline)
+        if ours is None:
+            return Entry(published=published)
+        ratio = published.ratio(ours) if published else None
+        alone = len(records) == 1 and column.value and not column.relative_to
+        return Entry(
+            ours=ours,
+            spread=_scaled(records[0].uncertainty.get(str(column.value)), column.scale) if alone else None,
+            published=published,
+            ratio=ratio,
+            marks=reservations(column, records, baseline, published, ratio),
+        )
+
+    def _of(self, row: str, column: ColumnSpec) -> list[Record]:
+        return [record for record in self.groups.get(row, ()) if matches(record, column.where)]
+
+    def _ours(
+        self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
+    ) -> Scalar:
+        if not column.relative_to:
+            return figure(column, records)
+        try:
+            return relative(column, records, [record for record in baseline if record.done])
+        except Incomparable as reason:
+            self._footnote(f"{row} has no {column.heading.lower()} over {column.relative_to}: {reason}")
+            return None
+
+    def _cell(self, name: str) -> Cell:
+        if name not in self.cells:
+            raise InputError(f"in table {self.spec.experiment!r} {unknown_cell(name, self.cells)}")
+        return self.cells[name]
+
+    def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
+        if name is None:
+            return None
+        cell = self._cell(name)
+        factor = 1.0 if cell.unit == column.unit else UNITS.get((cell.unit, column.unit))
+        if factor is None:
+            raise InputError(
+                f"cell {name!r} is in {cell.unit!r} and column {column.key!r} in {column.unit!r}"
+            )
+        return Published(name, _times(cell.value_low, factor), _times(cell.value_high, factor))
+
+    def _aside(self, aside: AsideSpec, rows: Sequence[Row]) -> Aside:
+        cell = self._cell(aside.id)
+        column = next((c for c in self.spec.columns if c.key == aside.column), None)
+        row = next((r for r in rows if r.id == aside.row), None)
+        ours = row.entries[self.spec.columns.index(column)] if row and column else None
+        return Aside(
+            label=aside.label or f"{cell.system}, {cell.metric.replace('_', ' ')}",
+            published=Published(aside.id, cell.value_low, cell.value_high),
+            unit=cell.unit,
+            place=f"{cell.paper}, {cell.artifact}",
+            note=aside.note,
+            ours=ours,
+            column=column,
+        )
+
+    def _papers(self) -> tuple[str, ...]:
+        named = [name for column in self.spec.columns for name in column.reference.values()]
+        named += [aside.id for aside in self.spec.aside]
+        return tuple(sorted({self._cell(name).paper for name in named} | set(self.spec.cite)))
+
+
+def unknown_cell(name: str, cells: Mapping[str, Cell]) -> str:
+    """The sentence for a published cell that is not there; of hundreds it lists those of the same table."""
+    stem = name.rsplit(".", 1)[0]
+    return unknown(
+        "published cell", name, [known for known in cells if known.startswith(stem)] or list(cells)[:5]
+    )
+
+
+def reservations(
+    column: ColumnSpec,
+    records: Sequence[Record],
+    baseline: Sequence[Record],
+    published: Published | None,
+    ratio: float | None,
+) -> tuple[str, ...]:
+    """The marks of a figure made from these records, in the order of the legend.
+
+    A ratio to a baseline that was fitted is still a prediction; every other reservation passes on.
+    """
+    determined = {column.key, column.value, column.total, column.per, published.id if published else None}
+    tests: dict[str, Callable[[Record], bool]] = {
+        "proxy": lambda r: r.provenance.weights == "proxy",
+        "costs_only": lambda r: r.provenance.weights == "none",
+        "dequantized": lambda r: r.provenance.dequantized,
+        "matched": lambda r: r.provenance.matched is not None,
+        "fitted": lambda r: r in records and _fitted(r, column, determined),
+        "wall": lambda r: column.timed and r.provenance.clock == "wall",
+    }
+    marks = [name for name, test in tests.items() if any(map(test, [*records, *baseline]))]
+    if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
+        marks.append("off")
+    return tuple(marks)
+
+
+def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:
+    by_name = not determined.isdisjoint(record.provenance.fitted)
+    return by_name or (column.timed and record.provenance.costs == "fitted")
+
+
+def _errors(rows: Sequence[Row], columns: Sequence[ColumnSpec]) -> Errors | None:
+    compared = [
+        (row, column, entry) for row in rows for column, entry in zip(columns, row.entries, strict=True)
+    ]
+    errors = {f"{r.name}, {c.heading}": abs(float(e.ratio or 0) - 1) for r, c, e in compared if e.predicted}
+    fitted = sum(entry.ratio is not None and not entry.predicted for _, _, entry in compared)
+    if not errors:
+        return None
+    at = max(errors, key=lambda place: errors[place])
+    return Errors(len(errors), statistics.median(errors.values()), errors[at], at, fitted)
+
+
+def _commits(records: Sequence[Record]) -> tuple[str, ...]:
+    """The code that made the records, abbreviated; `+` says that files differed from the commit."""
+    codes = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
+    return tuple(sorted(codes))
+
+
+def _scaled(spread: Spread | None, scale: float) -> Spread | None:
+    if isinstance(spread, tuple):
+        return spread[0] * scale, spread[1] * scale
+    return None if spread is None else spread * scale
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

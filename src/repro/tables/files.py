@@ -1,0 +1,53 @@
+"""A table as files: Markdown, CSV, LaTeX and the picture, beside each other.
+
+Owns their names and how they are written. What is in them is the formats' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path, PurePath
+
+from repro.core.errors import InputError
+from repro.core.record import write_atomically
+from repro.core.registry import unknown
+from repro.tables.bibliography import citations
+from repro.tables.figure import draw
+from repro.tables.latex import to_latex
+from repro.tables.render import to_csv, to_markdown
+from repro.tables.table import Table
+
+FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
+    "md": to_markdown,
+    "csv": lambda table, bibtex: to_csv(table),
+    "tex": to_latex,
+    "png": lambda table, bibtex: draw(table),
+}
+
+
+def write_all(
+    table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = tuple(FORMATS)
+) -> dict[str, Path]:
+    """Write a table as `<folder>/<experiment>.<format>`; a table without a picture has no `png`.
+
+    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them. Files are replaced whole.
+
+    Raises:
+        InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise InputError(unknown("table format", name, FORMATS))
+    bibtex = citations(table.papers, bibliography)
+    wanted = [name for name in FORMATS if name in formats and (name != "png" or table.figure)]
+    path = folder / PurePath(table.experiment)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files = {name: path.parent / f"{path.name}.{name}" for name in wanted}
+        for name, file in files.items():
+            write_atomically(file, FORMATS[name](table, bibtex))
+    except OSError as wrong:
+        raise InputError(
+            f"table {table.experiment!r} cannot be written to {folder}: {wrong.strerror}"
+        ) from wrong
+    return files

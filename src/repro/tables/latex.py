@@ -1,0 +1,99 @@
+"""A table in LaTeX, for a paper that loads `booktabs`.
+
+Owns this format and its escaping. What the cells and notes say is `layout`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from repro.tables.layout import Grid, Heading, aside_grid, grid, notes
+from repro.tables.table import Table
+
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textquotesingle{}",
+    "—": "---",
+    "–": "--",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "§": r"\S{}",
+}
+
+
+def latex(text: str) -> str:
+    """Text with everything that LaTeX would read as a command made harmless."""
+    return "".join(ESCAPES.get(character, character) for character in text)
+
+
+def to_latex(table: Table, bibtex: Sequence[str]) -> str:
+    """A float with table, set-apart values and notes; the BibTeX is in comments at its end."""
+    label = table.experiment.replace("/", "-")
+    numbers = "l" + "r" * sum(len(heading.parts) for heading in grid(table).headings[1:])
+    lines = [
+        r"% needs \usepackage{booktabs,textcomp}",
+        r"\begin{table}",
+        r"\centering\small\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{latex(table.title)}}}\label{{tab:{label}}}",
+        *_tabular(grid(table), numbers),
+    ]
+    if table.aside:
+        lines += [r"\par\medskip", *_tabular(aside_grid(table), r"llllp{0.3\linewidth}")]
+    lines += [r"\par\smallskip\raggedright\footnotesize"]
+    lines += [rf"{latex(line)}\par" for line in notes(table)]
+    lines += [r"\end{table}", *(f"% {line}".rstrip() for entry in bibtex for line in entry.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def _tabular(words: Grid, alignment: str) -> list[str]:
+    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
+    lines.append(_line(map(_over, words.headings)))
+    if any(len(heading.parts) > 1 for heading in words.headings):
+        lines += [_rules(words.headings), _line(latex(part) for h in words.headings for part in h.parts)]
+    return [
+        *lines,
+        r"\midrule",
+        *(_line(map(latex, line)) for line in words.lines),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _over(heading: Heading) -> str:
+    """A heading over its columns, the unit on a line of its own."""
+    words = heading.words.replace(" (", "\n(", 1).split("\n")
+    stacked = r"\shortstack{" + r"\\".join(map(latex, words)) + "}"
+    return rf"\multicolumn{{{len(heading.parts)}}}{{c}}{{{stacked}}}"
+
+
+def _rules(headings: Sequence[Heading]) -> str:
+    """A rule below each heading that spans several columns."""
+    rules, at = [], 1
+    for heading in headings:
+        end = at + len(heading.parts) - 1
+        if end > at:
+            rules.append(rf"\cmidrule(lr){{{at}-{end}}}")
+        at = end + 1
+    return "".join(rules)

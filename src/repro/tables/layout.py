@@ -1,0 +1,157 @@
+"""A table in words: its figures as they are read, its headings and its notes, the same for every format.
+
+Knows no format: escaping and alignment are the formats' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.tables.spec import ColumnSpec
+from repro.tables.table import MARKS, Aside, Entry, Published, Row, Table
+
+ABSENT = "—"
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+UNITS = {"x": "×", "": ""}
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Words over `width` columns of the grid; `parts` stand below them when there are several."""
+
+    words: str
+    parts: tuple[str, ...] = ("",)
+
+    @property
+    def flat(self) -> tuple[str, ...]:
+        """One heading a column: the words over the first, the parts over the others."""
+        return (self.words, *self.parts[1:])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table in words, ready for any format."""
+
+    headings: tuple[Heading, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+def grid(table: Table) -> Grid:
+    """Rows by columns; a column with published values takes three: ours, the paper's, their ratio."""
+    compared = [any(row.entries[i].published for row in table.rows) for i in range(len(table.columns))]
+    headings = [Heading(table.heading)]
+    for column, wide in zip(table.columns, compared, strict=True):
+        headings.append(Heading(heading(column), ("ours", "paper", "ratio") if wide else ("",)))
+    shared = shared_marks(table)
+    lines = [(row.name, *_line(row, table.columns, compared, shared)) for row in table.rows]
+    return Grid(tuple(headings), tuple(lines))
+
+
+def _line(
+    row: Row, columns: Sequence[ColumnSpec], compared: Sequence[bool], shared: Sequence[str]
+) -> list[str]:
+    words: list[str] = []
+    for column, wide, entry in zip(columns, compared, row.entries, strict=True):
+        words.append(own_words(entry, column, shared))
+        if wide:
+            words += [published_words(entry.published, column.digits), ratio_words(entry)]
+    return words
+
+
+def heading(column: ColumnSpec) -> str:
+    """A column's heading with its unit, and an arrow towards the better."""
+    unit = UNITS.get(column.unit, column.unit)
+    return column.heading + (f" ({unit})" if unit else "") + ARROWS[column.better]
+
+
+def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> str:
+    """Our figure with its uncertainty and those marks that the table's figures do not share."""
+    if entry.failed is not None:
+        return f"failed [{entry.failed}]"
+    if entry.ours is None:
+        return ABSENT
+    if isinstance(entry.ours, str):
+        return entry.ours + signs(entry.marks, shared)
+    words = f"{entry.ours:.{column.digits}f}"
+    if isinstance(entry.spread, tuple):
+        words += " [{:.{d}f}, {:.{d}f}]".format(*entry.spread, d=column.digits)
+    elif entry.spread is not None:
+        words += f" ± {entry.spread:.{column.digits}f}"
+    return words + signs(entry.marks, shared)
+
+
+def published_words(published: Published | None, digits: int) -> str:
+    """A published value, range or bound."""
+    if published is None:
+        return ABSENT
+    low, high = (None if v is None else f"{v:.{digits}f}" for v in (published.low, published.high))
+    if low is None or high is None:
+        return f"≤ {high}" if low is None else f"≥ {low}"
+    return low if low == high else f"{low}–{high}"
+
+
+def ratio_words(entry: Entry) -> str:
+    """Ours over the paper's."""
+    return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
+
+
+def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
+    """The signs of the marks, apart from shared ones."""
+    own = [MARKS[mark][0] for mark in marks if mark not in shared]
+    return f" {' '.join(own)}" if own else ""
+
+
+def shared_marks(table: Table) -> list[str]:
+    """Marks that all our figures carry; they are said once, below the table."""
+    figures = [set(entry.marks) for row in table.rows for entry in row.entries if entry.ours is not None]
+    return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
+
+
+def notes(table: Table) -> list[str]:
+    """Everything below the table, a sentence each: legend, footnotes, errors, where it comes from."""
+    shared = shared_marks(table)
+    used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
+    lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
+    lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
+    lines += [f"[{i}] {text}" for i, text in enumerate(table.footnotes, 1)]
+    lines += _error_lines(table)
+    commits = ", ".join(table.commits) or "none"
+    return [*lines, f"{table.date or 'No records'}, commit {commits}, made by `{table.command}`."]
+
+
+def _error_lines(table: Table) -> list[str]:
+    errors = table.errors
+    if errors is None:
+        return []
+    cells = "cell" if errors.count == 1 else "cells"
+    line = (
+        f"Against the paper, over {errors.count} predicted {cells}: median error {errors.median:.1%}, "
+        f"worst {errors.worst:.1%} ({errors.worst_at})."
+    )
+    return [line + (f" {errors.fitted} fitted left out." if errors.fitted else "")]
+
+
+def aside_grid(table: Table) -> Grid:
+    """Published values whose workload differs, with our nearest figure."""
+    names = ("published, for another workload", "paper", "nearest of ours", "where", "difference")
+    return Grid(tuple(map(Heading, names)), tuple(_aside_line(aside) for aside in table.aside))
+
+
+def _aside_line(aside: Aside) -> tuple[str, ...]:
+    unit = UNITS.get(aside.unit, aside.unit)
+    low, high = (None if v is None else f"{v:.10g}" for v in (aside.published.low, aside.published.high))
+    value = (
+        f"≤ {high}"
+        if low is None
+        else f"≥ {low}"
+        if high is None
+        else low
+        if low == high
+        else f"{low}–{high}"
+    )
+    ours = ABSENT
+    if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):
+        own_unit = UNITS.get(aside.column.unit, aside.column.unit)
+        ours = f"{own_words(aside.ours, aside.column, tuple(MARKS))} {own_unit}".strip()
+    return aside.label, f"{value} {unit}".strip(), ours, aside.place, aside.note

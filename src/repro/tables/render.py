@@ -1,0 +1,91 @@
+"""A table on the screen, in Markdown and in CSV.
+
+Owns these three formats. What the cells and notes say is `layout`'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from repro.tables.layout import Grid, aside_grid, grid, notes
+from repro.tables.table import Entry, Published, Table
+
+CSV_HEADER = (
+    *("row", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),
+    *("ratio", "marks", "failed", "reference", "note", "commit", "date"),
+)
+
+
+def to_screen(table: Table) -> RenderableType:
+    """The table for a terminal, with its notes; without the BibTeX, which the files carry."""
+    parts: list[RenderableType] = [_rich(grid(table), table.title)]
+    if table.aside:
+        parts.append(_rich(aside_grid(table), None))
+    return Group(*parts, *(Text(line, style="dim") for line in notes(table)))
+
+
+def _rich(words: Grid, title: str | None) -> RichTable:
+    shown = RichTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
+    for i, name in enumerate(name for h in words.headings for name in h.flat):
+        shown.add_column(
+            name.replace(" (", "\n(", 1),
+            justify="left" if i == 0 or title is None else "right",
+            vertical="bottom",
+        )
+    for line in words.lines:
+        shown.add_row(*map(Text, line))
+    return shown
+
+
+def to_markdown(table: Table, bibtex: Sequence[str]) -> str:
+    """GitHub's Markdown: table, table of the set-apart values, notes, BibTeX."""
+    parts = [f"## {_markdown(table.title)}", _pipes(grid(table), "---:")]
+    if table.aside:
+        parts.append(_pipes(aside_grid(table), "---"))
+    parts += ["\n".join(f"- {_markdown(line)}" for line in notes(table))]
+    parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _pipes(words: Grid, alignment: str) -> str:
+    names = [name for h in words.headings for name in h.flat]
+    rule = ["---", *[alignment] * (len(names) - 1)]
+    lines = [names, rule, *words.lines]
+    escaped = [[_markdown(word) for word in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def _markdown(text: str) -> str:
+    return "".join(f"\\{c}" if c in "|*_<>" else c for c in text) if "`" not in text else text
+
+
+def to_csv(table: Table) -> str:
+    """One line per figure, unrounded, with its published value, marks and origin; set-apart values last."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_HEADER)
+    origin = (" ".join(table.commits), table.date)
+    for row in table.rows:
+        for column, entry in zip(table.columns, row.entries, strict=True):
+            writer.writerow([row.name, column.key, column.unit, *_csv_entry(entry), "", *origin])
+    for aside in table.aside:
+        entry = Entry(published=aside.published)
+        writer.writerow([aside.label, "aside", aside.unit, *_csv_entry(entry), aside.note, *origin])
+    return out.getvalue()
+
+
+def _csv_entry(entry: Entry) -> list[object]:
+    published = entry.published or Published("", None, None)
+    low, high = entry.spread if isinstance(entry.spread, tuple) else (None, None)
+    if isinstance(entry.spread, float) and isinstance(entry.ours, (int, float)):
+        low, high = entry.ours - entry.spread, entry.ours + entry.spread
+    failed = "failed" if entry.failed is not None else ""
+    marks = " ".join(entry.marks)
+    return [entry.ours, low, high, published.low, published.high, entry.ratio, marks, failed, published.id]

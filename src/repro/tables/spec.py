@@ -1,0 +1,171 @@
+"""What a table is to show, as the `table:` section of an experiment's file says it.
+
+Owns the section's schema and its errors. Knows neither records nor how a table looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """Records whose labels `by` agree share a row. A row's id is those labels, joined by " / ".
+
+    `names` maps ids to what is shown, in the order of showing. Rows that it does not name come after, by id,
+    so that a user's own method joins a table without a change to it.
+    """
+
+    by: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """One figure of each row.
+
+    Either `value`, a value of the records as it is, or `total` over `per`, two values that are summed over
+    the row's records first. It is multiplied by `scale` and shown in `unit` with `digits` decimals.
+    `relative_to` is the id of the row by whose figure it is divided, over the same prompts. `where` keeps
+    only records with these labels. Of several records `aggregate` makes one figure, `only` wants a single
+    one. `reference` maps row ids to published cells, `tolerance` is the relative difference from them that is
+    still called agreement. `timed` is false for what needs neither clock nor costs (accuracy, acceptance).
+    """
+
+    key: str
+    heading: str
+    value: str | None = None
+    total: str | None = None
+    per: str | None = None
+    unit: str = ""
+    digits: int = 2
+    scale: float = 1.0
+    better: Literal["higher", "lower", ""] = ""
+    relative_to: str | None = None
+    aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
+    where: Mapping[str, str] = field(default_factory=dict)
+    reference: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float | None = None
+    timed: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.total is None) or (self.total is None) != (self.per is None):
+            raise InputError(f"column {self.key!r} needs either `value`, or `total` and `per`")
+        if self.aggregate == "total" and self.total is None:
+            raise InputError(
+                f"column {self.key!r} aggregates totals: give `total` and `per` instead of `value`"
+            )
+
+
+@dataclass(frozen=True)
+class AsideSpec:
+    """A published value that is shown apart, because its workload is another one; `note` says which.
+
+    `row` and `column` point at our nearest figure, shown beside it without a ratio.
+    """
+
+    id: str
+    note: str
+    label: str = ""
+    row: str | None = None
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class FigureSpec:
+    """The picture: which columns, each in a panel of its own, the title, and rows that are left `without`."""
+
+    columns: tuple[str, ...]
+    title: str = ""
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A whole `table:` section; `experiment` is the name of the file it stands in.
+
+    `cite` adds papers to those of the published cells.
+    """
+
+    experiment: str
+    title: str
+    rows: RowsSpec
+    columns: tuple[ColumnSpec, ...]
+    where: Mapping[str, str] = field(default_factory=dict)
+    aside: tuple[AsideSpec, ...] = ()
+    footnotes: tuple[str, ...] = ()
+    cite: tuple[str, ...] = ()
+    figure: FigureSpec | None = None
+
+    def __post_init__(self) -> None:
+        keys = [column.key for column in self.columns]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise InputError(f"table {self.experiment!r} has two columns with the key {key!r}")
+        pointed = [a.column for a in self.aside if a.column] + list(
+            self.figure.columns if self.figure else ()
+        )
+        for key in pointed:
+            if key not in keys:
+                raise InputError(f"in table {self.experiment!r} {unknown('column', key, keys)}")
+
+    @classmethod
+    def parse(cls, experiment: str, section: Mapping[str, Any]) -> TableSpec:
+        """The spec of a `table:` section given as plain dictionaries and lists.
+
+        Raises:
+            InputError: a field is unknown, missing or of the wrong type; the sentence gives its place.
+        """
+        return _parse(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+
+
+T = TypeVar("T")
+
+
+def _parse(cls: type[T], section: object, where: str) -> T:
+    if not isinstance(section, Mapping):
+        raise InputError(f"{where} must be a mapping, not {section!r}")
+    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
+    for name in section:
+        if name not in known:
+            raise InputError(f"in {where} {unknown('field', str(name), list(known))}")
+    for name, f in known.items():
+        if f.default is MISSING and f.default_factory is MISSING and name not in section:
+            raise InputError(f"{where} lacks the field {name!r}")
+    hints = get_type_hints(cls)
+    return cls(**{name: _value(hints[name], value, f"{where}, {name}") for name, value in section.items()})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type `hint`: dataclasses, tuples, mappings, literals, optionals and scalars."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return None if value is None else _value(inner[0], value, where)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"{where} must be a list, not {value!r}")
+        return tuple(_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is Literal:
+        if value not in inner:
+            raise InputError(f"{where} is {value!r}; choices: {', '.join(repr(choice) for choice in inner)}")
+        return value
+    if origin is not None:
+        return _mapping(value, where)
+    if hint not in (str, int, float, bool):
+        return _parse(hint, value, where)
+    allowed = (int, float) if hint is float else (hint,)
+    if type(value) not in allowed:
+        raise InputError(f"{where} must be a {hint.__name__}, not {value!r}")
+    return hint(value)
+
+
+def _mapping(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} must be a mapping, not {value!r}")
+    return {str(name): str(item) for name, item in value.items()}

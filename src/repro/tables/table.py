@@ -1,0 +1,131 @@
+"""A table: our figures, set beside the published ones.
+
+Owns what a table consists of. Knows neither how it is built (`build`) nor how it looks (`render`, `figure`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from repro.core.record import Scalar, Spread
+from repro.tables.spec import ColumnSpec, FigureSpec
+
+MARKS = {
+    "proxy": ("†", "computed by a smaller proxy's weights (acceptance and text are the proxy's own)"),
+    "costs_only": ("c", "costs only, no weights computed"),
+    "dequantized": ("d", "computed from a checkpoint that came quantized"),
+    "matched": ("§", "draft-target agreement of the proxy pair matched to the published one"),
+    "fitted": ("‡", "used in a fit or determined by one, so no prediction; left out of the error figure"),
+    "wall": ("w", "wall clock of a real device, not emulated"),
+    "off": ("!", "differs from the published value by more than the column's tolerance"),
+}
+"""What a figure may carry: its sign, and the legend's words."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A value as a paper prints it, in the column's unit; one side is `None` for "up to" and "more than"."""
+
+    id: str
+    low: float | None
+    high: float | None
+
+    def ratio(self, ours: Scalar) -> float | None:
+        """Ours over the published value; over the nearer end of a range, 1 inside it; none for a bound."""
+        if isinstance(ours, str) or ours is None or not self.low or not self.high:
+            return None
+        return ours / min(max(ours, self.low), self.high)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands where a row and a column meet.
+
+    `marks` are keys of `MARKS`; `failed` is the number of the footnote with the traceback's last line.
+    """
+
+    ours: Scalar = None
+    spread: Spread | None = None
+    published: Published | None = None
+    ratio: float | None = None
+    marks: tuple[str, ...] = ()
+    failed: int | None = None
+
+    @property
+    def predicted(self) -> bool:
+        """Whether it belongs in an error figure: compared, and not what something was fitted to."""
+        return self.ratio is not None and "fitted" not in self.marks
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line; `id` is the labels it stands for."""
+
+    id: str
+    name: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A published value that is no measure of ours; `ours` is the nearest figure that we have."""
+
+    label: str
+    published: Published
+    unit: str
+    place: str
+    note: str
+    ours: Entry | None
+    column: ColumnSpec | None
+
+
+@dataclass(frozen=True)
+class Errors:
+    """|ratio - 1| over the predicted cells; `fitted` counts the compared cells that are left out."""
+
+    count: int
+    median: float
+    worst: float
+    worst_at: str
+    fitted: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows and columns with all that is said about them; the same for the same records."""
+
+    experiment: str
+    title: str
+    heading: str
+    columns: tuple[ColumnSpec, ...]
+    rows: tuple[Row, ...]
+    aside: tuple[Aside, ...]
+    footnotes: tuple[str, ...]
+    errors: Errors | None
+    commits: tuple[str, ...]
+    date: str
+    papers: tuple[str, ...]
+    figure: FigureSpec | None
+
+    @property
+    def command(self) -> str:
+        """What makes the table again from its records."""
+        return f"python scripts/tables.py {self.experiment}"
+
+    @property
+    def name(self) -> str:
+        """Its files' name, without a suffix."""
+        return PurePath(self.experiment).name
+
+    def entry(self, row: str, column: str) -> Entry:
+        """The entry of a row's id and a column's key.
+
+        Raises:
+            KeyError: there is no such row or column.
+        """
+        entries = next((r.entries for r in self.rows if r.id == row), None)
+        keys = [c.key for c in self.columns]
+        if entries is None or column not in keys:
+            raise KeyError((row, column))
+        return entries[keys.index(column)]
