@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 CACHE_VARIABLE = "REPRO_CACHE"
 
 
+# The last two: a folder is wanted where a file lies.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+
 class Unavailable(Exception):
     """One source cannot be reached or lacks the thing: another source may still have it."""
 
@@ -107,7 +111,7 @@ def _errors_of_the_disk(target: Path) -> Iterator[None]:
             raise InputError(
                 f"disk full while making {target}; set {CACHE_VARIABLE} to another disk"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if error.errno in REFUSALS:
             raise InputError(
                 f"cannot write {target.parent}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder"
             ) from error

@@ -1,0 +1,165 @@
+"""What is made once is found whole or not at all, whoever is killed and however many make it at once."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from repro.core.errors import InputError
+from repro.core.once import cache_root, make_once, require_space
+
+
+def run(code: str, *arguments: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)])
+
+
+def write_half(scratch: Path) -> Path:
+    (scratch / "half").write_text("half")
+    return scratch / "half"
+
+
+def test_the_cache_is_where_the_caller_then_the_variable_then_the_home_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "b"))
+    assert cache_root(tmp_path / "a") == tmp_path / "a"
+    assert cache_root() == tmp_path / "b"
+    monkeypatch.delenv("REPRO_CACHE")
+    assert cache_root() == Path.home() / ".cache" / "repro"
+
+
+def test_built_by_the_first_call_alone(tmp_path):
+    calls = []
+
+    def build(scratch: Path) -> Path:
+        calls.append(scratch)
+        return write_half(scratch)
+
+    target = tmp_path / "deep" / "thing"
+    assert make_once(target, build) == make_once(target, build) == target
+    assert target.read_text() == "half"
+    assert len(calls) == 1
+    assert sorted(path.name for path in target.parent.iterdir()) == ["thing", "thing.lock"]
+
+
+def test_what_is_not_whole_is_built_again(tmp_path):
+    target = tmp_path / "thing"
+    target.mkdir()
+    (target / "old").write_text("cut")
+    assert make_once(target, write_half, is_whole=Path.is_file).read_text() == "half"
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path):
+    def build(scratch: Path) -> Path:
+        write_half(scratch)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_once(tmp_path / "thing", build)
+    assert [path.name for path in tmp_path.iterdir()] == ["thing.lock"]
+
+
+def test_a_killed_build_leaves_nothing_under_the_name_and_the_next_one_succeeds(tmp_path):
+    code = """
+import sys, time
+from pathlib import Path
+from repro.core.once import make_once
+def build(scratch):
+    (scratch / "half").write_text("cut")
+    (Path(sys.argv[1]) / "started").touch()
+    time.sleep(60)
+make_once(Path(sys.argv[1]) / "thing", build)
+"""
+    process = run(code, tmp_path)
+    while not (tmp_path / "started").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (tmp_path / "thing.partial" / "half").exists()
+    assert not (tmp_path / "thing").exists()
+    assert make_once(tmp_path / "thing", write_half).read_text() == "half"
+    assert not (tmp_path / "thing.partial").exists()
+
+
+def test_two_processes_at_once_build_it_once(tmp_path):
+    code = """
+import os, sys, time
+from pathlib import Path
+from repro.core.once import make_once
+home = Path(sys.argv[1])
+def build(scratch):
+    (home / f"built-by-{os.getpid()}").touch()
+    (scratch / "whole").write_text("a")
+    time.sleep(0.5)
+    (scratch / "whole").write_text("ab")
+    return scratch / "whole"
+(home / f"ready-{os.getpid()}").touch()
+while len(list(home.glob("ready-*"))) < 2:
+    time.sleep(0.01)
+assert make_once(home / "thing", build).read_text() == "ab"
+"""
+    processes = [run(code, tmp_path) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(list(tmp_path.glob("built-by-*"))) == 1
+
+
+def test_too_full_a_disk_is_an_error_before_the_build(tmp_path):
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(InputError, match=r"disk too full for .*thing.*REPRO_CACHE"):
+        make_once(tmp_path / "thing", lambda scratch: pytest.fail("must not be built"), need=free * 2)
+    require_space(tmp_path / "not" / "there", 1, "a byte")
+
+
+@pytest.mark.parametrize(("code", "says"), [(errno.ENOSPC, "disk full"), (errno.EROFS, "cannot write")])
+def test_what_the_disk_refuses_meanwhile_is_an_input_error(tmp_path, code, says):
+    def build(scratch: Path) -> Path:
+        raise OSError(code, os.strerror(code))
+
+    with pytest.raises(InputError, match=says):
+        make_once(tmp_path / "thing", build)
+    assert not (tmp_path / "thing").exists()
+
+
+def test_other_errors_of_the_system_are_not_dressed_up(tmp_path):
+    def build(scratch: Path) -> Path:
+        raise ConnectionResetError("peer")
+
+    with pytest.raises(ConnectionResetError):
+        make_once(tmp_path / "thing", build)
+
+
+def test_a_cache_below_a_file_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*REPRO_CACHE"):
+        make_once(tmp_path / "file" / "thing", write_half)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_cache_cannot_be_written(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot write"):
+        make_once(tmp_path / "thing", write_half)
+
+
+def test_waiting_for_another_process_is_said(tmp_path, caplog):
+    held, waited = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with FileLock(tmp_path / "thing.lock"):
+            held.set()
+            waited.wait(timeout=10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    threading.Timer(0.2, waited.set).start()
+    assert make_once(tmp_path / "thing", write_half).read_text() == "half"
+    holder.join()
+    assert "another process is making" in caplog.text

