@@ -7,7 +7,7 @@ in place of `value`. `source` is `paper`, `datasheet`, `measured`, `fitted` (wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,17 +93,37 @@ def _fact(path: str, leaf: Mapping[str, Any], dimension: str) -> Fact:
         raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
     if unit not in UNITS[dimension]:
         raise InputError(f"{path}: unit {unit!r} is none of {', '.join(UNITS[dimension])}")
-    cells = tuple(leaf.get("cells") or ())
-    if source == "fitted" and not (cells or leaf.get("note")):
+    cells = _cells(path, leaf)
+    if source == "fitted" and not cells:
         raise InputError(f"{path}: a fitted number names the reference cells that it was fitted to")
-    scale = UNITS[dimension][unit]
+    value, points = _numbers(path, leaf, UNITS[dimension][unit])
+    printed = f"{leaf.get('points', leaf.get('value'))} {unit}".strip()
+    return Fact(path, value, points, printed, source, str(leaf.get("note", "")), cells)
+
+
+def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
+    cells = leaf.get("cells") or ()
+    if isinstance(cells, str):
+        raise InputError(f"{path}: cells {cells!r} is no list; write [{cells}]")
+    return tuple(str(cell) for cell in cells)
+
+
+def _numbers(
+    path: str, leaf: Mapping[str, Any], scale: float
+) -> tuple[float, tuple[tuple[float, float], ...]]:
+    """A fact's value and points in SI; a list of values is its own points."""
     value = leaf.get("value", 0.0)
-    values = [float(v) for v in value] if isinstance(value, (list, tuple)) else [float(value)]
-    points = tuple((float(x), float(y) * scale) for x, y in leaf.get("points") or ())
-    if not points and isinstance(value, (list, tuple)):
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    try:
+        points = tuple((float(x), float(y) * scale) for x, y in leaf.get("points") or ())
+        values = [float(v) for v in (value if several else [value])]
+        first = values[0]
+    except (TypeError, ValueError, IndexError):
+        wrong = leaf.get("points", value)
+        raise InputError(f"{path}: {wrong!r} is no number, list of numbers or list of [x, y]") from None
+    if several and not points:
         points = tuple((v, v) for v in values)
-    printed = f"{leaf.get('points', value)} {unit}".strip()
-    return Fact(path, values[0] * scale, points, printed, source, str(leaf.get("note", "")), cells)
+    return first * scale, points
 
 
 def machine(device: Mapping[str, Any]) -> Machine:
@@ -135,21 +155,22 @@ def machine(device: Mapping[str, Any]) -> Machine:
             bandwidth=need(f"{at}.bandwidth").value,
             launch=value(f"{at}.launch", 0.0),
             watts=value(f"{at}.watts", 0.0),
-            efficiency=Curve(curve.points) if curve else FULL,
+            efficiency=_curve(curve) if curve else FULL,
             tile=int(value(f"{at}.tile", 1)),
-            shapes=tuple(int(x) for x, _ in shapes.points) if shapes else (),
+            shapes=tuple(int(x) for x, _ in shapes.points or ((shapes.value, 0.0),)) if shapes else (),
             graph_seconds=value(f"{at}.graph_seconds", 0.0),
             window=value(f"{at}.window", 0.0),
             slower=below["slower"],
             slots=int(value(f"{at}.slots", 1)),
         )
 
-    flash = need("flash.bandwidth")
+    if not device.get("processors"):
+        raise InputError(f"{name}: the device file lacks processors")
     return Machine(
         name=name,
         processors={resource: processor(resource) for resource in device["processors"]},
         flash=Flash(
-            Curve(flash.points or ((1.0, flash.value),)),
+            _curve(need("flash.bandwidth")),
             value("flash.latency", 0.0),
             value("flash.watts", 0.0),
             int(value("flash.slots", 1)),
@@ -158,3 +179,8 @@ def machine(device: Mapping[str, Any]) -> Machine:
         dram_budget=need("dram.budget").value,
         idle_watts=need("power.idle").value,
     )
+
+
+def _curve(fact: Fact) -> Curve:
+    """A fact's points, or its one value everywhere."""
+    return Curve(fact.points or ((1.0, fact.value),))
