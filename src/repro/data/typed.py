@@ -64,8 +64,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return tuple(_value(arguments[0], item, f"{where}.{i}") for i, item in enumerate(value))
     if origin is dict and isinstance(value, Mapping):
         return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if is_dataclass(hint) and isinstance(value, Mapping):
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
         return typed(hint, value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
     # bool is an int to Python, yet `version: true` is a mistake.
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value

@@ -1,0 +1,68 @@
+"""How many draft tokens the target accepts.
+
+Owns the one definition of acceptance length. Must not know how drafts are made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from datasets import List, Value
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.metrics.base import Metric, Scores, require_rows
+
+
+@register("metric", "acceptance")
+class Acceptance(Metric):
+    """Acceptance, totals over totals within a cell, never a mean of means.
+
+    The definition, for every method and every table of this project:
+
+    - `acceptance_length` is the tokens emitted per target verification, the target's own (bonus) token
+      included. Decoding without a draft has exactly 1.
+    - `accepted_draft_tokens` is the draft tokens among them, so the bonus token is left out. It is the
+      acceptance length less 1, except where an output ends within a verification, before the bonus token.
+    - `acceptance_histogram[k]` counts the verifications that accepted exactly k draft tokens, k = 0, 1, ...
+    - `acceptance_by_position[k]` is the share of verifications that accepted more than k draft tokens: how
+      often the draft token at depth k + 1 was emitted.
+
+    A verification is one forward pass of the target over drafted rows, or over one row. The prompt's prefill
+    is none, and the token that it yields belongs to no verification. Tokens cut off at the output's end count
+    as neither accepted nor emitted. Of a tree, the accepted path counts, whatever its size.
+
+    Inputs, one list a prompt with one entry a verification: `accepted`, draft tokens accepted and emitted;
+    `emitted`, all tokens emitted.
+    """
+
+    inputs: ClassVar[Mapping[str, Any]] = {"accepted": List(Value("int64")), "emitted": List(Value("int64"))}
+    unit: ClassVar[str] = "tokens"
+
+    def _compute(self, accepted: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> Scores:
+        drafted = [n for row in accepted for n in row]
+        tokens = [n for row in emitted for n in row]
+        require_rows(drafted, "acceptance")
+        _check(drafted, tokens)
+        counts = Counter(drafted)
+        histogram = [counts[k] for k in range(max(counts) + 1)]
+        rounds = len(drafted)
+        return {
+            "acceptance_length": sum(tokens) / rounds,
+            "accepted_draft_tokens": sum(drafted) / rounds,
+            "acceptance_histogram": histogram,
+            "acceptance_by_position": [sum(histogram[k + 1 :]) / rounds for k in range(len(histogram) - 1)],
+        }
+
+
+def _check(drafted: Sequence[int], tokens: Sequence[int]) -> None:
+    """A verification emits the draft tokens that it accepted, and at most one more."""
+    if len(drafted) != len(tokens):
+        raise InputError(f"{len(drafted)} verifications accepted tokens and {len(tokens)} emitted some")
+    for i, (n, total) in enumerate(zip(drafted, tokens, strict=True)):
+        if n < 0 or total - n not in (0, 1):
+            raise InputError(
+                f"verification {i} accepted {n} draft tokens and emitted {total} tokens, not {n} or {n + 1}"
+            )

@@ -1,0 +1,82 @@
+"""How close a method's output is to the target's own, in words and in tokens.
+
+Owns Rouge-L and exact match. Must not know tokenizers: texts come decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from datasets import List, Value
+from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import Tokenizer
+
+from repro.core.registry import register
+from repro.metrics.base import Metric, Scores, require_rows
+
+TOKENS = List(Value("int64"))
+
+
+@register("metric", "rouge_l")
+class RougeL(Metric):
+    """Rouge-L of the decoded texts, with the default tokenizer: F-measure times 100, mean over prompts.
+
+    The tokenizer of `rouge_score` keeps lower-cased runs of letters and digits. Punctuation does not count, nor
+    do scripts other than Latin; two texts that have nothing else score 0 even when they are equal.
+    """
+
+    inputs: ClassVar[Mapping[str, Any]] = {
+        "prediction_texts": Value("string"),
+        "reference_texts": Value("string"),
+    }
+    unit: ClassVar[str] = "%"
+
+    def _compute(self, prediction_texts: Sequence[str], reference_texts: Sequence[str]) -> Scores:
+        return {"rouge_l": _mean_f(RougeScorer(["rougeL"]), prediction_texts, reference_texts, "rouge_l")}
+
+
+@register("metric", "rouge_l_tokens")
+class RougeLTokens(Metric):
+    """Rouge-L as above over token ids, so that punctuation counts, which is most of a program."""
+
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": TOKENS, "references": TOKENS}
+    unit: ClassVar[str] = "%"
+
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
+        scorer = RougeScorer(["rougeL"], tokenizer=_Words())
+        return {"rouge_l_tokens": _mean_f(scorer, _words(predictions), _words(references), "rouge_l_tokens")}
+
+
+@register("metric", "exact_match")
+class ExactMatch(Metric):
+    """Share of prompts, from 0 to 1, on which all emitted token ids equal the target's own."""
+
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": TOKENS, "references": TOKENS}
+    unit: ClassVar[str] = "share"
+
+    def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
+        require_rows(predictions, "exact_match")
+        same = sum(list(a) == list(b) for a, b in zip(predictions, references, strict=True))
+        return {"exact_match": same / len(predictions)}
+
+
+class _Words(Tokenizer):  # type: ignore[misc]  # rouge_score has no types
+    """Splits at blanks and changes nothing."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return text.split()
+
+
+def _words(rows: Sequence[Sequence[int]]) -> list[str]:
+    return [" ".join(map(str, row)) for row in rows]
+
+
+def _mean_f(scorer: RougeScorer, predictions: Sequence[str], references: Sequence[str], name: str) -> float:
+    """Mean F-measure, in percent."""
+    require_rows(predictions, name)
+    pairs = zip(predictions, references, strict=True)
+    scores: list[float] = [
+        scorer.score(reference, prediction)["rougeL"].fmeasure for prediction, reference in pairs
+    ]
+    return 100.0 * sum(scores) / len(scores)

@@ -1,0 +1,134 @@
+"""Published values, by id and by what they describe.
+
+Owns the reading of `conf/reference/cells.csv`. Must not know records, nor what is compared with a value.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.paths import conf_dir
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One published value or claim; `conf/reference/README.md` tells the conventions.
+
+    Attributes:
+        id: its name, which never changes.
+        paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`.
+        artifact: the table or figure, or `text`.
+        section: where in the paper.
+        device: what it was measured on, "" where the paper does not say (as in every following column).
+        system: the method, under the paper's name.
+        model: the target, under the paper's name.
+        draft_model: its draft.
+        dataset: the workload, under one name however it was spelled.
+        condition: the rest of the circumstances, as parts joined by "; ".
+        metric: what the value is.
+        value_low: its lower end; None for a claim that gives only an upper bound.
+        value_high: its upper end; None for a claim that gives only a lower bound; equal for a single value.
+        unit: of both.
+        relative_to: the baseline of a ratio or a difference.
+        note: doubts about it.
+    """
+
+    id: str
+    paper: str
+    artifact: str
+    section: str
+    device: str
+    system: str
+    model: str
+    draft_model: str
+    dataset: str
+    condition: str
+    metric: str
+    value_low: float | None
+    value_high: float | None
+    unit: str
+    relative_to: str
+    note: str
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """The parts of the condition that are `key=value`."""
+        parts = (part.partition("=") for part in self.condition.split("; "))
+        return {key: value for key, equals, value in parts if equals}
+
+
+def load_cells(path: Path | None = None) -> dict[str, Cell]:
+    """Every published value by id, in the file's order.
+
+    Args:
+        path: a file of cells; without one the project's own.
+
+    Raises:
+        InputError: the file's columns are others, an id occurs twice, or a value is no number.
+    """
+    path = path or conf_dir() / "reference" / "cells.csv"
+    wanted = [field.name for field in fields(Cell)]
+    cells: dict[str, Cell] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if list(reader.fieldnames or ()) != wanted:
+            raise InputError(f"{path.name} has the columns {reader.fieldnames}; it must have {wanted}")
+        for row in reader:
+            cell = _cell(row, path.name)
+            if cell.id in cells:
+                raise InputError(f"{path.name} has the id {cell.id!r} twice")
+            cells[cell.id] = cell
+    return cells
+
+
+def find(cells: Mapping[str, Cell], name: str) -> Cell:
+    """The cell of that id.
+
+    Raises:
+        InputError: there is none; the error names near misses among the ids of the same table or figure, or
+            among the tables and figures.
+    """
+    if name in cells:
+        return cells[name]
+    place = _place(name)
+    if beside := [known for known in cells if _place(known) == place]:
+        raise InputError(unknown("published cell", name, beside))
+    raise InputError(
+        f"published cell {name!r}: {unknown('table or figure', place, {_place(c) for c in cells})}"
+    )
+
+
+def select(cells: Mapping[str, Cell], **wanted: str) -> list[Cell]:
+    """The cells with these texts in these fields, in the file's order: `select(cells, paper="lever")`.
+
+    Raises:
+        InputError: there is no such field, or no cell at all has that text in it.
+    """
+    names = [field.name for field in fields(Cell) if not field.name.startswith("value_")]
+    for field, text in wanted.items():
+        if field not in names:
+            raise InputError(unknown("field of a published cell", field, names))
+        if text not in (known := {str(getattr(cell, field)) for cell in cells.values()}):
+            raise InputError(unknown(f"{field} of a published cell", text, known))
+    return [c for c in cells.values() if all(getattr(c, f) == text for f, text in wanted.items())]
+
+
+def _place(name: str) -> str:
+    """The table or figure that an id begins with."""
+    return ".".join(name.split(".")[:2])
+
+
+def _cell(row: dict[str, str], file: str) -> Cell:
+    try:
+        low, high = (float(row[key]) if row[key] else None for key in ("value_low", "value_high"))
+    except ValueError as error:
+        raise InputError(f"{file}, cell {row['id']!r}: {error}") from None
+    if low is None and high is None:
+        raise InputError(f"{file}, cell {row['id']!r} has no value")
+    texts = {key: text for key, text in row.items() if not key.startswith("value_")}
+    return Cell(**texts, value_low=low, value_high=high)
