@@ -1,0 +1,126 @@
+"""Show the device files: what each machine can do, and where every number comes from.
+
+python scripts/devices.py                            all machines, their rates, their facts by source
+python scripts/devices.py oneplus_12                 one of them
+python scripts/devices.py --assumed                  every number that no source gives, and why
+python scripts/devices.py --fitted oneplus_12        every fitted number and the reference cells behind it
+python scripts/devices.py --source paper             the same for any source
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from repro.core.errors import InputError
+from repro.core.facts import SOURCES, Fact, facts
+from repro.core.registry import unknown
+from repro.paths import conf_dir
+
+TERA, GIGA = 1e12, 1e9
+# Heading, place in the file, unit: what the summary shows of a machine.
+COLUMNS = (
+    ("cpu int8\nTOP/s", "processors.cpu.peak.int8", TERA),
+    ("cpu\nGB/s", "processors.cpu.bandwidth", GIGA),
+    ("gpu fp16\nTFLOP/s", "processors.gpu.peak.fp16", TERA),
+    ("gpu\nGB/s", "processors.gpu.bandwidth", GIGA),
+    ("npu int8\nTOP/s", "processors.npu.peak.int8", TERA),
+    ("npu\nGB/s", "processors.npu.bandwidth", GIGA),
+    ("DRAM\nGB/s", "dram.bandwidth", GIGA),
+    ("budget\nGB", "dram.budget", GIGA),
+    ("flash\nGB/s", "flash.bandwidth", GIGA),
+)
+WIDE = 160  # characters a line when the output goes to a file or a pipe
+
+
+def device_files(folder: Path, wanted: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
+    """The device files of a folder by name, all or those wanted, in the order asked for.
+
+    Raises:
+        InputError: there is no device of a wanted name; the message lists those that there are.
+    """
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    for name in wanted:
+        if name not in known:
+            raise InputError(unknown("device", name, known))
+    return {name: yaml.safe_load(known[name].read_text()) for name in (wanted or known)}
+
+
+def checked_facts(name: str, device: Mapping[str, Any]) -> list[Fact]:
+    """A device's facts; an error names the device too."""
+    try:
+        return list(facts(device))
+    except InputError as wrong:
+        raise InputError(f"device {name}: {wrong}") from None
+
+
+def listing(devices: Mapping[str, Mapping[str, Any]], source: str) -> Table:
+    """Every fact of one source: device, place, printed value, note and fitted cells."""
+    table = Table(title=f"Facts whose source is: {source}", title_justify="left")
+    for heading in ("device", "place", "value", "note"):
+        table.add_column(heading, overflow="fold")
+    for name, device in devices.items():
+        for fact in checked_facts(name, device):
+            if fact.source == source:
+                table.add_row(
+                    name, fact.path, fact.printed, "; ".join(filter(None, (fact.note, *fact.cells)))
+                )
+    table.caption = f"{table.row_count} facts"
+    return table
+
+
+def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row a device: its rates, its bandwidths, and how many of its facts come from each source."""
+    table = Table(title="Devices", title_justify="left")
+    table.add_column("device", no_wrap=True)
+    for heading in (*(column[0] for column in COLUMNS), *SOURCES):
+        table.add_column(heading, justify="right")
+    for name, device in devices.items():
+        known = checked_facts(name, device)
+        counts = Counter(fact.source for fact in known)
+        table.add_row(name, *_rates(known), *(str(counts[source] or "-") for source in SOURCES))
+    return table
+
+
+def _rates(known: Iterable[Fact]) -> list[str]:
+    by_path = {fact.path: fact for fact in known}
+    return [_show(by_path.get(path), unit) for _, path, unit in COLUMNS]
+
+
+def _show(fact: Fact | None, unit: float) -> str:
+    """A fact in the column's unit; of a curve, the most that it reaches."""
+    if fact is None:
+        return "-"
+    return f"{max([y for _, y in fact.points] or [fact.value]) / unit:.4g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--source", choices=SOURCES, help="list the facts of this source")
+    which.add_argument("--assumed", action="store_const", const="assumed", dest="source")
+    which.add_argument("--fitted", action="store_const", const="fitted", dest="source")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    try:
+        devices = device_files(conf_dir() / "device", options.devices)
+        console.print(listing(devices, options.source) if options.source else summary(devices))
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""The device files: all parse, every number has a source, nothing is unphysical, and the fit holds."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from repro.core.cost import Machine, Processor
+from repro.core.errors import InputError
+from repro.core.facts import SOURCES, facts, machine
+from repro.core.op import CPU, FLASH, NPU, Op
+from repro.paths import conf_dir, project_root
+
+DEVICES = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "device").glob("*.yaml")}
+EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")
+MACHINES = {name: machine(DEVICES[name]) for name in EMULATED}
+CELLS = conf_dir() / "reference" / "cells.csv"
+
+
+@pytest.fixture(scope="module")
+def cells() -> dict[str, float]:
+    """Published values by id; those of one-sided claims are left out."""
+    if not CELLS.exists():
+        pytest.skip("conf/reference/cells.csv is not in this checkout, so no cell id can be looked up")
+    with CELLS.open(newline="") as rows:
+        return {row["id"]: float(row["value_low"]) for row in csv.DictReader(rows) if row["value_low"]}
+
+
+def every_processor() -> list[Any]:
+    return [
+        pytest.param(m, name, processor, id=f"{device}-{name}")
+        for device, m in MACHINES.items()
+        for name, processor in m.processors.items()
+    ]
+
+
+def test_every_machine_of_the_five_papers_is_there() -> None:
+    assert len(EMULATED) == 16
+    for paper, count in {"edgellm": 6, "lever": 4, "mllm_npu": 2, "elastilm": 4, "ghidorah": 1}.items():
+        assert sum(paper in DEVICES[name]["papers"] for name in EMULATED) == count, paper
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_a_name_and_nothing_that_nobody_reads(name: str) -> None:
+    assert set(DEVICES[name]) == {"name", "kind", "soc", "papers", "processors", "flash", "dram", "power"}
+    assert MACHINES[name].name == DEVICES[name]["name"]
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_every_number_says_where_it_comes_from(name: str) -> None:
+    found = list(facts(DEVICES[name]))
+    assert len(found) >= 15
+    for fact in found:
+        assert fact.source in SOURCES
+        assert fact.note or fact.cells, f"{name}: {fact.path} says neither place nor reason"
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_fitted_cells_are_published_cells(name: str, cells: dict[str, float]) -> None:
+    for fact in facts(DEVICES[name]):
+        assert (fact.source == "fitted") == bool(fact.cells)
+        assert set(fact.cells) <= set(cells), fact.path
+
+
+def test_only_the_oneplus_12_is_fitted_and_on_baseline_cells_alone() -> None:
+    fitted = {name: {c for f in facts(DEVICES[name]) for c in f.cells} for name in EMULATED}
+    assert {name for name, ids in fitted.items() if ids} == {"oneplus_12"}
+    assert fitted["oneplus_12"] == {
+        "lever.table1.qwen3_8b.compute",
+        "lever.table1.qwen3_8b.io",
+        "lever.table2.qwen3_8b.budget16.verify",
+        "lever.table2.qwen3_8b.budget32.verify",
+    }
+
+
+@pytest.mark.parametrize(("m", "name", "processor"), every_processor())
+def test_a_processor_is_physical(m: Machine, name: str, processor: Processor) -> None:
+    assert set(processor.peak) >= ({"int8", "fp16"} if name == NPU else {"fp32", "fp16", "int8"})
+    assert all(rate > 0 for rate in processor.peak.values())
+    assert processor.peak["fp16"] >= processor.peak.get("fp32", 0.0)
+    assert 0 < processor.bandwidth <= m.dram_bandwidth
+    assert all(0 < share <= 1 for _, share in processor.efficiency.points)
+    assert 0 < processor.launch < 1e-3
+    assert 0 < processor.watts < 400
+
+
+@pytest.mark.parametrize(("m", "name", "processor"), every_processor())
+def test_more_rows_never_take_less_time(m: Machine, name: str, processor: Processor) -> None:
+    def seconds(rows: int) -> float:
+        return processor.demand(Op(name, "layer", "", rows, flops=1e9 * rows, precision="int8")).work
+
+    times = [seconds(rows) for rows in range(1, 600)]
+    assert times == pytest.approx(sorted(times))
+
+
+@pytest.mark.parametrize("name", EMULATED)
+def test_memory_and_flash_are_physical(name: str) -> None:
+    m, known = MACHINES[name], {fact.path: fact for fact in facts(DEVICES[name])}
+    assert 0 < m.dram_budget <= known["dram.capacity"].value
+    assert 0 < m.idle_watts < 100
+    rates = [rate for _, rate in m.flash.bandwidth.points]
+    assert rates == sorted(rates)
+    assert 0 < rates[-1] < min(p.bandwidth for p in m.processors.values())
+    assert 0 < m.flash.latency < 1e-3
+
+
+# Qwen3-8B as LEVER runs it: weights of a layer and of the output projection, 4.5 bits each (Q4_0).
+LAYERS, HIDDEN, FFN, VOCABULARY, HEADS_KV = 36, 4096, 12288, 151936, 8 * 128
+LAYER = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * HEADS_KV + 3 * HIDDEN * FFN
+HEAD = VOCABULARY * HIDDEN
+BYTES = 4.5 / 8
+
+
+def busy(m: Machine, op: Op) -> float:
+    demand = m.demand(op)
+    return demand.launch + demand.work
+
+
+def verify_seconds(m: Machine, on: str, rows: int) -> float:
+    """Computing one pass of `rows` rows, layers and output projection, everything in DRAM."""
+
+    def linear(kind: str, weights: int) -> float:
+        return busy(m, Op(on, kind, "", rows, 2.0 * weights * rows, weights * BYTES, precision="int8"))
+
+    return LAYERS * linear("layer", LAYER) + linear("head", HEAD)
+
+
+def stream_seconds(m: Machine) -> float:
+    """Reading every layer from flash, one request each; the output projection stays in DRAM."""
+    return LAYERS * busy(m, Op(FLASH, "load", "", bytes=LAYER * BYTES))
+
+
+@pytest.mark.parametrize(("budget", "on"), [(16, CPU), (32, CPU), (16, NPU), (32, NPU)])
+def test_the_fit_meets_lever_table_2(budget: int, on: str, cells: dict[str, float]) -> None:
+    published = cells[f"lever.table2.qwen3_8b.budget{budget}.verify"]
+    ours = verify_seconds(MACHINES["oneplus_12"], on, budget + 1) * 1e3  # a budget leaves the root out
+    assert ours == pytest.approx(published, rel=0.03)
+
+
+def test_the_fit_meets_lever_table_1(cells: dict[str, float]) -> None:
+    m = MACHINES["oneplus_12"]
+    compute, io = verify_seconds(m, CPU, 1) * 1e3, stream_seconds(m) * 1e3
+    assert compute == pytest.approx(cells["lever.table1.qwen3_8b.compute"], rel=0.03)
+    assert io == pytest.approx(cells["lever.table1.qwen3_8b.io"], rel=0.03)
+    assert compute + io == pytest.approx(cells["lever.table1.qwen3_8b.total"], rel=0.03)
+
+
+BROKEN = [
+    ("processors.cpu.watts", 4.0, "processors.cpu.watts: 4.0 is a bare number"),
+    ("processors.cpu.watts.unit", "hp", "processors.cpu.watts: unit 'hp' is none of W"),
+    ("processors.cpu.peak.int8.unit", "GB/s", "processors.cpu.peak.int8: unit 'GB/s' is none of TFLOP/s"),
+    ("dram.budget.source", "hearsay", "dram.budget: source 'hearsay' is none of paper, datasheet"),
+    ("processors.npu.efficiency.cells", [], "processors.npu.efficiency: a fitted number names"),
+    ("flash.bandwidth.cells", "lever.x", "flash.bandwidth: cells 'lever.x' is no list"),
+    ("flash.bandwidth.points", [[4096]], r"flash.bandwidth: \[\[4096\]\] is no number"),
+    ("power.idle.value", "some", "power.idle: 'some' is no number"),
+    (
+        "processors.cpu.colour",
+        {"value": 1, "source": "paper"},
+        "processors.cpu.colour: unknown entry 'colour'",
+    ),
+    ("flash.bandwidth", None, "flash.bandwidth: None is a bare number"),
+    ("dram", {}, "OnePlus 12: the device file lacks dram.bandwidth"),
+    ("processors", {}, "OnePlus 12: the device file lacks processors"),
+]
+
+
+@pytest.mark.parametrize(("place", "wrong", "message"), BROKEN, ids=[broken[0] for broken in BROKEN])
+def test_a_malformed_fact_is_named(place: str, wrong: Any, message: str) -> None:
+    device = copy.deepcopy(DEVICES["oneplus_12"])
+    *above, last = place.split(".")
+    node = device
+    for key in above:
+        node = node[key]
+    node[last] = wrong
+    with pytest.raises(InputError, match=message):
+        machine(device)
+
+
+def test_one_value_stands_for_a_whole_curve() -> None:
+    gpu = MACHINES["oneplus_12"].processors["gpu"]
+    assert gpu.efficiency.at(1) == gpu.efficiency.at(1000) == 0.36
+
+
+@pytest.fixture(scope="module")
+def command() -> Any:
+    spec = importlib.util.spec_from_file_location("devices", project_root() / "scripts" / "devices.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def counted(device: Mapping[str, Any], source: str) -> int:
+    return sum(fact.source == source for fact in facts(device))
+
+
+@pytest.mark.parametrize(("option", "source"), [("--assumed", "assumed"), ("--fitted", "fitted")])
+def test_the_command_lists_every_fact_of_a_source(
+    option: str, source: str, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([option, *EMULATED]) == 0
+    total = sum(counted(DEVICES[name], source) for name in EMULATED)
+    assert total > 0
+    assert f" {total} facts" in capsys.readouterr().out
+
+
+def test_the_command_lists_place_value_and_note(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--source", "paper", "jetson_tx2"]) == 0
+    out = capsys.readouterr().out
+    assert "dram.budget" in out
+    assert "2.1 GB" in out
+    assert "EdgeLLM sec. II-B" in out
+    assert "power.idle" not in out
+
+
+def test_the_summary_has_a_row_for_every_device(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 0
+    rows = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("│")}
+    assert set(rows) >= set(EMULATED)
+    assert "44.15" in rows["oneplus_12"]
+
+
+def test_an_unknown_device_is_named_with_the_choices(
+    command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["oneplus12"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no device 'oneplus12'" in said
+    assert "redmi_k70_pro" in said
+
+
+def test_an_error_in_a_file_names_the_device(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n")
+    with pytest.raises(InputError, match=r"device mine: power.idle: 3 is a bare number"):
+        command.summary(command.device_files(tmp_path))
