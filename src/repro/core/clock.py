@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -170,9 +171,17 @@ class WallClock(Clock):
         heapq.heappush(self._inline, (priority, next(self._order), work))
 
     def submit(self, work: Callable[[], Wake], to: Callable[[Wake], Any]) -> None:
-        """Hand work to a worker through `to`; what the work returns is called on the loop's thread."""
+        """Hand work to a worker through `to`; what the work returns is called on the loop's thread.
+
+        An error that the work lets out is raised by `run`, which would otherwise wait for ever.
+        """
         self._outstanding += 1
-        to(lambda: self._reports.put(work()))
+        to(lambda: self._reports.put(_reported(work)))
+
+    def wait_until(self, moment: float) -> None:
+        """Let the calling thread sleep until the clock shows `moment`."""
+        while (left := moment - self.now) > 0:
+            time.sleep(left)
 
     def _advance(self) -> None:
         if self._take_report(block=not self._inline):
@@ -189,3 +198,14 @@ class WallClock(Clock):
         self._outstanding -= 1
         wake()
         return True
+
+
+def _reported(work: Callable[[], Wake]) -> Wake:
+    try:
+        return work()
+    except BaseException as error:
+        return partial(_raise, error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,0 +1,269 @@
+"""This machine as a device: ops run for real on a wall clock, and their spans are measured.
+
+Knows no torch: what launches kernels on a GPU is handed in. CPU ops, and the launches of GPU ops, run inline
+on the loop's own thread; workers read the flash and wait for the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import Any, Protocol, Self
+
+from repro.core.clock import Future, Wake, WallClock
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.facts import Fact, facts
+from repro.core.memory import Memory
+from repro.core.op import CPU, FLASH, GPU, Op
+from repro.core.trace import Span
+from repro.core.workers import Workers
+
+
+class Event(Protocol):
+    """A point in a GPU's stream of kernels."""
+
+    def wait(self) -> None:
+        """Block the calling thread until all that was launched before is done."""
+
+    def seconds_since(self, earlier: Self) -> float:
+        """Seconds of the GPU's own clock between two points that have passed."""
+
+
+class Stream(Protocol):
+    """Where the functions of GPU ops launch their kernels."""
+
+    def record(self) -> Event:
+        """Mark the present end of what was launched."""
+
+
+@dataclass(frozen=True)
+class LocalMachine:
+    """What a local device file says, in SI units.
+
+    Attributes:
+        name: as people call it.
+        resources: what ops may name: `cpu`, `flash`, perhaps `gpu`.
+        budget: bytes that models may hold.
+        workers: threads that read from flash.
+        pace: bytes per second that flash reads are held to; `None` reads as fast as the disk can.
+        idle_watts: drawn always; `None` when nobody knows, and then there is no energy at all.
+        watts: drawn above idle by resource.
+    """
+
+    name: str
+    resources: frozenset[str]
+    budget: float
+    workers: int = 1
+    pace: float | None = None
+    idle_watts: float | None = None
+    watts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Pace:
+    """A token bucket that refills at an even rate and holds what `slack` seconds bring.
+
+    The slack lets the next reads make up for one that the disk delayed, so that the mean rate repeats.
+    """
+
+    def __init__(self, rate: float, slack: float = 0.1) -> None:
+        """Rate in bytes per second."""
+        self._rate = rate
+        self._slack = slack
+        self._due = float("-inf")
+        self._lock = Lock()
+
+    def due(self, start: float, size: float) -> float:
+        """The earliest moment at which a read of `size` bytes, begun at `start`, may be over."""
+        with self._lock:
+            self._due = max(self._due, start - self._slack) + size / self._rate
+            return self._due
+
+
+class LocalDevice(Device):
+    """The machine that runs this process.
+
+    Attributes:
+        flash_pacing: `paced` or `raw`, as records say it.
+    """
+
+    def __init__(self, machine: LocalMachine, gpu: Stream | None = None) -> None:
+        """A device; `gpu` launches the kernels of a machine that has one."""
+        self.machine = machine
+        self.flash_pacing = "raw" if machine.pace is None else "paced"
+        self._clock = WallClock()
+        memory = Memory(machine.budget, machine.name)
+        super().__init__(machine.name, self._clock, memory, machine.resources, machine.idle_watts)
+        self._pace = None if machine.pace is None else Pace(machine.pace)
+        self._readers = Workers(machine.workers, "flash")
+        self._queues: dict[str, Callable[[Op, Future[Any]], None]] = {CPU: self._inline, FLASH: self._read}
+        self._gpu = None if gpu is None else _Gpu(gpu, self._clock)
+        if self._gpu:
+            self._queues[GPU] = self._launch
+
+    def run(self, op: Op) -> Future[Any]:
+        """Queue an op. One without a function takes no time, and its span says that nothing was moved."""
+        on = self.resource(op.on, op.precision)
+        if on != op.on or op.compute is None:
+            op = replace(op, on=on) if op.compute else replace(op, on=on, flops=0.0, bytes=0.0)
+        done: Future[Any] = Future()
+        self._queues[on](op, done)
+        return done
+
+    def close(self) -> None:
+        """Stop the workers; what they have not begun is dropped."""
+        self._readers.close()
+        if self._gpu:
+            self._gpu.waiter.close()
+
+    def _instead(self, precision: str) -> str:
+        return GPU if self._gpu else CPU
+
+    def _inline(self, op: Op, done: Future[Any]) -> None:
+        self._clock.inline(lambda: self._compute(op, done), op.priority)
+
+    def _compute(self, op: Op, done: Future[Any]) -> None:
+        start = self.now
+        try:
+            value = op.execute()
+        except Exception as error:
+            done.fail(error)
+            return
+        self._finish(op, done, value, start, self.now)
+
+    def _read(self, op: Op, done: Future[Any]) -> None:
+        to = partial(self._readers.put, priority=op.priority)
+        self._clock.submit(lambda: self._work(op, done), to)
+
+    def _work(self, op: Op, done: Future[Any]) -> Wake:
+        """Read, on a worker's thread."""
+        start = self.now
+        try:
+            value = op.execute()
+        except Exception as error:
+            return partial(done.fail, error)
+        if self._pace and op.bytes:
+            self._clock.wait_until(self._pace.due(start, op.bytes))
+        return partial(self._finish, op, done, value, start, self.now)
+
+    def _launch(self, op: Op, done: Future[Any]) -> None:
+        self._clock.inline(lambda: self._launch_now(op, done), op.priority)
+
+    def _launch_now(self, op: Op, done: Future[Any]) -> None:
+        assert self._gpu is not None
+        launched = self._gpu.stream.record()
+        try:
+            value = op.execute()
+        except Exception as error:
+            done.fail(error)
+            return
+        ended = self._gpu.stream.record()
+        self._clock.submit(lambda: self._await_gpu(op, done, value, launched, ended), self._gpu.waiter.put)
+
+    def _await_gpu(self, op: Op, done: Future[Any], value: Any, launched: Event, ended: Event) -> Wake:
+        """Wait for the op's last kernel, on the waiter's thread."""
+        assert self._gpu is not None
+        try:
+            start, end = self._gpu.times(launched, ended)
+        except Exception as error:
+            return partial(done.fail, error)
+        return partial(self._finish, op, done, value, start, end)
+
+    def _finish(self, op: Op, done: Future[Any], value: Any, start: float, end: float) -> None:
+        joules = self.machine.watts.get(op.on, 0.0) * (end - start)
+        self.trace.spans.append(
+            Span(op.on, op.kind, op.name, start, end, op.rows, op.flops, op.bytes, joules)
+        )
+        done.set(value)
+
+
+class _Gpu:
+    """A stream, the thread that waits for it, and one moment known on both its clock and the device's."""
+
+    def __init__(self, stream: Stream, clock: WallClock) -> None:
+        self.stream = stream
+        self.waiter = Workers(1, "gpu")
+        self._mark = stream.record()
+        self._mark.wait()
+        self._moment = clock.now
+
+    def times(self, launched: Event, ended: Event) -> tuple[float, float]:
+        """Start and end of what ran between two events, in seconds of the device's clock; waits for the end.
+
+        Each op is timed from the end of the one before, so that no difference of two large numbers is taken.
+        """
+        ended.wait()
+        start = self._moment + launched.seconds_since(self._mark)
+        self._moment, self._mark = start + ended.seconds_since(launched), ended
+        return start, self._moment
+
+
+def local_machine(config: Mapping[str, Any]) -> LocalMachine:
+    """The machine that a device file of `kind: local` describes.
+
+    It has `processors` (`cpu`, perhaps `gpu`), `dram.budget`, and may have `flash.slots` (workers), `pace` (a
+    bandwidth, or null), `power.idle` and watts: facts, as in the files of emulated devices.
+
+    Raises:
+        InputError: a fact is malformed, the budget is missing or larger than the machine's memory, a
+            processor is neither of the two, or there are no workers.
+    """
+    known = {fact.path: fact for fact in facts(config)}
+    name = str(config.get("name", "local"))
+    processors = set(config.get("processors") or {CPU: None})
+    if CPU not in processors or processors - {CPU, GPU}:
+        raise InputError(
+            f"{name}: processors are {', '.join(sorted(processors))}; choices: cpu, or cpu and gpu"
+        )
+    if "dram.budget" not in known:
+        raise InputError(f"{name}: the device file lacks dram.budget, the bytes that models may hold")
+    budget = known["dram.budget"].value
+    if processors == {CPU} and budget > (there := _physical_memory()):
+        raise InputError(
+            f"{name}: dram.budget is {budget / 1e9:.1f} GB, but this machine has {there / 1e9:.1f} GB of "
+            "memory; set device.dram.budget.value lower"
+        )
+    workers = known["flash.slots"].value if "flash.slots" in known else 1
+    if workers < 1:
+        raise InputError(f"{name}: flash.slots is {workers:g}; reading needs 1 thread or more")
+    watts = {resource: known.get(path) for resource, path in _WATTS.items()}
+    return LocalMachine(
+        name=name,
+        resources=frozenset({FLASH, *processors}),
+        budget=budget,
+        workers=int(workers),
+        pace=_pace(name, config.get("pace")),
+        idle_watts=known["power.idle"].value if "power.idle" in known else None,
+        watts={resource: fact.value for resource, fact in watts.items() if fact},
+    )
+
+
+_WATTS = {CPU: "processors.cpu.watts", GPU: "processors.gpu.watts", FLASH: "flash.watts"}
+
+
+def _pace(name: str, given: Any) -> float | None:
+    if given is None:
+        return None
+    fact: Fact = next(facts({"flash": {"bandwidth": given}}))
+    if fact.value <= 0:
+        raise InputError(f"{name}: pace is {fact.printed}; it must be above 0, or null to read unpaced")
+    return fact.value
+
+
+def _physical_memory() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+
+
+def local_device(config: Mapping[str, Any], gpu: Stream | None = None) -> LocalDevice:
+    """The device of a file of `kind: local`, ready to run; `gpu` is needed where it names a GPU.
+
+    Raises:
+        InputError: as `local_machine`; or the file names a GPU and there is none.
+    """
+    machine = local_machine(config)
+    if GPU in machine.resources and gpu is None:
+        raise InputError(f"device {machine.name!r} needs a GPU, and this machine has none; choose local_cpu")
+    return LocalDevice(machine, gpu if GPU in machine.resources else None)
