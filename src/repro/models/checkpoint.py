@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import struct
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -155,7 +156,7 @@ def _converted(
 
     def build(scratch: Path) -> Path:
         folder = scratch / "folder"
-        message = f"converting {gguf.name} to safetensors once (20 to 90 s)"
+        message = f"converting {gguf.name} to safetensors once; this can take minutes"
         with Console(stderr=True).status(message):
             _convert(gguf, folder, checkpoint.store)
         facts = {**origin, "sha256": sha256, "dequantized": True, "stored": checkpoint.store}
@@ -185,8 +186,8 @@ def _convert(gguf: Path, folder: Path, store: str) -> None:
     try:
         tokens = AutoTokenizer.from_pretrained(**source)
         model = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, store))
-    except (ValueError, KeyError, IndexError) as error:
-        raise InputError(f"{gguf} cannot be converted: {error}") from error
+    except (ValueError, LookupError, struct.error) as error:
+        raise InputError(f"{gguf} is cut, or of a kind that cannot be converted: {error}") from error
     # Its weights are plain tensors now; while the model calls itself quantized it refuses to be saved.
     model.hf_quantizer.remove_quantization_config(model)
     _split_as_trained(tokens, gguf)
