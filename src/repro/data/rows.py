@@ -5,14 +5,13 @@ Owns the selection of rows and the check for their columns. Must not know tokeni
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.record import content_hash
 from repro.data.config import DatasetConfig
 from repro.data.sources import JsonRow, data_folder, read
 
@@ -62,9 +61,7 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
 
 def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonRow] = ()) -> str:
     """SHA-256, in hexadecimal, over the canonical JSON of the rows and the dataset's version."""
-    content = {"version": config.version, "rows": list(rows), "shots": list(shots)}
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return content_hash({"version": config.version, "rows": list(rows), "shots": list(shots)})
 
 
 def _select(config: DatasetConfig, found: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:

@@ -111,9 +111,9 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
     import datasets
 
     place = f"hub: {source.id}" + (f"@{source.revision}" if source.revision else "")
-    local = Path(source.id).is_dir()
+    online = Path(source.id).is_dir() or _reachable()
     try:
-        with _offline(not local and not _reachable(datasets.config.HF_ENDPOINT)):
+        with _offline(not online):
             found = datasets.load_dataset(
                 source.id,
                 source.config,
@@ -126,13 +126,20 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise Unavailable(f"{place}: {str(error).splitlines()[0]}") from error
+        reason = (
+            str(error).splitlines()[0] if online else "cannot be reached, and its local cache has no copy"
+        )
+        raise Unavailable(f"{place}: {reason}") from error
 
 
-def _reachable(endpoint: str) -> bool:
+def _reachable() -> bool:
     """Whether the hub answers at all, so that an offline machine does not wait out its client's retries."""
+    import datasets
+
+    if datasets.config.HF_HUB_OFFLINE:
+        return False
     try:
-        urllib.request.urlopen(endpoint, timeout=REACH_SECONDS).close()
+        urllib.request.urlopen(datasets.config.HF_ENDPOINT, timeout=REACH_SECONDS).close()
     except urllib.error.HTTPError:
         return True
     except OSError:

@@ -22,8 +22,8 @@ TOKENS = List(Value("int64"))
 class RougeL(Metric):
     """Rouge-L of the decoded texts, with the default tokenizer: F-measure times 100, mean over prompts.
 
-    The tokenizer of `rouge_score` keeps lower-cased runs of letters and digits. Punctuation does not count, nor
-    do scripts other than Latin; two texts that have nothing else score 0 even when they are equal.
+    The tokenizer of `rouge_score` keeps lower-cased runs of letters and digits. Punctuation does not count,
+    nor do scripts other than Latin; two texts that have nothing else score 0 even when they are equal.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
