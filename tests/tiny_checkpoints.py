@@ -1,20 +1,38 @@
-"""Checkpoints a few kilobytes big, made on the spot: a folder as a hub has it, and a GGUF file."""
+"""Checkpoints of a few kilobytes, made on the spot: a folder, a snapshot in the hub's cache, a GGUF file."""
 
+import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter, quantize
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from repro.models import hub
+from repro.models.checkpoint import Checkpoint, Hub
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NOWHERE = Checkpoint("tiny", None, None, None, "float32", None, "test")
+REPO = Hub("org/tiny", None)
 CONTROL = ["<|end|>", "<|user|>", "<|answer|>"]
 CHAT = "{% for m in messages %}<|user|>{{ m['content'] }}<|end|>{% endfor %}<|answer|>"
 HIDDEN, HEADS, WIDE = 64, 4, 96
 QUANTIZED = "blk.0.ffn_up.weight"
 SPACED = ["ĠĠ", "Ġ1"]
 NORMAL, CONTROL_TYPE = 1, 3
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """No folder, cache or network but the test's own."""
+    monkeypatch.delenv("REPRO_MODELS", raising=False)
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:9")
 
 
 def byte_tokens() -> list[str]:
@@ -92,3 +110,22 @@ def write_gguf(path: Path) -> dict[str, np.ndarray]:
     writer.write_tensors_to_file()
     writer.close()
     return tensors
+
+
+def write_snapshot(home: Path) -> Path:
+    """A repository as the hub's cache lays it out: links to blobs, the big one named by its sha256."""
+    repo = home / "models--org--tiny"
+    made = write_folder(repo / "made")
+    snapshot = repo / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (repo / "blobs").mkdir()
+    for path in made.iterdir():
+        content = path.read_bytes()
+        is_big = path.suffix == ".safetensors"
+        blob = repo / "blobs" / (hashlib.sha256 if is_big else hashlib.sha1)(content).hexdigest()
+        blob.write_bytes(content)
+        (snapshot / path.name).symlink_to(Path("..", "..", "blobs", blob.name))
+    shutil.rmtree(made)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(COMMIT)
+    return snapshot
