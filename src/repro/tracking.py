@@ -75,7 +75,7 @@ class Tracker:
         return self._write(fill, record.experiment, name, "cell", config, failed=not record.done)
 
     def sweep(self, table: Table, files: Mapping[str, Path]) -> Path | None:
-        """One run of a whole sweep: its table, picture, and all its files as an artifact; returns as `cell`."""
+        """One run of a whole sweep: its table, its picture and all its files; returns the same as `cell`."""
 
         def fill(run: Run) -> None:
             _log_table(run, table)

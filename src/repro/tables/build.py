@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.record import Record, Scalar, Spread
-from repro.core.registry import unknown
 from repro.tables.aggregate import Incomparable, figure, relative
+from repro.tables.reference import Cell, find
 from repro.tables.spec import AsideSpec, ColumnSpec, TableSpec
 from repro.tables.table import Aside, Entry, Errors, Published, Row, Table
-
-if TYPE_CHECKING:
-    from repro.tables.reference import Cell
 
 UNITS = {
     ("ms", "s"): 1e-3,
@@ -144,15 +140,10 @@ class _Builder:
             self._footnote(f"{row} has no {column.heading.lower()} over {column.relative_to}: {reason}")
             return None
 
-    def _cell(self, name: str) -> Cell:
-        if name not in self.cells:
-            raise InputError(f"in table {self.spec.experiment!r} {unknown_cell(name, self.cells)}")
-        return self.cells[name]
-
     def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
         if name is None:
             return None
-        cell = self._cell(name)
+        cell = find(self.cells, name)
         factor = 1.0 if cell.unit == column.unit else UNITS.get((cell.unit, column.unit))
         if factor is None:
             raise InputError(
@@ -161,7 +152,7 @@ class _Builder:
         return Published(name, _times(cell.value_low, factor), _times(cell.value_high, factor))
 
     def _aside(self, aside: AsideSpec, rows: Sequence[Row]) -> Aside:
-        cell = self._cell(aside.id)
+        cell = find(self.cells, aside.id)
         column = next((c for c in self.spec.columns if c.key == aside.column), None)
         row = next((r for r in rows if r.id == aside.row), None)
         ours = row.entries[self.spec.columns.index(column)] if row and column else None
@@ -178,15 +169,7 @@ class _Builder:
     def _papers(self) -> tuple[str, ...]:
         named = [name for column in self.spec.columns for name in column.reference.values()]
         named += [aside.id for aside in self.spec.aside]
-        return tuple(sorted({self._cell(name).paper for name in named} | set(self.spec.cite)))
-
-
-def unknown_cell(name: str, cells: Mapping[str, Cell]) -> str:
-    """The sentence for a published cell that is not there; of hundreds it lists those of the same table."""
-    stem = name.rsplit(".", 1)[0]
-    return unknown(
-        "published cell", name, [known for known in cells if known.startswith(stem)] or list(cells)[:5]
-    )
+        return tuple(sorted({find(self.cells, name).paper for name in named} | set(self.spec.cite)))
 
 
 def reservations(

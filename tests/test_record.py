@@ -1,0 +1,282 @@
+"""Records: what they hold, how they are kept, and that nothing ever breaks or overwrites one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from records import provenance, record
+from repro.core.errors import InputError
+from repro.core.provenance import PACKAGES, circumstances, git_state, peak_resident_bytes
+from repro.core.record import Record, Store, cell_key, write_atomically
+from repro.core.sources import source_hash
+
+KEY = "ab" * 32
+
+
+def run_python(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests.parent / "src"), str(tests)])
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments], env={**os.environ, "PYTHONPATH": path}
+    )
+
+
+class TestRecord:
+    def test_json_round_trip(self) -> None:
+        kept = record(
+            "lever",
+            {"speed": 1.25, "calls": 3, "text": "ä", "rouge": None},
+            uncertainty={"speed": 0.1, "rouge": (1.0, 2.0)},
+            fitted=["speed"],
+            memory={"resident_set": 5},
+            notes=["a stand-in"],
+        )
+        assert Record.from_json(kept.to_json()) == kept
+        assert Record.from_json(kept.to_json()).to_json() == kept.to_json()
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1], object()])
+    def test_a_value_is_a_finite_number_or_text(self, value: object) -> None:
+        with pytest.raises(InputError, match="'speed'"):
+            record("lever", {"speed": value})  # type: ignore[dict-item]
+
+    def test_bad_fields_are_named(self) -> None:
+        with pytest.raises(InputError, match="'finished'; choices: done, failed"):
+            record("lever", {}, status="finished")
+        with pytest.raises(InputError, match="'not hex'"):
+            record("lever", {}, key="not hex")
+        with pytest.raises(InputError, match="clock is 'sun'; choices: virtual, wall"):
+            provenance(clock="sun")
+        with pytest.raises(InputError, match="failed cannot have error=None"):
+            record("lever", {}, status="failed")
+
+
+class TestKey:
+    def test_depends_on_every_part_and_on_no_order(self) -> None:
+        base = cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, "s")
+        assert base == cell_key({"b": {"c": 2.0}, "a": 1}, {"dataset": "x"}, "s")
+        others = [
+            cell_key({"a": 2, "b": {"c": 2.0}}, {"dataset": "x"}, "s"),
+            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "y"}, "s"),
+            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, "t"),
+        ]
+        assert len({base, *others}) == 4
+
+    def test_a_source_hash_follows_imports_but_not_comments(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.syspath_prepend(tmp_path)
+        package = tmp_path / "mine"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        method, helper, apart = package / "method.py", package / "helper.py", package / "apart.py"
+        method.write_text("from . import helper\nX = helper.Y\n")
+        helper.write_text("import json\nY = 1\n")
+        apart.write_text("Z = 1\n")
+        first = source_hash(["mine.method"])
+        method.write_text('"""Says."""\nfrom . import helper  # why\n\nX = helper.Y\n')
+        apart.write_text("Z = 2\n")
+        assert source_hash(["mine.method"]) == first
+        helper.write_text("import json\nY = 2\n")
+        second = source_hash(["mine.method"])
+        assert second != first
+        method.write_text("from mine.helper import Y\nfrom repro.core.record import Store\nX = Y\n")
+        assert source_hash(["mine.method"]) != second
+
+    def test_a_module_without_source_is_named(self) -> None:
+        with pytest.raises(InputError, match=r"'repro\.no_such'"):
+            source_hash(["repro.no_such"])
+
+
+class TestStore:
+    def test_keeps_and_lists(self, tmp_path: Path) -> None:
+        store = Store(tmp_path / "new" / "records")
+        one, two = record("std", {"speed": 1.0}), record("lever", {}, experiment="other")
+        assert store.get(one.key) is None
+        store.put(one, [{"round": 0, "rows": 4}, {"round": 1, "rows": 2, "stop": "end"}])
+        store.put(two)
+        assert store.get(one.key) == one
+        assert store.all("table") == [one]
+        assert {r.key for r in store.all()} == {one.key, two.key}
+        assert store.rounds(one.key)[1] == {"round": 1, "rows": 2, "stop": "end"}
+        assert store.rounds(two.key) == []
+        assert store.problems() == []
+
+    def test_a_rerun_moves_the_old_record_to_the_history(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        texts = [
+            store.put(record("std", {"speed": speed}), [{"round": speed}]).read_text()
+            for speed in (1.0, 2.0, 3.0)
+        ]
+        key = record("std", {}).key
+        assert (tmp_path / f"{key}.1.json").read_text() == texts[0]
+        assert (tmp_path / f"{key}.2.json").read_text() == texts[1]
+        assert json.loads((tmp_path / f"{key}.2.rounds.jsonl").read_text()) == {"round": 2.0}
+        assert [r.values["speed"] for r in store.all()] == [3.0]
+        assert store.rounds(key) == [{"round": 3.0}]
+
+    def test_a_failure_never_hides_a_result(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        failed = record("std", {}, status="failed", error="Traceback\nOSError: gone")
+        done = record("std", {"speed": 1.0})
+        store.put(failed)
+        assert store.get(failed.key) == failed
+        store.put(done)
+        assert store.put(failed).name == f"{failed.key}.2.json"
+        assert store.get(done.key) == done
+
+    def test_files_that_are_no_records_are_named(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = Store(tmp_path)
+        good = record("std", {"speed": 1.0})
+        store.put(good)
+        (tmp_path / f"{KEY}.json").write_text(good.to_json()[:50])
+        (tmp_path / f"{'cd' * 32}.json").write_text(good.to_json())
+        (tmp_path / "notes.json").write_text("{}")
+        (tmp_path / "x.json.abc.tmp").write_text("half")
+        assert store.all() == [good]
+        assert len(caplog.messages) == 3
+        text = "\n".join(store.problems())
+        assert all(name in text for name in (KEY, "cd" * 32, "notes.json", "x.json.abc.tmp"))
+        assert len(store.problems()) == 4
+        with pytest.raises(InputError, match=f"{KEY}.json is corrupt"):
+            store.get(KEY)
+        mended = record("std", {"speed": 2.0}, key=KEY)
+        store.put(mended)
+        assert store.get(KEY) == mended
+
+    def test_a_kill_at_any_moment_leaves_whole_records(self, tmp_path: Path) -> None:
+        code = """
+            import itertools, sys
+            from repro.core.record import Store
+            from records import record
+            store = Store(sys.argv[1])
+            print("ready", flush=True)
+            for n in itertools.count():
+                values = {f"value_{i}": float(n) for i in range(400)}
+                store.put(record("std", values, key=f"{n % 3:08x}"), [{"n": n}] * 50)
+        """
+        pick = random.Random(0)
+        kept = 0
+        for _ in range(6):
+            writer = run_python(code, str(tmp_path))
+            deadline = time.monotonic() + 30
+            while not list(tmp_path.glob("*.json")) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.25 + pick.random() / 4)
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+            store = Store(tmp_path)
+            assert [p for p in store.problems() if not p.endswith("still writes")] == []
+            for found in tmp_path.glob("*.json"):
+                kept_record = Record.from_json(found.read_text())
+                assert len(set(kept_record.values.values())) == 1, "a mixture of two writes"
+            assert len(list(tmp_path.glob("*.json"))) >= kept, "a record was lost"
+            kept = len(list(tmp_path.glob("*.json")))
+        assert kept > 20
+
+    def test_two_writers_of_one_cell_lose_nothing(self, tmp_path: Path) -> None:
+        code = """
+            import sys
+            from repro.core.record import Store
+            from records import record
+            for n in range(20):
+                Store(sys.argv[1]).put(record("std", {"writer": sys.argv[2], "n": n}, key="00000001"))
+        """
+        writers = [run_python(code, str(tmp_path), name) for name in "ab"]
+        assert [writer.wait(60) for writer in writers] == [0, 0]
+        values = [Record.from_json(path.read_text()).values for path in tmp_path.glob("*.json")]
+        assert {(v["writer"], v["n"]) for v in values} == {(w, n) for w in "ab" for n in range(20)}
+        assert len(values) == 40
+
+    def test_a_folder_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match=r"file/records.*choose another folder"):
+            Store(tmp_path / "file" / "records").check_writable()
+        with pytest.raises(InputError, match="MB free and the run needs"):
+            Store(tmp_path / "records").check_writable(min_bytes=1 << 62)
+        Store(tmp_path / "records").check_writable(min_bytes=1000)
+        assert list((tmp_path / "records").iterdir()) == []
+
+    @pytest.mark.skipif(
+        not Path("/proc/self").exists(), reason="needs a file system that is read-only to all"
+    )
+    def test_a_read_only_folder_is_an_error_at_once(self) -> None:
+        with pytest.raises(InputError, match="results cannot be written to /proc/records"):
+            Store("/proc/records").check_writable()
+
+    def test_a_disk_that_fills_up_leaves_earlier_records_whole(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        before = store.put(record("std", {"speed": 1.0})).read_bytes()
+        code = """
+            import resource, signal, sys
+            from repro.core.record import Store
+            from records import record
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+            try:
+                Store(sys.argv[1]).put(record("std", {f"v{i}": 1.0 for i in range(1000)}))
+            except OSError:
+                sys.exit(3)
+        """
+        assert run_python(code, str(tmp_path)).wait(60) == 3
+        assert store.problems() == []
+        assert (tmp_path / f"{record('std', {}).key}.json").read_bytes() == before
+
+    def test_an_interrupted_write_leaves_the_file_as_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "x.json"
+        write_atomically(path, "old")
+
+        def interrupted(_: int) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_atomically(path, "new")
+        assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+        assert path.read_text() == "old"
+
+
+class TestProvenance:
+    def test_circumstances(self) -> None:
+        found = circumstances()
+        assert set(PACKAGES) < set(found["packages"])
+        assert found["packages"]["python"].startswith("3.11")
+        assert found["host"]["cores"] >= 1
+        assert not any(os.uname().nodename in str(value) for value in found["host"].values())
+        assert peak_resident_bytes() > 1 << 20
+
+    def test_git_state_counts_code_and_not_results(self, tmp_path: Path) -> None:
+        def git(*arguments: str) -> str:
+            identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+            done = subprocess.run(
+                ["git", "-C", str(tmp_path), *identity, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            return done.stdout.strip()
+
+        assert git_state(tmp_path) == (None, None)
+        (tmp_path / "src").mkdir()
+        (tmp_path / "src" / "a.py").write_text("")
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-qm", "one")
+        commit = git("rev-parse", "HEAD")
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "r.json").write_text("{}")
+        assert git_state(tmp_path) == (commit, False)
+        assert git_state(tmp_path / "src") == (None, None)
+        (tmp_path / "src" / "b.py").write_text("")
+        assert git_state(tmp_path) == (commit, True)

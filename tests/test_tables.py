@@ -1,0 +1,407 @@
+"""Tables: what is compared with what, with which marks, and how every format looks to the letter."""
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from records import record
+from repro.core.errors import InputError
+from repro.core.record import Record
+from repro.paths import conf_dir
+from repro.tables.bibliography import citations, load_bibliography
+from repro.tables.build import build
+from repro.tables.files import write_all
+from repro.tables.latex import latex, to_latex
+from repro.tables.reference import Cell, load_cells
+from repro.tables.render import to_csv, to_markdown, to_screen
+from repro.tables.spec import TableSpec
+from repro.tables.table import Published, Table
+
+BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
+SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
+SPEEDUP = {**SPEED, "key": "speedup", "heading": "Speedup", "relative_to": "flash_ar", "unit": "x"}
+
+
+def cell(name: str, low: float | None, high: float | None, unit: str = "tokens/s") -> Cell:
+    texts = dict.fromkeys(("section", "device", "model", "draft_model", "dataset", "condition"), "")
+    return Cell(
+        **texts,
+        id=name,
+        paper="lever",
+        artifact="table5",
+        system="LEVER",
+        metric="decode_throughput",
+        value_low=low,
+        value_high=high,
+        unit=unit,
+        relative_to="",
+        note="",
+    )
+
+
+CELLS = {
+    c.id: c
+    for c in (
+        cell("t.flash", 2.0, 2.0),
+        cell("t.chain", 4.0, 4.0),
+        cell("t.edge", 5.0, 8.0),
+        cell("t.claim", None, 9.3, "x"),
+        cell("t.ms", 500.0, 500.0, "ms"),
+    )
+}
+
+
+def spec(**changes: Any) -> TableSpec:
+    section: dict[str, Any] = {
+        "title": "Invented & small",
+        "rows": {
+            "by": ["method"],
+            "names": {"flash_ar": "Flash AR", "chain_sd": "Chain SD", "edgellm": "EdgeLLM"},
+        },
+        "columns": [SPEED],
+    }
+    return TableSpec.parse("table", {**section, **changes})
+
+
+def run(method: str, tokens: int, seconds: float, prompts: int = 10, **changes: Any) -> Record:
+    return record(method, {"tokens": tokens, "seconds": seconds, "prompts": prompts}, **changes)
+
+
+def whole_table() -> Table:
+    """A fitted baseline, a prediction, a failure, an absent row and a user's own method."""
+    columns = [
+        {
+            **SPEED,
+            "better": "higher",
+            "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain"},
+            "tolerance": 0.1,
+        },
+        {"key": "rouge", "heading": "Rouge-L", "value": "rouge", "digits": 1, "timed": False},
+        SPEEDUP,
+    ]
+    aside = [{"id": "t.claim", "note": "another_phone", "row": "chain_sd", "column": "speedup"}]
+    shown = spec(
+        columns=columns, aside=aside, footnotes=["Invented."], figure={"columns": ["speed", "speedup"]}
+    )
+    failure = {"status": "failed", "error": "Traceback (most recent call last):\n  x\nOSError: gone | away\n"}
+    records = [
+        run("flash_ar", 100, 50.0, costs="fitted"),
+        record(
+            "chain_sd",
+            {"tokens": 100, "seconds": 20.0, "prompts": 10, "rouge": 99.5},
+            uncertainty={"rouge": 0.25},
+            clock="wall",
+            finished="2026-01-02T00:00:00Z",
+            commit="fedcba9876543210",
+            dirty=True,
+        ),
+        record("edgellm", {}, **failure),
+        run("mine", 100, 12.5),
+    ]
+    return build(shown, records, CELLS)
+
+
+class TestBuild:
+    def test_a_speedup_is_totals_over_totals(self) -> None:
+        by_dataset = [
+            run(method, tokens, seconds, labels={"dataset": dataset}, inputs={"dataset": dataset})
+            for method, dataset, tokens, seconds in (
+                ("flash_ar", "gsm8k", 100, 100.0),
+                ("flash_ar", "mbpp", 300, 100.0),
+                ("edgellm", "gsm8k", 100, 10.0),
+                ("edgellm", "mbpp", 300, 90.0),
+            )
+        ]
+        columns = [
+            {**SPEEDUP, "key": "total", "aggregate": "total"},
+            {**SPEEDUP, "key": "geomean", "aggregate": "geomean"},
+            {**SPEEDUP, "key": "mbpp", "where": {"dataset": "mbpp"}},
+            {**SPEED, "aggregate": "mean"},
+        ]
+        table = build(spec(columns=columns), by_dataset, CELLS)
+        assert table.entry("edgellm", "total").ours == pytest.approx((400 / 100) / (400 / 200))
+        assert table.entry("edgellm", "geomean").ours == pytest.approx((10 * (100 / 90)) ** 0.5)
+        assert table.entry("edgellm", "mbpp").ours == pytest.approx(100 / 90)
+        assert table.entry("edgellm", "speed").ours == pytest.approx((10 + 300 / 90) / 2)
+        with pytest.raises(InputError, match=r"2 records for one row, which differ in dataset"):
+            build(spec(), by_dataset, CELLS)
+
+    @pytest.mark.parametrize("change", [{"prompts": 9}, {"inputs": {"dataset": "other"}}])
+    def test_no_speedup_over_other_prompts(self, change: dict[str, Any]) -> None:
+        table = build(
+            spec(columns=[SPEEDUP]), [run("flash_ar", 9, 9.0), run("edgellm", 9, 3.0, **change)], CELLS
+        )
+        assert table.entry("edgellm", "speedup").ours is None
+        assert table.footnotes == (
+            "edgellm has no speedup over flash_ar: its prompts are not those of the baseline",
+        )
+
+    def test_rows_keep_the_order_of_the_spec_and_new_methods_join(self) -> None:
+        table = build(spec(), [run("zeta", 1, 1.0), run("alpha", 1, 1.0), run("edgellm", 6, 1.0)], CELLS)
+        assert [row.id for row in table.rows] == ["flash_ar", "chain_sd", "edgellm", "alpha", "zeta"]
+        assert table.entry("flash_ar", "speed").ours is None
+        assert table.entry("edgellm", "speed").ours == 6
+
+    def test_the_newest_record_of_a_cell_counts(self) -> None:
+        records = [
+            run("edgellm", speed, 1.0, key=f"{speed:08x}", finished=f"2026-01-0{speed}T00:00:00Z")
+            for speed in (2, 3, 1)
+        ]
+        table = build(spec(), records, CELLS)
+        assert table.entry("edgellm", "speed").ours == 3
+        assert table.footnotes == ("Left out: 2 older record(s) of the same cells.",)
+        assert build(spec(), records, CELLS, keys=[records[2].key]).entry("edgellm", "speed").ours == 1
+
+    def test_other_experiments_and_labels_stay_out(self) -> None:
+        phone, board = (run("edgellm", 2, 1.0, labels={"device": device}) for device in ("phone", "board"))
+        other = run("edgellm", 9, 1.0, experiment="other", labels={"device": "phone"})
+        table = build(spec(where={"device": "phone"}), [phone, board, other], CELLS)
+        assert table.entry("edgellm", "speed").ours == 2
+
+    @pytest.mark.parametrize(
+        ("change", "marks"),
+        [
+            ({}, ()),
+            ({"weights": "proxy"}, ("proxy",)),
+            ({"weights": "none"}, ("costs_only",)),
+            ({"dequantized": True}, ("dequantized",)),
+            ({"matched": 0.7, "weights": "proxy"}, ("proxy", "matched")),
+            ({"fitted": ["seconds"]}, ("fitted",)),
+            ({"fitted": ["t.edge"]}, ("fitted",)),
+            ({"fitted": ["rouge"]}, ()),
+            ({"costs": "fitted"}, ("fitted",)),
+            ({"clock": "wall", "costs": "measured"}, ("wall",)),
+        ],
+    )
+    def test_marks(self, change: dict[str, Any], marks: tuple[str, ...]) -> None:
+        columns = [{**SPEED, "reference": {"edgellm": "t.edge"}}]
+        table = build(spec(columns=columns), [run("edgellm", 6, 1.0, **change)], CELLS)
+        assert table.entry("edgellm", "speed").marks == marks
+
+    def test_accuracy_carries_no_mark_of_clock_and_costs(self) -> None:
+        column = {"key": "rouge", "heading": "Rouge-L", "value": "rouge", "timed": False}
+        measured = record("edgellm", {"rouge": 9.0}, clock="wall", costs="fitted", weights="proxy")
+        assert build(spec(columns=[column]), [measured], CELLS).entry("edgellm", "rouge").marks == ("proxy",)
+
+    def test_a_ratio_to_a_fitted_baseline_is_a_prediction(self) -> None:
+        records = [run("flash_ar", 1, 1.0, costs="fitted", weights="proxy"), run("edgellm", 3, 1.0)]
+        entry = build(spec(columns=[SPEEDUP]), records, CELLS).entry("edgellm", "speedup")
+        assert (entry.ours, entry.marks) == (3, ("proxy",))
+
+    def test_the_error_figure_leaves_fitted_cells_out(self) -> None:
+        columns = [
+            {**SPEED, "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}}
+        ]
+        records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
+        errors = build(spec(columns=columns), records, CELLS).errors
+        assert errors is not None
+        assert (errors.count, errors.fitted, errors.worst_at) == (2, 1, "Chain SD, Speed")
+        assert errors.worst == pytest.approx(0.25)
+        assert errors.median == pytest.approx((0.25 + 0.2) / 2)
+        only_fitted = build(spec(columns=columns), records[:1], CELLS)
+        assert only_fitted.errors is None
+
+    def test_ratios_to_ranges_and_bounds(self) -> None:
+        between = Published("x", 5.0, 8.0)
+        assert [between.ratio(v) for v in (4.0, 6.0, 16.0)] == [0.8, 1.0, 2.0]
+        assert Published("x", None, 9.3).ratio(5.0) is None
+        assert between.ratio("yes") is None
+
+    def test_published_units_are_converted_or_refused(self) -> None:
+        column = {
+            "key": "t",
+            "heading": "Time",
+            "value": "seconds",
+            "unit": "s",
+            "reference": {"edgellm": "t.ms"},
+        }
+        entry = build(spec(columns=[column]), [run("edgellm", 1, 0.25)], CELLS).entry("edgellm", "t")
+        assert entry.published == Published("t.ms", 0.5, 0.5)
+        assert entry.ratio == 0.5
+        with pytest.raises(InputError, match=r"'t\.ms' is in 'ms' and column 'speed' in 'tokens/s'"):
+            build(spec(columns=[{**SPEED, "reference": {"edgellm": "t.ms"}}]), [], CELLS)
+        with pytest.raises(InputError, match=r"'t\.eege'.*t\.edge"):
+            build(spec(columns=[{**SPEED, "reference": {"edgellm": "t.eege"}}]), [], CELLS)
+
+    def test_notes_of_records_become_footnotes(self) -> None:
+        records = [
+            run("edgellm", 1, 1.0, notes=["A stand-in."]),
+            run("chain_sd", 1, 1.0, notes=["A stand-in."]),
+        ]
+        assert build(spec(), records, CELLS).footnotes == ("A stand-in.",)
+
+
+class TestSpec:
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"colums": []}, "there is no field 'colums'. Did you mean columns"),
+            ({"columns": [{"key": "a"}]}, r"columns\[0\] lacks the field 'heading'"),
+            ({"columns": [{**SPEED, "digits": "2"}]}, r"columns\[0\], digits must be a int, not '2'"),
+            ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: 'higher', 'lower', ''"),
+            ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
+            ({"columns": [SPEED, SPEED]}, "two columns with the key 'speed'"),
+            ({"columns": "speed"}, "columns must be a list, not 'speed'"),
+            ({"rows": ["method"]}, r"rows must be a mapping, not \['method'\]"),
+            ({"figure": {"columns": ["spede"]}}, "no column 'spede'. Did you mean speed"),
+        ],
+    )
+    def test_errors_name_the_place(self, change: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(InputError, match=sentence):
+            spec(**change)
+
+
+MARKDOWN = r"""## Invented & small
+
+| method | Speed (tokens/s) ↑ | paper | ratio | Rouge-L | Speedup (×) |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| Flash AR | 2.00 ‡ | 2.00 | 1.00 | — | 1.00 ‡ |
+| Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |
+| EdgeLLM | failed [2] | — | — | failed [2] | failed [2] |
+| mine | 8.00 | — | — | — | 4.00 |
+
+| published, for another workload | paper | nearest of ours | where | difference |
+| --- | --- | --- | --- | --- |
+| LEVER, decode throughput | ≤ 9.3 × | 2.50 × | lever, table5 | another\_phone |
+
+- ‡ used in a fit or determined by one, so no prediction; left out of the error figure.
+- w wall clock of a real device, not emulated.
+- ! differs from the published value by more than the column's tolerance.
+- [1] Invented.
+- [2] edgellm failed: OSError: gone \| away
+- Against the paper, over 1 predicted cell: median error 25.0%, worst 25.0% (Chain SD, Speed). 1 fitted left out.
+- 2026-01-02, commit 0123456789, fedcba9876+, made by `python scripts/tables.py table`.
+
+```bibtex
+@misc{lever,
+  title = {L}
+}
+
+@misc{repro,
+  title = {R}
+}
+```
+"""  # noqa: E501
+
+LATEX = r"""% needs \usepackage{booktabs,textcomp}
+\begin{table}
+\centering\small\setlength{\tabcolsep}{4pt}
+\caption{Invented \& small}\label{tab:table}
+\begin{tabular}{lrrrrr}
+\toprule
+\multicolumn{1}{c}{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & \multicolumn{1}{c}{\shortstack{Rouge-L}} & \multicolumn{1}{c}{\shortstack{Speedup\\($\times$)}} \\
+\cmidrule(lr){2-4}
+ & ours & paper & ratio &  &  \\
+\midrule
+Flash AR & 2.00 \ddag{} & 2.00 & 1.00 & --- & 1.00 \ddag{} \\
+Chain SD & 5.00 w ! & 4.00 & 1.25 & 99.5 $\pm$ 0.2 & 2.50 w \\
+EdgeLLM & failed [2] & --- & --- & failed [2] & failed [2] \\
+mine & 8.00 & --- & --- & --- & 4.00 \\
+\bottomrule
+\end{tabular}
+\par\medskip
+\begin{tabular}{llllp{0.3\linewidth}}
+\toprule
+"""  # noqa: E501
+
+
+class TestFormats:
+    def test_markdown(self) -> None:
+        assert to_markdown(whole_table(), list(BIBTEX.values())) == MARKDOWN
+
+    def test_latex(self) -> None:
+        text = to_latex(whole_table(), list(BIBTEX.values()))
+        assert text.startswith(LATEX)
+        assert text.endswith(
+            "\\end{table}\n% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n"
+        )
+        assert "[2] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
+        assert "another\\_phone" in text
+
+    def test_latex_escapes(self) -> None:
+        assert (
+            latex(r"50% of a_b & {c} \d ~ #1")
+            == r"50\% of a\_b \& \{c\} \textbackslash{}d \textasciitilde{} \#1"
+        )
+        assert latex("$ ^ † ≤ –") == r"\$ \textasciicircum{} \dag{} $\leq$ --"
+
+    def test_csv(self) -> None:
+        lines = list(csv.DictReader(io.StringIO(to_csv(whole_table()))))
+        assert len(lines) == 4 * 3 + 1
+        chain = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "speed"))
+        assert chain == {
+            **dict.fromkeys(("spread_low", "spread_high", "failed", "note"), ""),
+            **{"row": "Chain SD", "column": "speed", "unit": "tokens/s", "ours": "5.0", "ratio": "1.25"},
+            **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
+            **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02"},
+        }
+        rouge = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "rouge"))
+        assert (rouge["spread_low"], rouge["spread_high"]) == ("99.25", "99.75")
+        assert [line["failed"] for line in lines if line["row"] == "EdgeLLM"] == ["failed"] * 3
+        assert lines[-1]["column"] == "aside"
+        assert lines[-1]["published_high"] == "9.3"
+
+    def test_screen(self) -> None:
+        shown = io.StringIO()
+        console = Console(width=120, file=shown, color_system=None)
+        console.print(to_screen(whole_table()))
+        lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
+        assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in lines
+        assert "EdgeLLM failed [2] — — failed [2] failed [2]" in lines
+        assert "[2] edgellm failed: OSError: gone | away" in lines
+
+    def test_a_mark_of_every_figure_is_said_once(self) -> None:
+        table = build(spec(), [run(m, 1, 1.0, weights="proxy") for m in ("flash_ar", "edgellm")], CELLS)
+        text = to_markdown(table, [])
+        assert "†" not in text
+        assert text.count("- All our figures: computed by a smaller proxy's weights") == 1
+
+    def test_a_table_without_records_is_all_absent(self) -> None:
+        text = to_markdown(build(spec(columns=[SPEED, SPEEDUP]), [], CELLS), [])
+        assert "| Flash AR | — | — |" in text
+        assert "- No records, commit none" in text
+
+
+class TestFiles:
+    def test_the_same_records_give_the_same_bytes(self, tmp_path: Path) -> None:
+        one, two = (write_all(whole_table(), tmp_path / name, BIBTEX) for name in ("a", "b"))
+        assert sorted(one) == ["csv", "md", "png", "tex"]
+        assert [path.read_bytes() for path in one.values()] == [path.read_bytes() for path in two.values()]
+        assert one["png"].read_bytes().startswith(b"\x89PNG")
+        assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [f"table.{f}" for f in sorted(one)]
+
+    def test_the_picture_follows_the_figures(self, tmp_path: Path) -> None:
+        table = whole_table()
+        assert table.figure is not None
+        without = replace(table, figure=replace(table.figure, without=("mine",)))
+        first, second = (write_all(t, tmp_path / n, BIBTEX)["png"] for t, n in ((table, "a"), (without, "b")))
+        assert first.read_bytes() != second.read_bytes()
+
+    def test_folders_follow_the_experiment(self, tmp_path: Path) -> None:
+        table = replace(whole_table(), experiment="lever/table5", figure=None)
+        files = write_all(table, tmp_path, BIBTEX)
+        assert {path.relative_to(tmp_path).as_posix() for path in files.values()} == {
+            f"lever/table5.{name}" for name in ("md", "csv", "tex")
+        }
+
+    def test_bad_input(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no table format 'pdf'"):
+            write_all(whole_table(), tmp_path, BIBTEX, ["pdf"])
+        with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
+            write_all(whole_table(), tmp_path, {"repro": ""})
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot be written to"):
+            write_all(whole_table(), tmp_path / "file", BIBTEX)
+
+
+def test_every_paper_of_the_reference_has_an_entry() -> None:
+    entries = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    papers = sorted({each.paper for each in load_cells().values()})
+    assert sorted(entries) == sorted([*papers, "repro"])
+    assert len(citations(papers, entries)) == 6
+    assert all(text.count("{") == text.count("}") for text in entries.values())
