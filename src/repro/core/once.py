@@ -23,8 +23,7 @@ log = logging.getLogger(__name__)
 CACHE_VARIABLE = "REPRO_CACHE"
 
 
-# The last two: a folder is wanted where a file lies.
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Unavailable(Exception):
@@ -88,7 +87,10 @@ def require_space(folder: Path, need: int, what: str) -> None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(target.parent, error) from error
     lock = FileLock(target.with_name(f"{target.name}.lock"))
     try:
         lock.acquire(timeout=0)
@@ -112,10 +114,12 @@ def _errors_of_the_disk(target: Path) -> Iterator[None]:
                 f"disk full while making {target}; set {CACHE_VARIABLE} to another disk"
             ) from error
         if error.errno in REFUSALS:
-            raise InputError(
-                f"cannot write {target.parent}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder"
-            ) from error
+            raise _unwritable(target.parent, error) from error
         raise
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write {folder}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder")
 
 
 def _remove(path: Path) -> None:
