@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Invented:
-    """A row, how its prompt ends, its reference, its continuations with the right one, its worked examples."""
+    """A row, how its prompt ends, its reference, its continuations and the right one, its worked examples."""
 
     row: dict[str, Any]
     ends: str

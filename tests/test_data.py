@@ -5,18 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from invented_rows import INVENTED
 from repro.core.errors import InputError
 from repro.core.once import Unavailable
+from repro.core.registry import register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
-from repro.data.builders import split_last_word, without_markup
-from repro.data.template import at, fill, names
+from repro.data.builders import Text, split_last_word, without_markup
+from repro.data.template import Row, at, fill, names
 from repro.models.wheels import Wheel
 from repro.paths import conf_dir
 
@@ -387,6 +388,27 @@ def test_words_and_markup() -> None:
     assert split_last_word("a b  c \n") == ("a b", "c")
     assert split_last_word("a") == ("", "a")
     assert without_markup("[header] Do it [title] Now. [step] Go  on") == "Do it. Now. Go on"
+
+
+@register("prompt", "loud")
+@dataclass(frozen=True)
+class Loud(Text):
+    """A builder as a user's package would bring it."""
+
+    times: float = 1.0
+
+    adds: ClassVar[tuple[str, ...]] = ("marks",)
+
+    def extra(self, row: Row) -> dict[str, str]:
+        return {"marks": "!" * round(self.times)}
+
+
+def test_a_builder_of_ones_own_needs_one_class(tmp_path: Path) -> None:
+    config = simple(prompt={"builder": "loud", "template": "{question}{marks}", "times": 3})
+    write(tmp_path, "mine.jsonl", [{"question": "a"}])
+    assert prompts(config, load_rows(config, 1, tmp_path), Bytes())[0].text == "a!!!"
+    with pytest.raises(InputError, match="times: 'x' is a text; it must be a number"):
+        simple(prompt={"builder": "loud", "template": "{question}", "times": "x"})
 
 
 # Configuration

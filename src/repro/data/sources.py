@@ -18,6 +18,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import httpx2
+
 from repro.core.errors import InputError
 from repro.core.once import Unavailable, cache_root
 from repro.data.config import HubSource
@@ -123,12 +125,11 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
                 streaming=source.streaming,
             )
             return take(dict(row) for row in found), place
-    except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = (
-            str(error).splitlines()[0] if online else "cannot be reached, and its local cache has no copy"
-        )
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, httpx2.HTTPError) as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        reason = said if online else "cannot be reached, and its local cache has no copy"
         raise Unavailable(f"{place}: {reason}") from error
 
 

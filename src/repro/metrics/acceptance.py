@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from datasets import List, Value
-
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import INTEGERS, Metric, Scores, require_rows
 
 
 @register("metric", "acceptance")
@@ -38,7 +36,7 @@ class Acceptance(Metric):
     `emitted`, all tokens emitted.
     """
 
-    inputs: ClassVar[Mapping[str, Any]] = {"accepted": List(Value("int64")), "emitted": List(Value("int64"))}
+    inputs: ClassVar[Mapping[str, Any]] = {"accepted": INTEGERS, "emitted": INTEGERS}
     unit: ClassVar[str] = "tokens"
 
     def _compute(self, accepted: Sequence[Sequence[int]], emitted: Sequence[Sequence[int]]) -> Scores:

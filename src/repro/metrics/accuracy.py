@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from datasets import List, Value
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
+from repro.metrics.base import INTEGER, INTEGERS, NUMBER, NUMBERS, Metric, Scores, require_rows
 
 RESAMPLES = 2000
 SEED = 0
@@ -27,7 +26,7 @@ class Accuracy(Metric):
     Input `correct`: 1 for a right answer, 0 for a wrong one.
     """
 
-    inputs: ClassVar[Mapping[str, Any]] = {"correct": Value("int64")}
+    inputs: ClassVar[Mapping[str, Any]] = {"correct": INTEGER}
     unit: ClassVar[str] = "%"
 
     def _compute(self, correct: Sequence[int]) -> Scores:
@@ -49,9 +48,9 @@ class MultipleChoice(Metric):
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
-        "loglikelihoods": List(Value("float64")),
-        "lengths": List(Value("int64")),
-        "answers": Value("int64"),
+        "loglikelihoods": NUMBERS,
+        "lengths": INTEGERS,
+        "answers": INTEGER,
     }
     unit: ClassVar[str] = "%"
 
@@ -85,7 +84,7 @@ class PairedDifference(Metric):
     Inputs: `values` and `baseline_values`, one a row, in any unit; the results are in the same.
     """
 
-    inputs: ClassVar[Mapping[str, Any]] = {"values": Value("float64"), "baseline_values": Value("float64")}
+    inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
     unit: ClassVar[str] = "of the values"
 
     def _compute(self, values: Sequence[float], baseline_values: Sequence[float]) -> Scores:

@@ -9,10 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import evaluate
-from datasets import Features
+from evaluate.info import Features, Value
 
 from repro.core.errors import InputError
 from repro.core.registry import lookup
+
+# The types of inputs under evaluate's own names: `repro.data` stays the only importer of `datasets`.
+INTEGER, NUMBER, TEXT = Value("int64"), Value("float64"), Value("string")
+INTEGERS, NUMBERS = [INTEGER], [NUMBER]
 
 Scores = dict[str, Any]
 """Figures by name: numbers, None for one that is unknown, a list of numbers for a histogram."""

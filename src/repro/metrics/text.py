@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from datasets import List, Value
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import Tokenizer
 
 from repro.core.registry import register
-from repro.metrics.base import Metric, Scores, require_rows
-
-TOKENS = List(Value("int64"))
+from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
 
 @register("metric", "rouge_l")
@@ -27,8 +24,8 @@ class RougeL(Metric):
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
-        "prediction_texts": Value("string"),
-        "reference_texts": Value("string"),
+        "prediction_texts": TEXT,
+        "reference_texts": TEXT,
     }
     unit: ClassVar[str] = "%"
 
@@ -40,7 +37,7 @@ class RougeL(Metric):
 class RougeLTokens(Metric):
     """Rouge-L as above over token ids, so that punctuation counts, which is most of a program."""
 
-    inputs: ClassVar[Mapping[str, Any]] = {"predictions": TOKENS, "references": TOKENS}
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": INTEGERS, "references": INTEGERS}
     unit: ClassVar[str] = "%"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
@@ -52,7 +49,7 @@ class RougeLTokens(Metric):
 class ExactMatch(Metric):
     """Share of prompts, from 0 to 1, on which all emitted token ids equal the target's own."""
 
-    inputs: ClassVar[Mapping[str, Any]] = {"predictions": TOKENS, "references": TOKENS}
+    inputs: ClassVar[Mapping[str, Any]] = {"predictions": INTEGERS, "references": INTEGERS}
     unit: ClassVar[str] = "share"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:

@@ -1,0 +1,212 @@
+"""Metrics against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import evaluate
+import pytest
+
+from repro.core.errors import InputError
+from repro.core.registry import discover, registered
+from repro.metrics.acceptance import Acceptance
+from repro.metrics.accuracy import Accuracy, MultipleChoice, PairedDifference
+from repro.metrics.base import Metric, score
+from repro.metrics.text import ExactMatch, RougeL, RougeLTokens
+
+NAMES = [
+    "acceptance",
+    "accuracy",
+    "exact_match",
+    "multiple_choice",
+    "paired_difference",
+    "rouge_l",
+    "rouge_l_tokens",
+]
+
+
+def rouge(predictions: list[str], references: list[str]) -> float:
+    value: float = RougeL().compute(prediction_texts=predictions, reference_texts=references)["rouge_l"]
+    return value
+
+
+def rouge_tokens(predictions: list[list[int]], references: list[list[int]]) -> float:
+    value: float = RougeLTokens().compute(predictions=predictions, references=references)["rouge_l_tokens"]
+    return value
+
+
+def accept(accepted: list[list[int]], emitted: list[list[int]]) -> dict[str, Any]:
+    scores: dict[str, Any] = Acceptance().compute(accepted=accepted, emitted=emitted)
+    return scores
+
+
+def test_every_metric_is_registered_and_is_one_of_evaluates() -> None:
+    discover("repro.metrics")
+    ours = {name: cls for name, cls in registered("metric").items() if cls.__module__.startswith("repro.")}
+    assert sorted(ours) == NAMES
+    assert all(issubclass(cls, Metric) and issubclass(cls, evaluate.Metric) for cls in ours.values())
+    assert all(cls.unit and cls.inputs for cls in ours.values())
+
+
+def test_computing_writes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", tmp_path / "cache")
+    assert RougeL()._data_dir_root == str(tmp_path / "cache")
+    assert rouge(["a"], ["a"]) == 100.0
+    assert list(tmp_path.iterdir()) == []
+
+
+# Text
+
+
+def test_rouge_l_is_the_f_measure_over_words_in_percent() -> None:
+    # "the red ball" and "the ball flew away" share "the ball": precision 2/3, recall 2/4, F = 4/7.
+    assert rouge(["the red ball"], ["the ball flew away"]) == pytest.approx(400 / 7)
+
+
+def test_rouge_l_averages_over_prompts() -> None:
+    assert rouge(["a b", "c"], ["a b", "d"]) == pytest.approx(50.0)
+
+
+def test_rouge_l_drops_punctuation_and_case_where_token_ids_do_not() -> None:
+    vocabulary = {token: i for i, token in enumerate(["f", "F", "(", ")", "x", "[", "]"])}
+    ours, theirs = ["f", "(", "x", ")"], ["F", "[", "x", "]"]
+    assert rouge(["".join(ours)], ["".join(theirs)]) == 100.0
+    # Of four tokens on either side only `x` is common: F = 1/4.
+    assert rouge_tokens([[vocabulary[t] for t in ours]], [[vocabulary[t] for t in theirs]]) == 25.0
+
+
+def test_rouge_l_over_tokens_takes_each_id_whole() -> None:
+    assert rouge_tokens([[1, 23]], [[12, 3]]) == 0.0
+    # [1, 2, 3, 4] and [2, 9, 4]: the common subsequence is [2, 4], precision 2/4, recall 2/3, F = 4/7.
+    assert rouge_tokens([[1, 2, 3, 4]], [[2, 9, 4]]) == pytest.approx(400 / 7)
+
+
+def test_exact_match_is_a_share_of_prompts() -> None:
+    same = ExactMatch().compute(predictions=[[1, 2], [1, 2], [], [3]], references=[[1, 2], [1], [], [4]])
+    assert same == {"exact_match": 0.5}
+
+
+# Acceptance
+
+
+def test_acceptance_is_totals_over_totals() -> None:
+    # Prompt means of emitted tokens are 4 and 1.5; the totals are 7 tokens in 3 verifications.
+    scores = accept([[3], [0, 1]], [[4], [1, 2]])
+    assert scores["acceptance_length"] == pytest.approx(7 / 3)
+    assert scores["accepted_draft_tokens"] == pytest.approx(4 / 3)
+
+
+def test_acceptance_by_position_follows_from_the_histogram() -> None:
+    scores = accept([[3, 0, 1, 1]], [[4, 1, 2, 2]])
+    assert scores["acceptance_histogram"] == [1, 2, 0, 1]
+    assert scores["acceptance_by_position"] == [0.75, 0.25, 0.25]
+    assert sum(scores["acceptance_by_position"]) == pytest.approx(scores["accepted_draft_tokens"])
+
+
+def test_decoding_without_a_draft_has_acceptance_length_one() -> None:
+    scores = accept([[0, 0, 0]], [[1, 1, 1]])
+    assert scores["acceptance_length"] == 1.0
+    assert scores["acceptance_histogram"] == [3]
+    assert scores["acceptance_by_position"] == []
+
+
+def test_an_output_that_ends_before_the_bonus_token_emits_none() -> None:
+    scores = accept([[2, 2]], [[3, 2]])
+    assert (scores["acceptance_length"], scores["accepted_draft_tokens"]) == (2.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "emitted", "says"),
+    [
+        ([[2]], [[4]], "verification 0 accepted 2 draft tokens and emitted 4 tokens, not 2 or 3"),
+        ([[0, 3]], [[1, 2]], "verification 1 accepted 3 draft tokens and emitted 2"),
+        ([[-1]], [[0]], "accepted -1"),
+        ([[1, 1]], [[2]], "2 verifications accepted tokens and 1 emitted some"),
+        ([[]], [[]], "'acceptance' has no rows"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(
+    accepted: list[list[int]], emitted: list[list[int]], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        accept(accepted, emitted)
+
+
+# Accuracy
+
+
+def test_accuracy_has_a_standard_error() -> None:
+    scores = Accuracy().compute(correct=[1, 1, 1, 0])
+    assert scores["accuracy"] == 75.0
+    # Sample variance 0.75 * 0.25 * 4 / 3 = 1/4, over 4 rows: 1/16.
+    assert scores["accuracy_stderr"] == pytest.approx(25.0)
+    assert Accuracy().compute(correct=[1]) == {"accuracy": 100.0, "accuracy_stderr": None}
+    with pytest.raises(InputError, match=r"takes 0 and 1, not \[2\]"):
+        Accuracy().compute(correct=[1, 2])
+
+
+def test_length_normalization_can_change_the_choice() -> None:
+    scores = MultipleChoice().compute(
+        loglikelihoods=[[-4.0, -6.0], [-1.0, -2.0]], lengths=[[2, 12], [4, 4]], answers=[1, 0]
+    )
+    assert (scores["acc"], scores["acc_norm"]) == (50.0, 100.0)
+    assert (scores["acc_stderr"], scores["acc_norm_stderr"]) == (pytest.approx(50.0), 0.0)
+
+
+@pytest.mark.parametrize(("lengths", "answer"), [([1], 0), ([1, 0], 0), ([1, 1], 2), ([1, 1], -1)])
+def test_a_row_of_choices_that_does_not_fit_is_refused(lengths: list[int], answer: int) -> None:
+    with pytest.raises(InputError, match="2 likelihoods"):
+        MultipleChoice().compute(loglikelihoods=[[-1.0, -2.0]], lengths=[lengths], answers=[answer])
+
+
+def test_a_paired_difference_ignores_what_both_share() -> None:
+    hard = [10.0, 50.0, 90.0, 30.0]
+    ours = [value + gain for value, gain in zip(hard, (1.0, 3.0, 1.0, 3.0), strict=True)]
+    scores = PairedDifference().compute(values=ours, baseline_values=hard)
+    assert scores["difference"] == 2.0
+    # Differences 1, 3, 1, 3: sample variance 4/3, over 4 rows 1/3.
+    assert scores["difference_stderr"] == pytest.approx(math.sqrt(1 / 3))
+    assert 1.0 <= scores["difference_low"] < 2.0 < scores["difference_high"] <= 3.0
+    assert scores == PairedDifference().compute(values=ours, baseline_values=hard)
+
+
+def test_a_constant_difference_has_no_spread() -> None:
+    scores = PairedDifference().compute(values=[2.0, 5.0, 9.0], baseline_values=[1.0, 4.0, 8.0])
+    low, high = scores["difference_low"], scores["difference_high"]
+    assert (scores["difference"], scores["difference_stderr"], low, high) == (1.0, 0.0, 1.0, 1.0)
+
+
+# Several at once
+
+
+def test_an_outcome_is_scored_by_several_metrics() -> None:
+    outcome = {
+        "predictions": [[1, 2]],
+        "references": [[1, 2]],
+        "prediction_texts": ["a b"],
+        "reference_texts": ["a c"],
+        "accepted": [[1]],
+        "emitted": [[2]],
+    }
+    scores = score(["exact_match", "rouge_l", "acceptance"], outcome)
+    assert scores["exact_match"] == 1.0
+    assert scores["rouge_l"] == 50.0
+    assert scores["acceptance_length"] == 2.0
+    with pytest.raises(InputError, match="metric 'accuracy' needs correct; the outcome has predictions, "):
+        score(["accuracy"], outcome)
+    with pytest.raises(InputError, match=r"there is no metric 'rouge'. Did you mean rouge_l"):
+        score(["rouge"], outcome)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_to_average_is_refused(name: str) -> None:
+    inputs = registered("metric")[name].inputs  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=f"metric '{name}' has no rows"):
+        score([name], {key: [] for key in inputs})
+
+
+def test_sides_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"predictions \(1\)|references \(2\)|Mismatch"):
+        ExactMatch().compute(predictions=[[1]], references=[[1], [2]])
