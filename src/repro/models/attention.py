@@ -1,0 +1,125 @@
+"""Attention of rows over a cache, by explicit positions and mask.
+
+Owns which slots a row sees and how scores become values. Knows nothing of weights or of what a row
+stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+
+# From so many rows on, torch's tiled attention beats two grouped products (benchmarks/decode.py --rows).
+TILED_ROWS = 64
+
+_NO_BIAS = torch.zeros(1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What every layer of one kind needs to know about the rows of a pass: computed once, used in each layer.
+
+    `rotation` is `[rows, 1, head_dim / 2]` complex; `visible` is bool `[rows, slots]` or None where every row
+    sees every slot; `bias` is the same for grouped scores, 0 or -inf, `[1, groups * rows, slots]`; `causal`
+    marks a tiled pass over an empty cache, which needs no mask at all.
+    """
+
+    rotation: Tensor | None
+    visible: Tensor | None = None
+    bias: Tensor | None = None
+    causal: bool = False
+
+
+def sight(
+    config: DecoderConfig,
+    layer: int,
+    rotation: Tensor | None,
+    positions: Tensor,
+    mask: Tensor | None,
+    cache: KVCache,
+) -> Sight:
+    """What rows at `positions` see in `layer`, whose cache holds every slot before them.
+
+    Raises:
+        InputError: the mask is not bool `[rows, cached + rows]`.
+    """
+    rows, cached = positions.shape[0], cache.length_of(layer)
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (rows, cached + rows)):
+        raise InputError(
+            f"the mask must be bool [{rows}, {cached + rows}] for {rows} rows over {cached} cached slots, "
+            f"got {mask.dtype} {list(mask.shape)}"
+        )
+    near = _near(config, layer, positions, cache)
+    tiled = rows >= TILED_ROWS and config.attention_cap is None
+    if mask is None and near is None and (rows == 1 or (tiled and cached == 0)):
+        return Sight(rotation, causal=rows > 1)
+    if mask is None:
+        mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
+    visible = mask if near is None else mask & near
+    if tiled:
+        return Sight(rotation, visible)
+    blind = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
+    return Sight(rotation, visible, blind.repeat(config.groups, 1)[None])
+
+
+def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
+    """Which slots lie within the layer's window, bool `[rows, slots]`; None where all do."""
+    if not config.is_sliding(layer) or config.window is None or int(positions.max()) < config.window:
+        return None
+    return cache.positions_of(layer, positions.shape[0]) > positions[:, None] - config.window
+
+
+def attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+    """Mix values by the softmax of scores.
+
+    `queries` is `[rows, heads, head_dim]`, `keys` and `values` `[kv_heads, slots, head_dim]`; the result is
+    `[rows, heads * head_dim]`.
+    """
+    rows = queries.shape[0]
+    queries = queries.to(keys.dtype)
+    if rows >= TILED_ROWS and config.attention_cap is None:
+        return _tiled(queries, keys, values, sight, config.query_scale)
+    kv_heads, _, width = keys.shape
+    # Query heads that share a key-value head become rows of one product, so keys are never repeated.
+    grouped = (
+        queries.view(kv_heads, -1, width)
+        if rows == 1
+        else queries.transpose(0, 1).reshape(kv_heads, -1, width)
+    )
+    mixed = torch.bmm(torch.softmax(_scores(config, grouped, keys, sight.bias), -1), values)
+    if rows == 1:
+        return mixed.view(1, -1)
+    return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+
+
+def _scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    """`[kv_heads, groups * rows, slots]`, scaled, capped and masked."""
+    turned = keys.transpose(1, 2)
+    if config.attention_cap is not None:
+        capped = torch.bmm(queries, turned).mul_(config.query_scale / config.attention_cap).tanh_()
+        capped = capped.mul_(config.attention_cap)
+        return capped if bias is None else capped + bias
+    if bias is None:
+        return torch.baddbmm(_NO_BIAS.to(queries), queries, turned, beta=0, alpha=config.query_scale)
+    return torch.baddbmm(bias.to(queries.dtype), queries, turned, alpha=config.query_scale)
+
+
+def _tiled(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, scale: float) -> Tensor:
+    """Many rows: torch's attention, which never holds all scores at once."""
+    mixed = F.scaled_dot_product_attention(
+        queries.transpose(0, 1)[None],
+        keys[None],
+        values[None],
+        attn_mask=sight.visible,
+        is_causal=sight.causal,
+        scale=scale,
+        enable_gqa=True,
+    )
+    return mixed[0].transpose(0, 1).reshape(queries.shape[0], -1)

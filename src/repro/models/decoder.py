@@ -1,0 +1,204 @@
+"""One decoder for all families: operators on rows, `[rows, hidden]`, never a batch axis.
+
+Owns the order of operations in a block. Knows nothing of family names, checkpoints, tokens' meaning or time.
+Hidden rows are fp32 in every precision of the weights: norms, sums and attention need it, and it is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.attention import Sight, attend, sight
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+from repro.models.layer import LayerWeights
+from repro.models.linear import Linear
+from repro.models.norm import Norm
+from repro.models.rope import frequencies, rotations
+
+__all__ = ["Decoder", "DecoderConfig", "Ends"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What stands before the first layer and after the last one.
+
+    `embedding` is `[vocab, width]`; `positions` the learned position table; the projections stand between
+    embeddings and hidden rows of another width.
+    """
+
+    embedding: Tensor
+    head: Linear
+    final_norm: Norm | None
+    positions: Tensor | None = None
+    project_in: Linear | None = None
+    project_out: Linear | None = None
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The rows that layers were last asked about, so that what all layers share is computed once.
+
+    Rows are told apart by identity: a caller that drops rows between layers passes new tensors.
+    """
+
+    positions: Tensor
+    mask: Tensor | None
+    cache: KVCache
+    layer: int
+    cached: int
+    sights: dict[bool, Sight] = field(default_factory=dict)
+
+    def goes_on(self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> bool:
+        return (
+            layer > self.layer
+            and positions is self.positions
+            and mask is self.mask
+            and cache is self.cache
+            and cache.length_of(layer) == self.cached
+        )
+
+
+class Decoder:
+    """Operators of one language model.
+
+    `layers[i]` is None for a layer whose weights are given at each call, for instance just read from flash.
+    """
+
+    def __init__(self, config: DecoderConfig, layers: Sequence[LayerWeights | None], ends: Ends) -> None:
+        if len(layers) != config.layers:
+            raise InputError(f"the configuration has {config.layers} layers, got weights for {len(layers)}")
+        self.config = config
+        self.layers = list(layers)
+        self.ends = ends
+        self._activation = _ACTIVATIONS[config.activation]
+        device = ends.embedding.device
+        kinds = {config.is_sliding(i): config.rope_of(i) for i in range(config.layers)}
+        self._frequencies = {
+            kind: None if rope is None else frequencies(rope, config.head_dim).to(device)
+            for kind, rope in kinds.items()
+        }
+        self._pass: _Pass | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the resident weights lie."""
+        return self.ends.embedding.device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of resident weights that one generated token reads: layers and output projection."""
+        layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
+        return layers + self.ends.head.weight_bytes
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Hidden rows of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`."""
+        ends = self.ends
+        x = F.embedding(tokens, ends.embedding).float()
+        if self.config.embedding_scale != 1.0:
+            x = x * self.config.embedding_scale
+        if ends.project_in is not None:
+            x = ends.project_in(x).float()
+        if ends.positions is not None:
+            x = x + F.embedding(positions + self.config.position_offset, ends.positions)
+        return x
+
+    def layer(
+        self,
+        i: int,
+        x: Tensor,
+        positions: Tensor,
+        mask: Tensor | None,
+        cache: KVCache,
+        weights: LayerWeights | None = None,
+    ) -> Tensor:
+        """Run layer `i` on rows `x`, fp32 `[rows, hidden]`, and append their keys and values to the cache.
+
+        `positions` is int64 `[rows]`; `mask` is bool `[rows, cached + rows]`, True where a row sees a slot,
+        or None for causal order after all cached slots. `weights` stand in for the resident ones.
+
+        Raises:
+            InputError: the layer has no weights, or the mask has another shape.
+        """
+        w = weights if weights is not None else self.layers[i]
+        if w is None:
+            raise InputError(f"layer {i} is not resident and no weights were given")
+        block = self.config.block
+        shared = self._sight(i, positions, mask, cache)
+        h = x if w.before_attention is None else w.before_attention(x)
+        mixed = self._attention(i, h, w, shared, cache)
+        if block == "parallel":
+            return x + mixed + self._mlp(h, w)
+        x = _join(x, mixed, w.after_attention, block == "post")
+        h = x if w.before_mlp is None else w.before_mlp(x)
+        return _join(x, self._mlp(h, w), w.after_mlp, block == "post")
+
+    def head(self, x: Tensor) -> Tensor:
+        """Final norm and output projection: fp32 logits `[rows, vocab]`."""
+        ends, cap = self.ends, self.config.logit_cap
+        if ends.final_norm is not None:
+            x = ends.final_norm(x)
+        if ends.project_out is not None:
+            x = ends.project_out(x)
+        logits = ends.head(x).float()
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
+        """All layers and the head: fp32 logits `[rows, vocab]`; arguments as in `embed` and `layer`."""
+        x = self.embed(tokens, positions)
+        for i in range(self.config.layers):
+            x = self.layer(i, x, positions, mask, cache)
+        return self.head(x)
+
+    def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Sight:
+        """What the rows see in layer `i`; computed in the first layer of each kind, kept for the others."""
+        current = self._pass
+        if current is None or not current.goes_on(i, positions, mask, cache):
+            cache.place(i, positions)
+            current = self._pass = _Pass(positions, mask, cache, i, cache.length_of(i))
+        current.layer = i
+        kind = self.config.is_sliding(i)
+        if kind not in current.sights:
+            frequency = self._frequencies[kind]
+            rotation = None if frequency is None else rotations(frequency, positions)
+            current.sights[kind] = sight(self.config, i, rotation, positions, mask, cache)
+        return current.sights[kind]
+
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+        config = self.config
+        heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
+        turning = config.heads + config.kv_heads
+        if w.qk_norm is not None:
+            heads[:, :turning] = w.qk_norm(heads[:, :turning])
+        if shared.rotation is not None:
+            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+        keys, values = cache.append_joint(i, heads[:, config.heads :])
+        return w.out(attend(config, heads[:, : config.heads], keys, values, shared))
+
+    def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
+        up = w.up(h)
+        if not self.config.gated:
+            return w.down(self._activation(up))
+        gate, up = up.chunk(2, -1)
+        return w.down(self._activation(gate).mul_(up))
+
+
+def _join(x: Tensor, half: Tensor, norm: Norm | None, norm_last: bool) -> Tensor:
+    """Add one half of a block to its input, with the norm that may follow the half or the sum."""
+    if norm is None:
+        return x + half
+    return norm(x + half) if norm_last else x + norm(half)

@@ -1,0 +1,130 @@
+"""The weights of one decoder layer, in memory or in one buffer of bytes.
+
+Owns which parts a layer has and where each tensor lies in a buffer. Knows nothing of files or of
+what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.linear import Linear
+from repro.models.norm import Norm, RMSNorm
+
+# Direct I/O wants addresses and lengths in multiples of a sector.
+ALIGNMENT = 512
+
+
+class Slot(NamedTuple):
+    """Where one tensor lies in a layer's buffer; `offset` in bytes, a multiple of 512."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor itself, without the gap after it."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The linears and norms of one layer.
+
+    `qkv` is queries, keys and values in one product; `up` is gate and up in one product where the family is
+    gated. A norm that the family does not have is None.
+    """
+
+    qkv: Linear
+    out: Linear
+    up: Linear
+    down: Linear
+    before_attention: Norm | None = None
+    after_attention: Norm | None = None
+    before_mlp: Norm | None = None
+    after_mlp: Norm | None = None
+    qk_norm: RMSNorm | None = None
+
+    @property
+    def linears(self) -> tuple[Linear, Linear, Linear, Linear]:
+        """The four products in the order in which they run."""
+        return self.qkv, self.out, self.up, self.down
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one row reads."""
+        return sum(linear.weight_bytes for linear in self.linears)
+
+    def to_buffer(self, buffer: Tensor) -> None:
+        """Copy all tensors to their places in `buffer`, uint8 `[buffer_bytes(layout(self))]` or longer."""
+        slots = layout(self)
+        _check(buffer, slots)
+        for slot, tensor in zip(slots, _tensors(self).values(), strict=True):
+            _view(buffer, slot).copy_(tensor)
+
+    def from_buffer(self, buffer: Tensor) -> LayerWeights:
+        """A layer of this one's kind whose tensors are views on `buffer`; nothing is copied."""
+        slots = layout(self)
+        _check(buffer, slots)
+        return self._over({slot.name: _view(buffer, slot) for slot in slots})
+
+    def skeleton(self) -> LayerWeights:
+        """A layer of this one's kind without memory: enough for `layout` and `from_buffer`."""
+        return self._over({name: tensor.to("meta") for name, tensor in _tensors(self).items()})
+
+    def _over(self, tensors: dict[str, Tensor]) -> LayerWeights:
+        parts = {}
+        for f in fields(self):
+            part = getattr(self, f.name)
+            if part is not None:
+                parts[f.name] = part.with_tensors({n: tensors[f"{f.name}.{n}"] for n in part.tensors()})
+        return replace(self, **parts)
+
+
+def layout(layer: LayerWeights) -> list[Slot]:
+    """Where each tensor of a layer lies in its buffer, in order.
+
+    Raises:
+        TypeError: the layer holds packed weights, which cannot be stored.
+    """
+    slots, offset = [], 0
+    for name, tensor in _tensors(layer).items():
+        slots.append(Slot(name, tensor.dtype, tuple(tensor.shape), offset))
+        offset += _aligned(tensor.nbytes)
+    return slots
+
+
+def buffer_bytes(slots: Sequence[Slot]) -> int:
+    """Length of a buffer for this layout, a multiple of 512."""
+    return slots[-1].offset + _aligned(slots[-1].nbytes)
+
+
+def _tensors(layer: LayerWeights) -> dict[str, Tensor]:
+    parts = {f.name: getattr(layer, f.name) for f in fields(layer)}
+    held = {name: part.tensors() for name, part in parts.items() if part is not None}
+    return {f"{part}.{name}": tensor for part, tensors in held.items() for name, tensor in tensors.items()}
+
+
+def _view(buffer: Tensor, slot: Slot) -> Tensor:
+    return buffer[slot.offset : slot.offset + slot.nbytes].view(slot.dtype).view(slot.shape)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _check(buffer: Tensor, slots: Sequence[Slot]) -> None:
+    if buffer.dtype != torch.uint8 or buffer.dim() != 1 or buffer.shape[0] < buffer_bytes(slots):
+        raise InputError(
+            f"a layer's buffer must be uint8 with at least {buffer_bytes(slots)} bytes, "
+            f"got {buffer.dtype} {list(buffer.shape)}"
+        )

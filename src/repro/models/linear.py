@@ -1,0 +1,176 @@
+"""Matrix products with weights in several storage formats, behind one call.
+
+Owns how a weight is stored and which kernel multiplies it. Knows nothing of layers or checkpoints.
+A linear takes rows of any float type and answers in the type that it computes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# From so many rows on, 16-bit products beat the weight-only kernels (benchmarks/decode.py --rows).
+WIDE_ROWS = 9
+
+
+class Held:
+    """A dataclass whose tensor fields can be listed and exchanged, so that a layer can lie in one buffer."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by field name, in the order of the fields."""
+        held = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """The same operator over other tensors of the same names and shapes."""
+        return replace(self, **tensors)  # type: ignore[type-var]
+
+
+class Linear(Protocol):
+    """`[rows, inputs] -> [rows, outputs]`, rows of any float type."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply rows by the weight and add the bias."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has to be stored to make this linear again."""
+        ...
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """The same kind of linear over other stored tensors."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that one row's product reads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLinear(Held):
+    """A dense weight `[outputs, inputs]` in fp32 or bf16."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return self.weight.nbytes
+
+
+# Private to torch; None in builds without oneDNN, which then multiply plain weights.
+_packed_product: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_reorder: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_product4 = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear(Held):
+    """A dense weight in oneDNN's own blocked order, which cannot be read back or stored.
+
+    `packed` makes one where this build of torch can.
+    """
+
+    blocked: Tensor
+    dtype: torch.dtype
+    weight_bytes: int
+    bias: Tensor | None = None
+
+    @classmethod
+    def of(cls, plain: PlainLinear, rows: int = 1) -> PackedLinear:
+        """Reorder a plain weight for products of about `rows` rows."""
+        blocked = _reorder(plain.weight, rows)
+        return cls(blocked, plain.weight.dtype, plain.weight.nbytes, plain.bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        y: Tensor = _packed_product(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
+        return y
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Raises TypeError: blocked weights have no bytes to store."""
+        raise TypeError("a packed weight cannot be stored; build the layer with packed=False")
+
+
+def can_pack(weight: Tensor) -> bool:
+    """Whether this build of torch can reorder this weight for oneDNN."""
+    return _packed_product is not None and _reorder is not None and weight.device.type == "cpu"
+
+
+def packed(plain: PlainLinear) -> Linear:
+    """The fastest linear over this weight: reordered where torch can, plain elsewhere."""
+    return PackedLinear.of(plain) if can_pack(plain.weight) else plain
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Linear(Held):
+    """8-bit weights `[outputs, inputs]` with one bf16 scale per output; activations stay bf16.
+
+    `wide`, if given, is the same weight in 16 bits for passes of many rows, at 2 more bytes a weight.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None = None
+    wide: Linear | None = field(default=None, compare=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        if self.wide is not None and x.shape[0] >= WIDE_ROWS:
+            return self.wide(x)
+        y = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
+        return y if self.bias is None else y + self.bias
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Linear:
+        """See `Held`; the 16-bit twin belongs to the old tensors and is left behind."""
+        return Int8Linear(tensors["weight"], tensors["scale"], tensors.get("bias"))
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return self.weight.nbytes + self.scale.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Linear(Held):
+    """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
+
+    A weight is `(code - 8) * scale + zero`, so Q4_0 (zero 0) and Q4_1 both fit. Outputs are padded to whole
+    blocks of the kernel; `outputs` says how many are real. `wide`: see `Int8Linear`.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    outputs: int
+    group: int
+    bias: Tensor | None = None
+    wide: Linear | None = field(default=None, compare=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        if self.wide is not None and x.shape[0] >= WIDE_ROWS:
+            return self.wide(x)
+        y: Tensor = _product4(x.to(torch.bfloat16), self.codes, self.group, self.scales)
+        if y.shape[1] != self.outputs:
+            y = y[:, : self.outputs]
+        return y if self.bias is None else y + self.bias
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int4Linear:
+        """See `Held`; the 16-bit twin belongs to the old tensors and is left behind."""
+        return Int4Linear(tensors["codes"], tensors["scales"], self.outputs, self.group, tensors.get("bias"))
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return self.codes.nbytes + self.scales.nbytes

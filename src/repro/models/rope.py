@@ -1,0 +1,57 @@
+"""Rotary positions as complex factors.
+
+Owns frequencies and rotations. Query and key projections are stored with the two halves of a rotated pair
+side by side (`interleave`), so that a rotation is one complex multiplication; scores do not see the order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from repro.models.config import Rope
+
+
+def frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Radians per position of each pair of a head, `[head_dim / 2]`; pairs that do not rotate have 0."""
+    rotated = int(head_dim * rope.share)
+    pairs = 1.0 / rope.theta ** (torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated)
+    scaled = _STRETCH[rope.kind](rope, pairs)
+    return torch.cat((scaled, torch.zeros((head_dim - rotated) // 2)))
+
+
+def rotations(frequency: Tensor, positions: Tensor) -> Tensor:
+    """The complex factor of every pair at each position, `[rows, 1, head_dim / 2]`."""
+    angles = positions.to(torch.float32)[:, None, None] * frequency
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def interleave(rope: Rope | None, head_dim: int) -> Tensor:
+    """Order of a head's dimensions that puts the partners of each rotated pair side by side, `[head_dim]`."""
+    order = torch.arange(head_dim)
+    if rope is None:
+        return order
+    rotated = int(head_dim * rope.share)
+    pairs = order[:rotated].view(2, rotated // 2).t().reshape(-1)
+    return torch.cat((pairs, order[rotated:]))
+
+
+def _unstretched(rope: Rope, pairs: Tensor) -> Tensor:
+    return pairs
+
+
+def _linear(rope: Rope, pairs: Tensor) -> Tensor:
+    return pairs / rope.factor
+
+
+def _llama3(rope: Rope, pairs: Tensor) -> Tensor:
+    """Llama 3.1: keep short wavelengths, divide long ones by the factor, blend in between."""
+    turns = rope.original_positions * pairs / (2 * math.pi)
+    low, high = rope.low_frequency_factor, rope.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return kept * pairs + (1.0 - kept) * pairs / rope.factor
+
+
+_STRETCH = {"default": _unstretched, "linear": _linear, "llama3": _llama3}

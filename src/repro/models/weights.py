@@ -1,0 +1,235 @@
+"""A checkpoint folder, read into a decoder.
+
+Owns which tensor becomes which part. Reads `config.json` and `*.safetensors`; knows nothing of where folders
+come from (`checkpoint`) and nothing of `transformers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models import quantize
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder, Ends
+from repro.models.families import config_of, family_of
+from repro.models.layer import LayerWeights
+from repro.models.linear import Linear, PlainLinear, packed
+from repro.models.norm import LayerNorm, Norm, RMSNorm
+from repro.models.rope import interleave
+from repro.models.stored import StoredTensors, digest, read_config
+from repro.models.tensor_names import Names
+
+__all__ = ["DTYPES", "digest", "layers", "load", "read_config"]
+
+Build = Callable[[Tensor, Tensor | None], Linear]
+
+DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
+
+
+@dataclass(frozen=True)
+class _Precision:
+    """How dense tensors of one dtype name become linears and tables."""
+
+    table: torch.dtype
+    build: Build
+
+
+def load(
+    folder: Path | str,
+    dtype: str = "float32",
+    packed: bool = True,
+    embeddings_from: Decoder | None = None,
+    *,
+    resident: bool = True,
+    device: torch.device | str = "cpu",
+) -> Decoder:
+    """The decoder that a checkpoint folder holds.
+
+    `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, `q4_0` like Q4_0, both keep embeddings in bf16.
+    `packed` reorders weights for speed: dense ones for oneDNN; 8- and 4-bit ones get a 16-bit twin for passes
+    of many rows, at 2 more bytes a weight. `embeddings_from` lends its embedding and output projection to a
+    checkpoint whose config says `shares_embeddings`. `resident=False` leaves the layers out, for streaming.
+
+    Raises:
+        InputError: an unknown dtype or model type; a tensor that is missing or has the wrong shape; a shared
+            embedding without a lender or of another shape.
+    """
+    source = _Source(folder, _precision(dtype, packed, torch.device(device)), torch.device(device))
+    ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
+    count = source.config.layers
+    return Decoder(source.config, [source.layer(i) if resident else None for i in range(count)], ends)
+
+
+def layers(folder: Path | str, dtype: str = "float32") -> Iterator[LayerWeights]:
+    """The layers of a checkpoint one at a time, in the form that can be stored on flash; errors as `load`."""
+    source = _Source(folder, _precision(dtype, False, torch.device("cpu")), torch.device("cpu"))
+    return map(source.layer, range(source.config.layers))
+
+
+def _precision(dtype: str, pack: bool, device: torch.device) -> _Precision:
+    if dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
+    if dtype in ("float32", "bfloat16"):
+        kind = getattr(torch, dtype)
+        return _Precision(kind, partial(_dense, kind, pack))
+    if device.type != "cpu":
+        raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
+    build: dict[str, Build] = {
+        "int8": partial(quantize.int8_linear, twin=pack),
+        "int4": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_1),
+        "q4_0": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_0),
+    }
+    return _Precision(torch.bfloat16, build[dtype])
+
+
+def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) -> Linear:
+    plain = PlainLinear(weight.to(dtype, copy=True), None if bias is None else bias.to(dtype))
+    return packed(plain) if pack else plain
+
+
+class _Source:
+    """A folder, its configuration, and the precision its tensors are wanted in."""
+
+    def __init__(self, folder: Path | str, precision: _Precision, device: torch.device) -> None:
+        raw = read_config(folder)
+        self.config: DecoderConfig = config_of(raw)
+        self._names: Names = family_of(raw).names
+        self._stored = StoredTensors(folder)
+        self._prefix = self._stored.prefix_of(self._names.layer.format(0), self._names.prefixes)
+        self._precision = precision
+        self._device = device
+        self._order = interleave(self.config.rope, self.config.head_dim)
+
+    def layer(self, i: int) -> LayerWeights:
+        """One layer's parts."""
+        c = self.config
+        wide = c.heads * c.head_dim
+        before, after = c.block != "post", c.block in ("post", "sandwich")
+        return LayerWeights(
+            qkv=self._precision.build(*self._qkv(i)),
+            out=self._linear(i, "out", c.hidden, wide, c.out_bias),
+            up=self._precision.build(*self._up(i)),
+            down=self._linear(i, "down", c.hidden, c.intermediate, c.mlp_bias),
+            before_attention=self._norm(self._name(i, "before_attention")) if before else None,
+            after_attention=self._norm(self._name(i, "after_attention")) if after else None,
+            before_mlp=self._norm(self._name(i, "before_mlp")) if before and c.block != "parallel" else None,
+            after_mlp=self._norm(self._name(i, "after_mlp")) if after else None,
+            qk_norm=self._qk_norm(i) if c.qk_norm else None,
+        )
+
+    def own_ends(self) -> Ends:
+        """Embedding and output projection from this checkpoint."""
+        c, n, table = self.config, self._names, self._precision.table
+        width = c.embedding_width or c.hidden
+        embedding = self._table(n.embedding, c.vocab, width)
+        head = embedding if c.tied else self._take(f"{n.head}.weight", (c.vocab, width))
+        bias = self._take(f"{n.head}.bias", (c.vocab,)) if c.head_bias else None
+        return Ends(
+            embedding=embedding.to(table, copy=True),
+            head=self._precision.build(head, bias),
+            final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
+            positions=self._table(n.positions, c.learned_positions, c.hidden).float()
+            if c.learned_positions
+            else None,
+            project_in=self._project(n.project_in, c.hidden, width) if c.projected else None,
+            project_out=self._project(n.project_out, width, c.hidden) if c.projected else None,
+        )
+
+    def lent_ends(self, lender: Decoder | None) -> Ends:
+        """Embedding and output projection of another decoder, with this checkpoint's final norm."""
+        c = self.config
+        if lender is None:
+            raise InputError(
+                f"{self._stored.folder} shares its target's embeddings: load it with embeddings_from"
+            )
+        theirs = lender.config
+        if (theirs.vocab, theirs.hidden) != (c.vocab, c.hidden) or c.learned_positions or theirs.projected:
+            raise InputError(
+                f"{self._stored.folder} needs rotary positions and embeddings of {c.vocab} x {c.hidden}, "
+                f"the lending decoder has {theirs.vocab} x {theirs.hidden}"
+            )
+        norm = self._norm(self._prefix + self._names.final_norm) if c.final_norm else None
+        return Ends(lender.ends.embedding, lender.ends.head, norm)
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._stored.take(name, shape).to(self._device)
+
+    def _name(self, i: int, part: str) -> str:
+        return self._prefix + self._names.layer.format(i) + self._names.parts[part]
+
+    def _table(self, name: str, rows: int, width: int) -> Tensor:
+        return self._take(f"{self._prefix}{name}.weight", (rows, width))
+
+    def _positions(self) -> Tensor:
+        return self._table(self._names.positions, self.config.learned_positions, self.config.hidden).float()
+
+    def _project(self, name: str, outputs: int, inputs: int) -> Linear:
+        return self._precision.build(self._take(f"{self._prefix}{name}.weight", (outputs, inputs)), None)
+
+    def _dense(
+        self, i: int, part: str, outputs: int, inputs: int, bias: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        name = self._name(i, part)
+        stored = (inputs, outputs) if self._names.transposed else (outputs, inputs)
+        weight = self._take(f"{name}.weight", stored)
+        if self._names.transposed:
+            weight = weight.t().contiguous()
+        return weight, self._take(f"{name}.bias", (outputs,)) if bias else None
+
+    def _linear(self, i: int, part: str, outputs: int, inputs: int, bias: bool) -> Linear:
+        return self._precision.build(*self._dense(i, part, outputs, inputs, bias))
+
+    def _qkv(self, i: int) -> tuple[Tensor, Tensor | None]:
+        """Queries, keys and values as one weight, rotated pairs side by side."""
+        c = self.config
+        if "qkv" in self._names.parts:
+            return self._dense(i, "qkv", c.qkv_rows, c.hidden, c.qkv_bias)
+        parts = []
+        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            weight, bias = self._dense(i, part, heads * c.head_dim, c.hidden, c.qkv_bias)
+            if part != "v":
+                weight = self._interleaved(weight)
+                bias = None if bias is None else self._interleaved(bias)
+            parts.append((weight, bias))
+        return _joined(parts)
+
+    def _interleaved(self, tensor: Tensor) -> Tensor:
+        """Rows of a query or key projection, each head in the order of `rope.interleave`."""
+        heads = tensor.view(-1, self.config.head_dim, *tensor.shape[1:])
+        return heads.index_select(1, self._order.to(tensor.device)).view(tensor.shape)
+
+    def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
+        """The MLP's first weight; gate above up where the family is gated."""
+        c = self.config
+        names = ("gate", "up") if c.gated else ("up",)
+        return _joined([self._dense(i, name, c.intermediate, c.hidden, c.mlp_bias) for name in names])
+
+    def _norm(self, name: str) -> Norm:
+        c = self.config
+        weight = self._take(f"{name}.weight", (c.hidden,)).float() + c.norm_offset
+        if c.norm == "rms":
+            return RMSNorm(weight, c.norm_eps)
+        return LayerNorm(weight, self._take(f"{name}.bias", (c.hidden,)).float(), c.norm_eps)
+
+    def _qk_norm(self, i: int) -> RMSNorm:
+        """The norms of query and key heads as one, `[heads + kv_heads, head_dim]`."""
+        c = self.config
+        rows = []
+        for part, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)):
+            weight = self._take(f"{self._name(i, part)}.weight", (c.head_dim,)).float() + c.norm_offset
+            rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
+        return RMSNorm(torch.cat(rows), c.norm_eps)
+
+
+def _joined(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
+    """Several linears over the same rows as one."""
+    weights = [weight for weight, _ in parts]
+    biases = [bias for _, bias in parts if bias is not None]
+    return torch.cat(weights), torch.cat(biases) if biases else None
