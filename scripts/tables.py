@@ -14,7 +14,6 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from repro.tables.reference import load_cells
 from rich.console import Console
 
 from repro.core.errors import InputError
@@ -24,6 +23,7 @@ from repro.paths import conf_dir
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
 from repro.tables.files import FORMATS, write_all
+from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
 

@@ -1,9 +1,11 @@
 """Tables: what is compared with what, with which marks, and how every format looks to the letter."""
 
 import csv
+import importlib.util
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from rich.console import Console
 
 from records import record
 from repro.core.errors import InputError
-from repro.core.record import Record
+from repro.core.record import Record, Store
 from repro.paths import conf_dir
 from repro.tables.bibliography import citations, load_bibliography
 from repro.tables.build import build
@@ -267,7 +269,7 @@ MARKDOWN = r"""## Invented & small
 
 | published, for another workload | paper | nearest of ours | where | difference |
 | --- | --- | --- | --- | --- |
-| LEVER, decode throughput | ≤ 9.3 × | 2.50 × | lever, table5 | another\_phone |
+| LEVER, decode throughput | ≤ 9.3 × | 2.50 × | lever, table5 | another_phone |
 
 - ‡ used in a fit or determined by one, so no prediction; left out of the error figure.
 - w wall clock of a real device, not emulated.
@@ -405,3 +407,55 @@ def test_every_paper_of_the_reference_has_an_entry() -> None:
     assert sorted(entries) == sorted([*papers, "repro"])
     assert len(citations(papers, entries)) == 6
     assert all(text.count("{") == text.count("}") for text in entries.values())
+
+
+class TestScript:
+    @pytest.fixture
+    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        """`scripts/tables.py` over a configuration of its own, in a folder with two records."""
+        path = Path(__file__).parents[1] / "scripts" / "tables.py"
+        loaded = importlib.util.spec_from_file_location("tables_script", path)
+        assert loaded is not None
+        assert loaded.loader is not None
+        script = importlib.util.module_from_spec(loaded)
+        loaded.loader.exec_module(script)
+        conf = tmp_path / "conf"
+        (conf / "experiment" / "lever").mkdir(parents=True)
+        (conf / "reference").mkdir()
+        (conf / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\n")
+        (conf / "experiment" / "lever" / "tiny.yaml").write_text(
+            "# @package _global_\ntable:\n  title: Tiny\n  rows: {by: [method]}\n"
+            "  columns: [{key: speed, heading: Speed, total: tokens, per: seconds}]\n"
+        )
+        (conf / "experiment" / "bare.yaml").write_text("# @package _global_\nseed: 1\n")
+        (conf / "reference" / "papers.bib").write_text(BIBTEX["repro"])
+        monkeypatch.setattr(script, "conf_dir", lambda: conf)
+        monkeypatch.chdir(tmp_path)
+        for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0)):
+            Store("results/records").put(run(method, 4, seconds, experiment="lever/tiny"))
+        return script
+
+    def test_makes_the_tables_of_all_records(
+        self, script: ModuleType, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert script.main([]) == 0
+        assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in Path("results/tables/lever/tiny.md").read_text()
+        assert "results/tables/lever/tiny.tex" in capsys.readouterr().out
+
+    def test_formats_and_folder(self, script: ModuleType) -> None:
+        assert script.main(["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
+        assert [path.name for path in Path("paper").rglob("*.*")] == ["tiny.csv"]
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["lever/tony"], "error: there is no experiment 'lever/tony'. Did you mean lever/tiny"),
+            (["bare"], "error: experiment 'bare' has no `table` section"),
+            (["--records", "empty"], "error: there are no records in empty; experiments: bare, lever/tiny"),
+        ],
+    )
+    def test_bad_input(
+        self, script: ModuleType, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+    ) -> None:
+        assert script.main(arguments) == 2
+        assert sentence in capsys.readouterr().err

@@ -63,7 +63,9 @@ def _pipes(words: Grid, alignment: str) -> str:
 
 
 def _markdown(text: str) -> str:
-    return "".join(f"\\{c}" if c in "|*_<>" else c for c in text) if "`" not in text else text
+    """Text that stays as it is: no table's bar, and outside of code no emphasis or tag."""
+    special = "|" if "`" in text else "|*<>"
+    return "".join(f"\\{c}" if c in special else c for c in text)
 
 
 def to_csv(table: Table) -> str:
