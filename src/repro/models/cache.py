@@ -18,7 +18,7 @@ class KVCache:
     """Keys and values of all layers in one preallocated block, `[layers, 2 * kv_heads, capacity, head_dim]`.
 
     Each layer has its own length, because a pass fills one layer after the other and may drop rows on the
-    way. fp32 is the default also beside bf16 weights: it makes one-row attention several times faster on CPUs.
+    way. fp32 is the default also beside bf16 weights: one-row attention is several times faster in it.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ Hidden rows are fp32 in every precision of the weights: norms, sums and attentio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
