@@ -1,0 +1,270 @@
+"""Layers that are read from the disk while others compute: one file of them all, and a reader with few slots.
+
+Owns that file's form and the memory that layers are read into. Knows nothing of ops, placements or time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.core.direct import DirectFile, page_aligned, page_aligned_memory
+from repro.core.errors import InputError
+from repro.core.memory import Memory
+from repro.core.once import cache_root, make_once
+from repro.core.sources import source_hash
+from repro.models import weights
+from repro.models.families import config_of
+from repro.models.layer import LayerWeights, buffer_bytes, layout
+
+log = logging.getLogger(__name__)
+
+FORM = 1
+HEADER = 64 << 10
+"""Bytes before the first layer: JSON, then zeros."""
+
+
+@dataclass(frozen=True)
+class LayerFile:
+    """A file that holds a decoder's layers one after the other, each on whole pages.
+
+    Attributes:
+        path: the file; a header of 64 KiB, then the layers.
+        layers: how many.
+        layer_bytes: length of each in bytes, a multiple of the page.
+        kind: a layer of their kind, without memory.
+    """
+
+    path: Path
+    layers: int
+    layer_bytes: int
+    kind: LayerWeights
+
+    def offset(self, layer: int) -> int:
+        """Where a layer begins, in bytes."""
+        return HEADER + layer * self.layer_bytes
+
+
+def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = None) -> LayerFile:
+    """The layer file of a checkpoint folder in one of `weights.DTYPES`, built on first use.
+
+    It lies in the cache folder under the checkpoint's digest. It is read whole and compared with its
+    checksums here, so that no later read has to be; one that was damaged, or written by other code, is built
+    again.
+
+    Raises:
+        InputError: no such checkpoint or dtype; the disk is full or cannot be written.
+    """
+    folder = Path(folder)
+    first = next(weights.layers(folder, dtype))
+    count = config_of(weights.read_config(folder)).layers
+    size = page_aligned(buffer_bytes(layout(first)))
+    path = cache_root(cache) / "layers" / f"{weights.digest(folder)[:16]}-{dtype}"
+    file = LayerFile(path, count, size, first.skeleton())
+    identity = _identity(file)
+
+    def build(scratch: Path) -> Path:
+        log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
+        return _write(scratch / path.name, file, weights.layers(folder, dtype), identity)
+
+    make_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, identity))
+    return file
+
+
+def _identity(file: LayerFile) -> dict[str, Any]:
+    """All that two files must agree on to be the same but for their contents."""
+    slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.kind)]
+    code = source_hash(["repro.models.weights"])
+    return {"form": FORM, "layers": file.layers, "bytes": file.layer_bytes, "slots": slots, "code": code}
+
+
+def _write(path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]) -> Path:
+    """Write all layers, then the header that vouches for them, and leave nothing of it in the page cache."""
+    buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
+    checks = []
+    with path.open("wb") as out:
+        out.seek(HEADER)
+        for layer in layers:
+            layer.to_buffer(buffer)
+            content = buffer.numpy().data
+            checks.append(zlib.crc32(content))
+            out.write(content)
+        header = json.dumps({**identity, "checks": checks}).encode()
+        out.seek(0)
+        out.write(header.ljust(HEADER, b"\0"))
+        out.flush()
+        os.fsync(out.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
+
+
+def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
+    """Whether the file is there, of this identity, and every layer as it was written."""
+    if not file.path.is_file():
+        return False
+    wrong = _fault(file, identity)
+    if wrong:
+        log.warning("%s %s; it is built again", file.path, wrong)
+    return wrong is None
+
+
+def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
+    """What is wrong with a file, as the end of a sentence."""
+    size = file.path.stat().st_size
+    if size != file.offset(file.layers):
+        return f"has {size} bytes, not {file.offset(file.layers)}"
+    source = DirectFile(file.path)
+    try:
+        header = _header(source)
+        checks = header.pop("checks", [])
+        if header != identity or len(checks) != file.layers:
+            return "was written by other code or for another kind of layer"
+        buffer = memoryview(page_aligned_memory(file.layer_bytes))
+        for layer, check in enumerate(checks):
+            source.read(buffer, file.offset(layer))
+            if zlib.crc32(buffer) != check:
+                return f"is damaged in layer {layer}"
+    finally:
+        source.close()
+    return None
+
+
+def _header(source: DirectFile) -> dict[str, Any]:
+    """The header, empty when it cannot be read as one."""
+    buffer = memoryview(page_aligned_memory(HEADER))
+    source.read(buffer, 0)
+    try:
+        found = json.loads(bytes(buffer).rstrip(b"\0"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class LayerReader:
+    """Layers of a file, read into a fixed number of slots that are used in turn.
+
+    Workers call `fetch`, the loop's thread calls `release`. On a GPU a slot is a pinned host buffer, which
+    the disk fills, and a device buffer, to which each piece is copied while the next one is read.
+
+    Attributes:
+        file: what it reads.
+        way: how, as `DirectFile.way` says it.
+        bytes_read: all that it read so far.
+    """
+
+    def __init__(
+        self,
+        file: LayerFile,
+        slots: int = 2,
+        memory: Memory | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Open the file and take the memory of all slots, from `memory`'s budget if given.
+
+        Raises:
+            InputError: the slots do not fit the budget, or there are none.
+        """
+        if slots < 1:
+            raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
+        self._memory = memory
+        self._what = f"{slots} slots for streamed layers of {file.path.name}"
+        if memory:
+            memory.reserve(slots * file.layer_bytes, self._what)
+        self.file = file
+        self.bytes_read = 0
+        self._source = DirectFile(file.path)
+        self.way = self._source.way
+        self._free = [_slot(file, torch.device(device)) for _ in range(slots)]
+        self._held: dict[int, _Slot] = {}
+        self._lock = Lock()
+
+    def fetch(self, layer: int) -> LayerWeights:
+        """Read a layer's weights into a free slot, where they stay until `release`; blocks.
+
+        Raises:
+            RuntimeError: all slots are held, or this layer holds one already.
+            OSError: the disk failed; the slot is free again.
+        """
+        slot = self._take(layer)
+        try:
+            slot.fill(self._source, self.file.offset(layer))
+        except BaseException:
+            self.release(layer)
+            raise
+        with self._lock:
+            self.bytes_read += self.file.layer_bytes
+        return slot.weights
+
+    def release(self, layer: int) -> None:
+        """The layer has computed: its slot may be read into, and its weights must not be used any more."""
+        with self._lock:
+            self._free.append(self._held.pop(layer))
+
+    def _take(self, layer: int) -> _Slot:
+        if not 0 <= layer < self.file.layers:
+            raise RuntimeError(f"layer {layer} was asked for; {self.file.path} has {self.file.layers}")
+        with self._lock:
+            if layer in self._held:
+                raise RuntimeError(f"layer {layer} was fetched twice without a release")
+            if not self._free:
+                held = ", ".join(map(str, sorted(self._held)))
+                raise RuntimeError(f"no slot is free for layer {layer}: release one of {held} first")
+            self._held[layer] = self._free.pop()
+            return self._held[layer]
+
+    def close(self) -> None:
+        """Close the file and give the memory back; weights that were fetched must not be used any more."""
+        self._source.close()
+        self._free.clear()
+        self._held.clear()
+        if self._memory:
+            self._memory.release(self._what)
+
+
+class _Slot:
+    """Memory for one layer, and the weights that lie in it."""
+
+    def __init__(self, file: LayerFile, host: Tensor) -> None:
+        self._bytes = host.numpy().data
+        self.weights = file.kind.from_buffer(host)
+
+    def fill(self, source: DirectFile, offset: int) -> None:
+        """Read a layer from `offset`."""
+        source.read(self._bytes, offset)
+
+
+class _CudaSlot(_Slot):
+    """A slot on the GPU behind a pinned one."""
+
+    def __init__(self, file: LayerFile, host: Tensor, device: torch.device) -> None:
+        super().__init__(file, host)
+        self._host = host
+        self._there = torch.empty_like(host, device=device)
+        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.weights = file.kind.from_buffer(self._there)
+
+    def fill(self, source: DirectFile, offset: int) -> None:
+        """Read a layer and copy it piece by piece; over when the last copy is."""
+        with torch.cuda.stream(self._copies):
+            for piece in source.read_into(self._bytes, offset):
+                self._there[piece].copy_(self._host[piece], non_blocking=True)
+        self._copies.synchronize()
+
+
+def _slot(file: LayerFile, device: torch.device) -> _Slot:
+    if device.type == "cpu":
+        return _Slot(file, torch.frombuffer(page_aligned_memory(file.layer_bytes), dtype=torch.uint8))
+    # CUDA pins whole pages, so that the disk can write to them directly.
+    host = torch.empty(file.layer_bytes, dtype=torch.uint8, pin_memory=True)
+    return _CudaSlot(file, host, device)

@@ -1,0 +1,430 @@
+"""This machine as a device: what runs where, in which order, how long, and what happens when it fails."""
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from repro.core.clock import Deadlock, Future, WallClock
+from repro.core.errors import InputError
+from repro.core.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
+from repro.core.op import Op
+from repro.core.trace import most_at_once
+from repro.models.cuda import cuda_stream
+from repro.paths import conf_dir
+
+BOTH = frozenset({"cpu", "flash"})
+GB = 1e9
+
+
+def machine(**changes: object) -> LocalMachine:
+    return LocalMachine(**{"name": "here", "resources": BOTH, "budget": GB, **changes})
+
+
+@pytest.fixture
+def device():
+    made = LocalDevice(machine())
+    yield made
+    made.close()
+
+
+def sleeping(seconds: float, value: object = None) -> Callable[[], object]:
+    def work() -> object:
+        time.sleep(seconds)
+        return value
+
+    return work
+
+
+def names(device: LocalDevice, on: str) -> list[str]:
+    return [span.name for span in device.trace if span.on == on]
+
+
+def overlap(device: LocalDevice) -> float:
+    """Seconds in which CPU and flash were busy at once."""
+    flash = [s for s in device.trace if s.on == "flash"]
+    return sum(
+        max(0.0, min(s.end, f.end) - max(s.start, f.start))
+        for f in flash
+        for s in device.trace
+        if s.on == "cpu"
+    )
+
+
+def test_values_come_back_and_spans_carry_the_op(device: LocalDevice) -> None:
+    async def run() -> list[int]:
+        op = Op("cpu", "layer", "a", rows=3, flops=7.0, bytes=11.0, compute=lambda: 1)
+        return [await device.run(op), await device.run(Op("flash", "load", "b", compute=lambda: 2))]
+
+    assert device.play(run()) == [1, 2]
+    first, second = device.trace.spans
+    assert first[:3] == ("cpu", "layer", "a")
+    assert (first.rows, first.flops, first.bytes) == (3, 7.0, 11.0)
+    assert 0 <= first.start <= first.end <= second.start <= second.end <= device.now
+
+
+@pytest.mark.parametrize("on", ["cpu", "flash"])
+def test_the_lowest_priority_goes_first_then_the_first_come(device: LocalDevice, on: str) -> None:
+    async def run() -> None:
+        # The first holds the worker while the others queue; the CPU is held by this coroutine.
+        ops = [("first", -2), ("late", 1), ("b", 0), ("c", 0), ("urgent", -1)]
+        for future in [device.run(Op(on, "k", name, priority=p, compute=sleeping(0.02))) for name, p in ops]:
+            await future
+
+    device.play(run())
+    assert names(device, on) == ["first", "urgent", "b", "c", "late"]
+
+
+def test_every_cpu_op_runs_on_the_loops_thread_and_every_read_off_it(device: LocalDevice) -> None:
+    seen: dict[str, set[int]] = {"cpu": set(), "flash": set()}
+
+    async def some(start: int) -> None:
+        for i in range(start, start + 5):
+            on = ("cpu", "flash")[i % 2]
+            await device.run(Op(on, "k", str(i), compute=lambda on=on: seen[on].add(threading.get_ident())))
+
+    async def run() -> None:
+        tasks = [device.spawn(some(i)) for i in range(4)]
+        for task in tasks:
+            await task
+
+    device.play(run())
+    assert seen["cpu"] == {threading.get_ident()}
+    assert len(seen["flash"]) == 1
+    assert threading.get_ident() not in seen["flash"]
+
+
+def test_reading_overlaps_computing(device: LocalDevice) -> None:
+    async def run() -> None:
+        coming = device.run(Op("flash", "load", "read", compute=sleeping(0.1)))
+        for i in range(5):
+            await device.run(Op("cpu", "layer", str(i), compute=sleeping(0.02)))
+        await coming
+
+    device.play(run())
+    assert len(names(device, "cpu")) == 5
+    # Loose, because the test may share its cores; without overlap it is exactly zero.
+    assert overlap(device) > 0.05
+
+
+def test_a_worker_takes_the_next_read_while_the_loop_computes(device: LocalDevice) -> None:
+    async def run() -> None:
+        reads = [device.run(Op("flash", "load", str(i), compute=sleeping(0.02))) for i in range(3)]
+        await device.run(Op("cpu", "layer", "long", compute=sleeping(0.2)))
+        for read in reads:
+            await read
+
+    device.play(run())
+    long = next(span for span in device.trace if span.name == "long")
+    assert all(span.end < long.end for span in device.trace if span.on == "flash")
+
+
+def test_completions_are_taken_between_cpu_ops(device: LocalDevice) -> None:
+    order: list[str] = []
+
+    async def reader() -> None:
+        await device.run(Op("flash", "load", "read", compute=sleeping(0.01)))
+        order.append("read")
+
+    async def run() -> None:
+        task = device.spawn(reader())
+        futures = [device.run(Op("cpu", "layer", str(i), compute=sleeping(0.1))) for i in range(2)]
+        for i, future in enumerate(futures):
+            await future
+            order.append(str(i))
+        await task
+
+    device.play(run())
+    assert order == ["0", "read", "1"]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_spans_never_overlap_beyond_the_slots(workers: int) -> None:
+    device = LocalDevice(machine(workers=workers))
+
+    async def run() -> None:
+        for on in ("cpu", "flash"):
+            ops = [Op(on, "k", str(i), compute=sleeping(0.01)) for i in range(9)]
+            for future in [device.run(op) for op in ops]:
+                await future
+
+    device.play(run())
+    device.close()
+    assert most_at_once(s for s in device.trace if s.on == "cpu") == 1
+    assert most_at_once(s for s in device.trace if s.on == "flash") == workers
+
+
+def failing() -> None:
+    raise OSError("the disk broke")
+
+
+@pytest.mark.parametrize("on", ["cpu", "flash"])
+def test_an_error_reaches_who_awaits_and_the_device_goes_on(device: LocalDevice, on: str) -> None:
+    async def run() -> str:
+        failed = device.run(Op(on, "k", "bad", compute=failing))
+        after = device.run(Op(on, "k", "good", compute=lambda: "good"))
+        with pytest.raises(OSError, match="the disk broke"):
+            await failed
+        return await after
+
+    assert device.play(run()) == "good"
+    assert names(device, on) == ["good"]
+
+
+@pytest.mark.parametrize("on", ["cpu", "flash"])
+def test_an_error_that_nobody_catches_ends_the_run(device: LocalDevice, on: str) -> None:
+    async def run() -> None:
+        await device.run(Op(on, "k", "bad", compute=failing))
+
+    with pytest.raises(OSError, match="the disk broke"):
+        device.play(run())
+
+
+def test_an_error_that_a_worker_lets_out_is_raised_by_the_loop() -> None:
+    clock = WallClock()
+
+    class Stopped(BaseException):
+        pass
+
+    def stop() -> Callable[[], None]:
+        raise Stopped
+
+    async def run() -> None:
+        clock.submit(stop, lambda job: threading.Thread(target=job).start())
+        await Future()
+
+    with pytest.raises(Stopped):
+        clock.run(run())
+
+
+def test_waiting_for_nothing_is_said(device: LocalDevice) -> None:
+    async def run() -> None:
+        await Future()
+
+    with pytest.raises(Deadlock):
+        device.play(run())
+
+
+def test_a_resource_that_is_not_there_is_served_and_noted(device: LocalDevice) -> None:
+    async def run() -> int:
+        return await device.run(Op("npu", "layer", "a", compute=threading.get_ident))
+
+    assert device.play(run()) == threading.get_ident()
+    assert device.substituted == {"npu": "cpu"}
+    assert names(device, "cpu") == ["a"]
+
+
+def test_an_op_without_a_function_moves_nothing(device: LocalDevice) -> None:
+    async def run() -> None:
+        await device.run(Op("flash", "load", "a", bytes=1e12))
+
+    device.play(run())
+    assert [(s.name, s.bytes) for s in device.trace] == [("a", 0.0)]
+
+
+def test_close_joins_the_workers_and_may_be_called_twice() -> None:
+    device = LocalDevice(machine(workers=2))
+    before = threading.active_count()
+
+    async def run() -> None:
+        device.run(Op("flash", "load", "long", compute=sleeping(0.05)))
+        await device.run(Op("flash", "load", "short", compute=sleeping(0.0)))
+
+    device.play(run())
+    assert threading.active_count() == before + 2
+    device.close()
+    device.close()
+    assert threading.active_count() == before
+
+
+# Pacing
+
+
+def test_pace_holds_the_mean_rate_and_makes_up_for_a_delay() -> None:
+    pace = Pace(rate=100.0, slack=0.5)
+    assert pace.due(start=10.0, size=100) == 10.5
+    assert pace.due(start=10.5, size=100) == 11.5
+    # A read that began late is made up for, by at most the slack.
+    assert pace.due(start=11.8, size=100) == 12.5
+    assert pace.due(start=20.0, size=100) == 20.5
+
+
+def test_paced_reads_take_their_bytes_over_the_pace() -> None:
+    device = LocalDevice(machine(pace=100e6, workers=2))
+    assert device.flash_pacing == "paced"
+
+    async def run() -> None:
+        reads = [Op("flash", "load", str(i), bytes=2e6, compute=lambda: None) for i in range(20)]
+        for future in [device.run(op) for op in reads]:
+            await future
+
+    device.play(run())
+    device.close()
+    # 40 MB at 100 MB/s, less the slack of a bucket that was full at the start.
+    assert device.now >= 0.3 - 1e-6
+
+
+def test_unpaced_reads_are_raw(device: LocalDevice) -> None:
+    assert device.flash_pacing == "raw"
+
+
+# Energy
+
+
+def test_energy_is_watts_by_seconds_and_absent_without_watts(device: LocalDevice) -> None:
+    known = LocalDevice(machine(idle_watts=2.0, watts={"cpu": 10.0}))
+
+    async def run(on: LocalDevice) -> None:
+        await on.run(Op("cpu", "layer", "a", compute=sleeping(0.01)))
+
+    for each in (known, device):
+        each.play(run(each))
+    span = known.trace.spans[0]
+    assert span.joules == pytest.approx(10.0 * span.seconds)
+    assert known.trace.joules(0.0, 1.0) == pytest.approx(10.0 * span.seconds + 2.0)
+    assert device.trace.joules(0.0, 1.0) is None
+
+
+# A GPU that is not there
+
+
+class FakeEvent:
+    """A point in a queue that is reached at a moment of its own clock, which began at another time."""
+
+    def __init__(self, moment: float) -> None:
+        self.moment = moment
+
+    def wait(self) -> None:
+        time.sleep(max(0.0, self.moment - time.monotonic()))
+
+    def seconds_since(self, earlier: "FakeEvent") -> float:
+        assert time.monotonic() >= self.moment
+        return self.moment - earlier.moment
+
+
+class FakeStream:
+    """Kernels are launched by `add`, take their seconds one after the other, and nobody waits."""
+
+    def __init__(self) -> None:
+        self.free = 0.0
+
+    def add(self, seconds: float) -> int:
+        self.free = max(self.free, time.monotonic()) + seconds
+        return threading.get_ident()
+
+    def record(self) -> FakeEvent:
+        return FakeEvent(max(self.free, time.monotonic()))
+
+
+def test_gpu_ops_are_launched_inline_and_timed_by_the_gpu() -> None:
+    stream = FakeStream()
+    device = LocalDevice(machine(resources=BOTH | {"gpu"}), stream)
+
+    async def run() -> list[int]:
+        queued = [device.run(Op("gpu", "layer", str(i), compute=lambda: stream.add(0.05))) for i in range(3)]
+        await device.run(Op("cpu", "draft", "meanwhile", compute=sleeping(0.05)))
+        return [await future for future in queued]
+
+    assert device.play(run()) == [threading.get_ident()] * 3
+    device.close()
+    spans = [s for s in device.trace if s.on == "gpu"]
+    # Loose where the host's own pauses count; what was queued follows without a gap.
+    assert [s.seconds for s in spans] == pytest.approx([0.05] * 3, abs=0.03)
+    assert [b.start - a.end for a, b in pairwise(spans)] == pytest.approx([0.0, 0.0], abs=0.03)
+    cpu = next(s for s in device.trace if s.on == "cpu")
+    assert spans[0].start < cpu.start < spans[-1].end
+    assert device.resource("npu") == "gpu"
+
+
+def test_a_launch_that_fails_reaches_who_awaits() -> None:
+    device = LocalDevice(machine(resources=BOTH | {"gpu"}), FakeStream())
+
+    async def run() -> None:
+        await device.run(Op("gpu", "layer", "bad", compute=failing))
+
+    with pytest.raises(OSError, match="the disk broke"):
+        device.play(run())
+    device.close()
+
+
+@pytest.mark.gpu
+def test_a_real_gpu() -> None:
+    import torch
+
+    stream = cuda_stream()
+    if stream is None:
+        pytest.skip("no CUDA device")
+    device = local_device(config("local_cuda"), stream)
+    x = torch.rand(4096, 4096, device="cuda")
+
+    async def run() -> float:
+        return (await device.run(Op("gpu", "layer", "square", compute=lambda: x @ x)))[0, 0].item()
+
+    assert device.play(run()) == pytest.approx((x[0] @ x[:, 0]).item(), rel=1e-3)
+    device.close()
+    (span,) = device.trace.spans
+    assert 0 < span.seconds < device.now
+
+
+# Device files
+
+
+def config(name: str) -> dict:
+    return yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text())
+
+
+def test_local_cpu_is_a_device() -> None:
+    device = local_device(config("local_cpu"))
+    assert device.resources == {"cpu", "flash"}
+    assert device.flash_pacing == "paced"
+    assert device.memory.budget == 8e9
+    assert device.trace.idle_watts is None
+
+
+def test_local_cuda_needs_a_gpu() -> None:
+    with pytest.raises(InputError, match=r"'Local CUDA' needs a GPU.*choose local_cpu"):
+        local_device(config("local_cuda"))
+    assert local_device(config("local_cuda"), FakeStream()).resources == {"cpu", "gpu", "flash"}
+
+
+def with_value(path: str, value: object) -> dict:
+    changed = config("local_cpu")
+    *folders, last = path.split(".")
+    inner = changed
+    for folder in folders:
+        inner = inner[folder]
+    inner[last] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("dram.budget.value", 1e6, r"budget is 1000000\.0 GB, but this machine has"),
+        ("dram.budget.unit", "gigs", r"dram\.budget: unit 'gigs' is none of GB"),
+        ("dram", {}, r"lacks dram\.budget"),
+        ("pace.value", 0, r"pace is 0 GB/s; it must be above 0, or null"),
+        ("flash.slots.value", 0, r"flash\.slots is 0"),
+        ("processors", {"npu": {}}, r"processors are npu; choices: cpu, or cpu and gpu"),
+    ],
+)
+def test_a_wrong_device_file_is_one_clear_error(path: str, value: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        local_machine(with_value(path, value))
+
+
+def test_facts_become_si() -> None:
+    power = {"idle": {"value": 3, "unit": "W", "source": "measured"}}
+    watts = {"watts": {"value": 9, "unit": "W", "source": "measured"}}
+    found = local_machine(config("local_cpu") | {"power": power, "processors": {"cpu": watts}})
+    assert (found.pace, found.workers, found.idle_watts, found.watts) == (1e9, 1, 3.0, {"cpu": 9.0})
+    assert local_machine(with_value("pace", None)).pace is None
+
+
+def test_core_knows_no_torch() -> None:
+    core = Path(__file__).parents[1] / "src/repro/core"
+    assert not [path.name for path in core.glob("*.py") if "import torch" in path.read_text()]

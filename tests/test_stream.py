@@ -1,0 +1,259 @@
+"""Layers from the disk: the same bits as in memory, in few slots, and no file that is half there."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from repro.core import direct, once
+from repro.core.errors import InputError
+from repro.core.local import LocalDevice, LocalMachine
+from repro.core.memory import Memory
+from repro.core.op import Op
+from repro.core.trace import most_at_once
+from repro.models import stream, weights
+from repro.models.cache import KVCache
+from repro.models.layer import layout
+from repro.models.stream import LayerReader, layer_file
+
+LAYERS = 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 101, "num_hidden_layers": LAYERS}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_bias": True}
+    path = tmp_path_factory.mktemp("checkpoint")
+    LlamaForCausalLM(LlamaConfig(**shape, **heads)).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def files_in(cache: Path) -> list[str]:
+    return sorted(p.name for p in cache.rglob("*") if p.is_file() and p.suffix != ".lock")
+
+
+def streamed_logits(folder: Path, reader: LayerReader, device: LocalDevice, dtype: str) -> torch.Tensor:
+    """One pass of 7 rows, reading one layer ahead of the one that computes."""
+    decoder = weights.load(folder, dtype, packed=False, resident=False)
+    kv = KVCache(decoder.config, 16)
+    positions = torch.arange(7)
+
+    def load(i: int) -> Op:
+        size = reader.file.layer_bytes
+        return Op("flash", "load", f"load {i}", bytes=size, compute=lambda: reader.fetch(i))
+
+    async def run() -> torch.Tensor:
+        x = decoder.embed(torch.arange(7), positions)
+        coming = device.run(load(0))
+        for i in range(LAYERS):
+            layer = await coming
+            if i + 1 < LAYERS:
+                coming = device.run(load(i + 1))
+            work = lambda i=i, x=x, w=layer: decoder.layer(i, x, positions, None, kv, w)  # noqa: E731
+            x = await device.run(Op("cpu", "layer", f"layer {i}", compute=work))
+            reader.release(i)
+        return decoder.head(x)
+
+    with torch.inference_mode():
+        return device.play(run())
+
+
+@pytest.mark.parametrize("dtype", weights.DTYPES)
+def test_streamed_equals_resident_bit_for_bit(folder: Path, cache: Path, dtype: str) -> None:
+    decoder = weights.load(folder, dtype, packed=False)
+    with torch.inference_mode():
+        expected = decoder.forward(torch.arange(7), torch.arange(7), None, KVCache(decoder.config, 16))
+    reader = LayerReader(layer_file(folder, dtype, cache), slots=2)
+    device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
+    for _ in range(3):
+        assert torch.equal(streamed_logits(folder, reader, device, dtype), expected)
+    spans = [span for span in device.trace if span.on == "flash"]
+    assert sum(span.bytes for span in spans) == reader.bytes_read == 3 * LAYERS * reader.file.layer_bytes
+    assert most_at_once(spans) == 1
+    device.close()
+    reader.close()
+
+
+def test_every_tensor_comes_back(folder: Path, cache: Path) -> None:
+    file = layer_file(folder, "bfloat16", cache)
+    reader = LayerReader(file, slots=1)
+    for i, expected in enumerate(weights.layers(folder, "bfloat16")):
+        found = reader.fetch(i)
+        assert layout(found) == layout(expected)
+        assert torch.equal(found.qkv.weight, expected.qkv.weight)
+        assert torch.equal(found.qkv.bias, expected.qkv.bias)
+        assert torch.equal(found.down.weight, expected.down.weight)
+        assert torch.equal(found.before_mlp.weight, expected.before_mlp.weight)
+        reader.release(i)
+    reader.close()
+
+
+def test_slots_are_few_and_used_again(folder: Path, cache: Path) -> None:
+    reader = LayerReader(layer_file(folder, "float32", cache), slots=2)
+    first, second = reader.fetch(0), reader.fetch(1)
+    with pytest.raises(RuntimeError, match="no slot is free for layer 2: release one of 0, 1"):
+        reader.fetch(2)
+    reader.release(0)
+    third = reader.fetch(2)
+    assert third.qkv.weight.data_ptr() == first.qkv.weight.data_ptr() != second.qkv.weight.data_ptr()
+    with pytest.raises(RuntimeError, match="layer 2 was fetched twice"):
+        reader.fetch(2)
+    with pytest.raises(RuntimeError, match="layer 5 was asked for"):
+        reader.fetch(LAYERS)
+    reader.close()
+
+
+def test_slots_count_against_the_budget(folder: Path, cache: Path) -> None:
+    file = layer_file(folder, "float32", cache)
+    memory = Memory(2.5 * file.layer_bytes, "here")
+    with pytest.raises(InputError, match=r"3 slots for streamed layers .* budget"):
+        LayerReader(file, slots=3, memory=memory)
+    reader = LayerReader(file, slots=2, memory=memory)
+    assert memory.held == 2 * file.layer_bytes
+    reader.close()
+    assert memory.held == 0
+    with pytest.raises(InputError, match="0 slots"):
+        LayerReader(file, slots=0)
+
+
+def test_a_failed_read_gives_its_slot_back(folder: Path, cache: Path) -> None:
+    file = layer_file(folder, "float32", cache)
+    reader = LayerReader(file, slots=1)
+    with file.path.open("r+b") as damaged:
+        damaged.truncate(file.offset(3))
+    with pytest.raises(OSError, match="ends at byte"):
+        reader.fetch(3)
+    reader.fetch(2)
+    reader.close()
+
+
+def test_a_file_is_built_once(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = layer_file(folder, "float32", cache)
+    before = first.path.stat()
+    monkeypatch.setattr(stream, "_write", None)
+    second = layer_file(folder, "float32", cache)
+    assert second.path.stat() == before
+    assert before.st_size == second.offset(LAYERS)
+    monkeypatch.undo()
+    assert layer_file(folder, "bfloat16", cache).path != first.path
+
+
+def damage_layer(file: stream.LayerFile, content: bytearray) -> None:
+    content[file.offset(3) + 100] ^= 1
+
+
+def damage_header(file: stream.LayerFile, content: bytearray) -> None:
+    content[10] ^= 1
+
+
+def damage_end(file: stream.LayerFile, content: bytearray) -> None:
+    del content[-4096:]
+
+
+def damage_checks(file: stream.LayerFile, content: bytearray) -> None:
+    at = content.index(b'"checks"')
+    content[at + 3] ^= 1
+
+
+@pytest.mark.parametrize("damage", [damage_layer, damage_header, damage_end, damage_checks])
+def test_a_damaged_file_is_built_again(
+    folder: Path, cache: Path, damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = layer_file(folder, "float32", cache)
+    whole = file.path.read_bytes()
+    content = bytearray(whole)
+    damage(file, content)
+    file.path.write_bytes(content)
+    assert layer_file(folder, "float32", cache).path.read_bytes() == whole
+    assert "built again" in caplog.text
+
+
+def test_other_code_builds_again(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = layer_file(folder, "float32", cache).path.read_bytes()
+    monkeypatch.setattr(stream, "source_hash", lambda _: "other")
+    assert layer_file(folder, "float32", cache).path.read_bytes() != before
+
+
+def test_an_interrupted_build_leaves_nothing(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def interrupt(content: memoryview) -> int:
+        written.append(len(content))
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        return 0
+
+    monkeypatch.setattr(stream.zlib, "crc32", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        layer_file(folder, "float32", cache)
+    assert len(written) == 3
+    assert files_in(cache) == []
+
+
+def test_a_full_disk_is_said_before_building(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(once.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(InputError, match="disk too full"):
+        layer_file(folder, "float32", cache)
+    assert files_in(cache) == []
+
+
+def test_without_direct_io_pages_are_dropped(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = layer_file(folder, "float32", cache)
+    expected = LayerReader(file, slots=1).fetch(4).down.weight.clone()
+    opened = os.open
+
+    def refuse(path, flags: int, *rest: object) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "refused")
+        return opened(path, flags, *rest)
+
+    dropped: list[int] = []
+    monkeypatch.setattr(direct.os, "open", refuse)
+    monkeypatch.setattr(direct.os, "posix_fadvise", lambda _, start, size, how: dropped.append(size))
+    reader = LayerReader(file, slots=1)
+    assert reader.way == "dropped"
+    assert torch.equal(reader.fetch(4).down.weight, expected)
+    assert sum(dropped) == file.layer_bytes
+    reader.close()
+
+
+def test_reads_are_whole_requests(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    content = os.urandom(10 * 4096)
+    path.write_bytes(content)
+    source = direct.DirectFile(path)
+    buffer = memoryview(direct.page_aligned_memory(8 * 4096))
+    pieces = list(source.read_into(buffer, 4096, request=3 * 4096))
+    assert [(p.start // 4096, p.stop // 4096) for p in pieces] == [(0, 3), (3, 6), (6, 8)]
+    assert bytes(buffer) == content[4096 : 9 * 4096]
+    source.close()
+
+
+@pytest.mark.gpu
+def test_streamed_to_a_gpu(folder: Path, cache: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    reader = LayerReader(layer_file(folder, "float32", cache), slots=2, device="cuda")
+    for i, expected in enumerate(weights.layers(folder, "float32")):
+        found = reader.fetch(i)
+        assert found.up.weight.device.type == "cuda"
+        assert torch.equal(found.up.weight.cpu(), expected.up.weight)
+        reader.release(i)
+    reader.close()
