@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import TypeVar
@@ -50,9 +50,9 @@ def lookup(group: str, name: str) -> type:
     return known[name]
 
 
-def unknown(what: str, name: str, choices: object) -> str:
+def unknown(what: str, name: str, choices: Iterable[str]) -> str:
     """The sentence for a name that nothing has: near misses first, then every choice."""
-    names = sorted(map(str, choices)) if isinstance(choices, (dict, list, tuple, set, frozenset)) else []
+    names = sorted(choices)
     near = get_close_matches(name, names, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"there is no {what} {name!r}.{hint} Choices: {', '.join(names)}"

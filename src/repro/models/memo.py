@@ -1,7 +1,7 @@
 """What a model said about a sequence, kept across runs, devices and billed shapes.
 
-Knows nothing of models beyond `network`. A row is keyed by the checkpoint and the tokens before it, and is written
-once; a killed run leaves whole rows. Only ranks are kept, so sampled decoding computes for itself.
+Knows nothing of models beyond `network`. A row is keyed by the checkpoint and the tokens before it, and is
+written once; a killed run leaves whole rows. Only ranks are kept, so sampled decoding computes for itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro.models.linear import LayerWeights
+from repro.models.layer import LayerWeights
 from repro.models.network import Network, Row, Step, _Constant
 from repro.models.prefix import Prefix
 
@@ -25,7 +25,9 @@ class Memo:
         self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
         self._file.execute("pragma journal_mode = wal")
         self._file.execute("pragma synchronous = normal")
-        self._file.execute("create table if not exists rows (prefix blob primary key, ranks blob) without rowid")
+        self._file.execute(
+            "create table if not exists rows (prefix blob primary key, ranks blob) without rowid"
+        )
 
     def get(self, prefix: Prefix) -> Row | None:
         """What was said after a sequence, if it is known."""

@@ -1,7 +1,7 @@
 """What computes the next token for a sequence: a decoder for real, a memo of what it said, or nothing at all.
 
-Knows nothing of devices or of what a pass costs. A pass is a `Step`: begun with the sequences whose next token is
-wanted, carried through the layers in runs, and read off at the end.
+Knows nothing of devices or of what a pass costs. A pass is a `Step`: begun with the sequences whose next
+token is wanted, carried through the layers in runs, and read off at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repro.models.cache import KVCache
 from repro.models.decoder import Decoder
-from repro.models.linear import LayerWeights
+from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
 from repro.models.prefix import Prefix
 
@@ -61,7 +61,7 @@ class Step(Protocol):
     """One forward pass under way."""
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        """Carry all rows through layers `first` to `last - 1`, with weights just streamed or the resident ones."""
+        """Carry all rows through layers `first` to `last - 1`, with just streamed weights or resident ones."""
 
     def rows(self) -> list[Row]:
         """What the model says, for each wanted sequence."""

@@ -34,6 +34,9 @@ class Sampling:
         return probabilities if self.top_p == 1 else _nucleus(probabilities, self.top_p)
 
 
+GREEDY = Sampling()
+
+
 def _nucleus(probabilities: Tensor, mass: float) -> Tensor:
     ordered, order = probabilities.sort(dim=-1, descending=True)
     before = ordered.cumsum(dim=-1) - ordered

@@ -1,0 +1,145 @@
+"""What a method is asked, what it answers, and what it must say of itself.
+
+Knows nothing of Hydra, datasets or which kind of device it runs on. A method is a frozen dataclass: its
+fields are its configuration, `places` says where its models lie, `serve` is a coroutine that awaits ops.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+from repro.core.device import Device
+from repro.models.chooser import Chooser, chooser
+from repro.models.placement import Placement
+from repro.models.prefix import Prefix
+from repro.models.sampling import GREEDY, Sampling
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to answer.
+
+    Attributes:
+        id: the dataset's name for it.
+        prompt: its tokens.
+        max_tokens: the most tokens to emit.
+        stop: tokens that end the answer; one that is emitted stays in it.
+        sampling: how tokens are chosen.
+        seed: of the request's own source of chance.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    max_tokens: int
+    stop: frozenset[int] = frozenset()
+    sampling: Sampling = GREEDY
+    seed: int = 0
+
+
+class Round(NamedTuple):
+    """One call of the verifying model while decoding.
+
+    Attributes:
+        drafted: draft tokens in the tree (the root left out).
+        rows: rows that were verified, root included: the verification width.
+        accepted: draft tokens that the target accepted, whether or not the answer's end cut them off.
+        emitted: tokens that the round added to the answer, bonus token included.
+        reason: why drafting stopped.
+        start: seconds on the device's clock.
+        end: likewise.
+    """
+
+    drafted: int
+    rows: int
+    accepted: int
+    emitted: int
+    reason: str
+    start: float
+    end: float
+
+
+@dataclass
+class Generation:
+    """An answer and how it came about. Times are seconds on the device's clock.
+
+    Attributes:
+        request: what was asked.
+        tokens: what was emitted.
+        rounds: the calls of the verifying model in the decode phase; the prefill's first token has none.
+        arrived: when the request came.
+        first: when the first token was out.
+        ended: when the last one was.
+    """
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    arrived: float = 0.0
+    first: float = 0.0
+    ended: float = 0.0
+
+
+class Writing:
+    """An answer in the making: takes tokens until the request's end and notes rounds."""
+
+    def __init__(self, request: Request, device: Device) -> None:
+        self.text = Prefix.of(request.prompt)
+        self.chooser: Chooser = chooser(request.sampling, request.seed)
+        self.done = False
+        self.generation = Generation(request, arrived=device.now)
+        self._device = device
+        self._since = device.now
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.generation.request.max_tokens - len(self.generation.tokens)
+
+    def first(self, token: int) -> None:
+        """The prefill's token is out."""
+        self._emit([token])
+        self.text = self.text.then(token)
+        self.generation.first = self.generation.ended = self._since = self._device.now
+
+    def round(
+        self, text: Prefix, drafted: int = 0, rows: int = 1, accepted: int = 0, reason: str = ""
+    ) -> None:
+        """The text has grown to `text` by one call of the verifying model."""
+        emitted = self._emit(text.tokens(after=self.text.length))
+        now = self._device.now
+        self.generation.rounds.append(Round(drafted, rows, accepted, emitted, reason, self._since, now))
+        self.text, self._since, self.generation.ended = text, now, now
+
+    def _emit(self, tokens: Sequence[int]) -> int:
+        request, out = self.generation.request, self.generation.tokens
+        before = len(out)
+        for token in tokens:
+            if self.done:
+                break
+            out.append(token)
+            self.done = token in request.stop or len(out) >= request.max_tokens
+        return len(out) - before
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A way of answering requests.
+
+    Attributes:
+        lossless: whether the answer is the target's own, which the run then checks.
+        judge: the role whose calls a round counts, `target` but for a draft on its own.
+    """
+
+    lossless: ClassVar[bool] = True
+    judge: ClassVar[str] = "target"
+
+    @abstractmethod
+    def places(self) -> Mapping[str, Placement]:
+        """The roles that the method needs (`target`, `draft`) and where each lies."""
+
+    @abstractmethod
+    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+        """Answer a request with the sessions of the roles in `places`, opened on `device`."""

@@ -1,0 +1,75 @@
+"""Plain decoding: one model, one token a pass. Baselines of every paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from repro.core.device import Device
+from repro.core.registry import register
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.models.placement import RESIDENT, Placement
+from repro.models.session import Session
+
+
+async def decode(request: Request, device: Device, model: Session) -> Generation:
+    """Prefill, then one pass a token, with whatever model is given."""
+    writing = Writing(request, device)
+    with device.phase("prefill"):
+        (row,) = await model.forward([writing.text])
+        writing.first(writing.chooser.first(row))
+    with device.phase("decode"):
+        while not writing.done:
+            model.keep(writing.text)
+            (row,) = await model.forward([writing.text])
+            writing.round(writing.text.then(writing.chooser.first(row)))
+    return writing.generation
+
+
+@register("method", "std")
+@dataclass(frozen=True)
+class Standard(Method):
+    """The target, resident in memory."""
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in memory."""
+        return {"target": RESIDENT}
+
+    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+        """One token a pass."""
+        return await decode(request, device, target)
+
+
+@register("method", "flash_ar")
+@dataclass(frozen=True)
+class FlashAutoregressive(Method):
+    """The target streamed from flash, layer by layer, in every pass (LEVER sec. 5.1 "Flash-AR")."""
+
+    resident: float = 0.0
+    prefetch: int = 1
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash, but for a share of its layers."""
+        return {"target": Placement(resident=self.resident, prefetch=self.prefetch)}
+
+    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+        """One token a pass."""
+        return await decode(request, device, target)
+
+
+@register("method", "draft")
+@dataclass(frozen=True)
+class DraftAlone(Method):
+    """The draft on its own: fast, and not the target's text."""
+
+    lossless: ClassVar[bool] = False
+    judge: ClassVar[str] = "draft"
+
+    def places(self) -> Mapping[str, Placement]:
+        """The draft in memory, no target."""
+        return {"draft": RESIDENT}
+
+    async def serve(self, request: Request, device: Device, *, draft: Session) -> Generation:  # type: ignore[override]
+        """One token a pass."""
+        return await decode(request, device, draft)

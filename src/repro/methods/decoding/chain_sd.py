@@ -1,0 +1,32 @@
+"""Chain speculative decoding with a fixed draft length (Leviathan et al.; LEVER sec. 5.1 "Chain-SD")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.base import Writing
+from repro.methods.decoding.speculative import Speculative
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+
+@register("method", "chain_sd")
+@dataclass(frozen=True)
+class ChainSD(Speculative):
+    """A chain of `length` draft tokens a round."""
+
+    length: int = 8
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise InputError(f"method.length is {self.length}; a chain needs at least 1 draft token")
+
+    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+        """Draft token after token, each from the one before."""
+        tree = TokenTree(writing.text)
+        for end in range(self.length):
+            (row,) = await draft.forward([tree.prefixes[end]])
+            tree.grow(end, *writing.chooser.propose(row))
+        return tree, "length"

@@ -1,0 +1,160 @@
+"""EdgeLLM (IEEE TMC 2024): a tree grows where confidence is, is verified when confidence falls, and goes on
+growing while the target's layers load.
+
+See `docs/edgellm.md` for what the paper leaves open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.registry import register, unknown
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.decoding.speculative import begin
+from repro.models.placement import Placement
+from repro.models.session import Session, Verdict
+from repro.models.tree import TokenTree
+
+HIGHEST = 0.9
+"""Deviation: the paper gives no clamp for alpha; above 1 no tree could grow at all."""
+
+
+class Branch(NamedTuple):
+    """A way to go on: a token after a node, the node's first choice or a later one that is not open yet."""
+
+    parent: int
+    token: int
+    logp: float
+    confidence: float
+    length: int
+
+
+@dataclass(frozen=True)
+class EdgeLLM(Method):
+    """Branch navigation, self-adaptive fallback and provisional generation.
+
+    Attributes:
+        alpha: first value of the fallback threshold (sec. III-C: 0.01).
+        shrink: factor on alpha after a round without an error (Eq. 3: 0.5).
+        update: alpha after an error: `exponential`, alpha / T_c^((N_all - N_correct) / N_all), as the text
+            describes, or `printed`, (N_all - N_correct) / N_all, as Eq. 3 stands.
+        choices: ranks of the draft that may open branches; 1 is a chain.
+        limit: most draft tokens in a tree. Deviation: the paper gives no bound; its trees average 12-15.
+        provisional: the draft goes on while the target verifies.
+        ahead: most draft tokens that provisional generation may add.
+        resident: share of the target's layers in memory.
+        prefetch: layers that are read ahead; reading goes on while the draft generates (sec. III-D).
+    """
+
+    alpha: float = 0.01
+    shrink: float = 0.5
+    update: str = "exponential"
+    choices: int = 2
+    limit: int = 15
+    provisional: bool = True
+    ahead: int = 15
+    resident: float = 0.0
+    prefetch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.update not in UPDATES:
+            raise InputError(unknown("update of alpha", self.update, UPDATES))
+        if not 0 < self.alpha < 1:
+            raise InputError(f"method.alpha is {self.alpha}; it is a probability between 0 and 1")
+        if self.choices < 1 or self.limit < 1:
+            raise InputError("method.choices and method.limit must be at least 1")
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash, read ahead even between verifications; the draft in memory, layer by layer, so
+        that a verification never waits for more than one of its layers."""
+        target = Placement(resident=self.resident, prefetch=self.prefetch, preload=self.provisional)
+        return {"target": target, "draft": Placement(run=1 if self.provisional else 0)}
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Draft until confidence falls, verify while drafting on, keep what survives."""
+        writing = await begin(request, device, target, draft)
+        alpha, tree = self.alpha, TokenTree(writing.text)
+        with device.phase("decode"):
+            while not writing.done:
+                reason = await self._draft(tree, alpha, draft)
+                verdict, further = await self._verify(tree, writing, device, target, draft)
+                writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
+                alpha = self._adapt(alpha, tree, verdict)
+                draft.keep(verdict.text)
+                tree = further.below(verdict.text)
+        return writing.generation
+
+    async def _draft(self, tree: TokenTree, alpha: float, draft: Session) -> str:
+        """Grow the tree until its cumulative confidence falls below alpha (sec. III-C)."""
+        while len(tree) <= self.limit:
+            if tree_confidence(tree) < alpha:
+                return "confidence"
+            await self._navigate(tree, draft)
+        return "limit"
+
+    async def _verify(
+        self, tree: TokenTree, writing: Writing, device: Device, target: Session, draft: Session
+    ) -> tuple[Verdict, TokenTree]:
+        """Verify the tree; meanwhile a copy of it grows on (sec. III-D)."""
+        verdict = device.spawn(target.verify(tree, writing.chooser))
+        further = tree.below(tree.root)
+        while self.provisional and not verdict.done and len(further) < len(tree) + self.ahead:
+            await self._navigate(further, draft)
+        return await verdict, further
+
+    async def _navigate(self, tree: TokenTree, draft: Session) -> None:
+        """One draft row for the branch that falls shortest of its share of the tree (Eqs. 1-2).
+
+        Deviation: the paper's confidences do not sum to one; here a branch's share is its cumulative
+        confidence over the sum of all branches', second choices that are not open yet among them.
+        """
+        if len(tree) == 1:
+            await draft.forward([tree.root])
+        branches = list(self._branches(tree, draft))
+        total = sum(branch.confidence for branch in branches)
+        size = len(tree) - 1
+        best = max(branches, key=lambda b: size * b.confidence / total - b.length)
+        node = tree.grow(best.parent, best.token, best.logp)
+        await draft.forward([tree.prefixes[node]])
+
+    def _branches(self, tree: TokenTree, draft: Session) -> Iterator[Branch]:
+        for node in range(len(tree)):
+            open_tokens = {tree.token(child) for child in tree.children(node)}
+            for token, logp in draft.known(tree.prefixes[node]).top(self.choices):
+                if token not in open_tokens:
+                    confidence = tree.confidence(node) * math.exp(logp)
+                    yield Branch(node, token, logp, confidence, tree.depth(node) + 1)
+
+    def _adapt(self, alpha: float, tree: TokenTree, verdict: Verdict) -> float:
+        """The threshold for the next round (Eq. 3), from the branch that matched most."""
+        correct, drafted = len(verdict.path) - 1, matching_length(tree, verdict.path[-1])
+        if correct == drafted:
+            return alpha * self.shrink
+        return min(HIGHEST, UPDATES[self.update](alpha, tree_confidence(tree), (drafted - correct) / drafted))
+
+
+UPDATES: dict[str, Callable[[float, float, float], float]] = {
+    "exponential": lambda alpha, confidence, wrong: alpha / confidence**wrong,
+    "printed": lambda alpha, confidence, wrong: wrong,
+}
+
+
+def tree_confidence(tree: TokenTree) -> float:
+    """T_c: the cumulative confidence of the most confident branch (sec. III-C)."""
+    return max(tree.confidence(leaf) for leaf in tree.leaves())
+
+
+def matching_length(tree: TokenTree, accepted: int) -> int:
+    """N_all: the length of the branch that matched most; of several, the most confident."""
+    through = [leaf for leaf in tree.leaves() if accepted in tree.path(leaf)]
+    return tree.depth(max(through, key=tree.confidence))
+
+
+register("method", "edgellm")(EdgeLLM)

@@ -1,0 +1,59 @@
+"""The loop that speculative methods share: draft a tree, verify it in one pass of the target, go on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.device import Device
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.models.placement import RESIDENT, Placement
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+
+@dataclass(frozen=True)
+class Speculative(Method):
+    """Draft, then verify, in turn. What is drafted is the subclass's.
+
+    Attributes:
+        resident: share of the target's layers in memory; the rest is streamed in each verification.
+        prefetch: layers that are read ahead.
+    """
+
+    resident: float = 0.0
+    prefetch: int = 1
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash, the draft in memory."""
+        return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
+
+    @abstractmethod
+    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+        """A tree after the text so far, and why it stopped growing."""
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Rounds of drafting and verifying until the answer ends."""
+        writing = await begin(request, device, target, draft)
+        with device.phase("decode"):
+            while not writing.done:
+                tree, reason = await self.grow(writing, draft)
+                verdict = await target.verify(tree, writing.chooser)
+                writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
+                draft.keep(verdict.text)
+        return writing.generation
+
+
+async def begin(request: Request, device: Device, target: Session, draft: Session) -> Writing:
+    """Prefill both models; the target's prefill gives the first token."""
+    writing = Writing(request, device)
+    with device.phase("prefill"):
+        (row,) = await target.forward([writing.text])
+        writing.first(writing.chooser.first(row))
+        if not writing.done:
+            target.keep(writing.text)
+            await draft.forward([writing.text])
+    return writing

@@ -1,0 +1,88 @@
+"""How a request's tokens are chosen: what a draft proposes and what a target accepts, greedy or sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from repro.models import accept
+from repro.models.network import Row
+from repro.models.sampling import Sampling, draw
+from repro.models.tree import TokenTree
+
+
+class Proposal(NamedTuple):
+    """A drafted token, its log-probability, and the distribution that it was drawn from (`None`: chosen)."""
+
+    token: int
+    logp: float
+    drawn: Tensor | None
+
+
+class Chooser(Protocol):
+    """One request's way of choosing."""
+
+    greedy: bool
+
+    def first(self, row: Row) -> int:
+        """The token that follows, from the target alone."""
+
+    def propose(self, row: Row) -> Proposal:
+        """The token that a draft puts forward in a chain."""
+
+    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
+        """The accepted path of a tree, and the target's own next token."""
+
+
+class Greedy:
+    """The most likely token, always."""
+
+    greedy = True
+
+    def first(self, row: Row) -> int:
+        """The most likely token."""
+        return row.choice
+
+    def propose(self, row: Row) -> Proposal:
+        """The draft's most likely token."""
+        (token, logp), *_ = row.top(1)
+        return Proposal(token, logp, None)
+
+    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
+        """Follow the target's choices."""
+        return accept.greedy(tree, [row.choice for row in rows])
+
+
+class Sampled:
+    """Draws from the target's distribution, and from the draft's to propose."""
+
+    greedy = False
+
+    def __init__(self, sampling: Sampling, seed: int) -> None:
+        self._sampling = sampling
+        self._chance = torch.Generator().manual_seed(seed)
+
+    def first(self, row: Row) -> int:
+        """A draw from the target."""
+        return draw(self._probabilities(row), self._chance)
+
+    def propose(self, row: Row) -> Proposal:
+        """A draw from the draft, with the distribution that it came from."""
+        probabilities = self._probabilities(row)
+        token = draw(probabilities, self._chance)
+        return Proposal(token, float(probabilities[token].log()), probabilities)
+
+    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
+        """Speculative sampling over the tree."""
+        return accept.sampled(tree, lambda node: self._probabilities(rows[node]), self._chance)
+
+    def _probabilities(self, row: Row) -> Tensor:
+        return self._sampling.probabilities(row.logits).cpu()
+
+
+def chooser(sampling: Sampling, seed: int) -> Chooser:
+    """The way of choosing that a request asks for."""
+    return Greedy() if sampling.greedy else Sampled(sampling, seed)
