@@ -221,7 +221,7 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
     if "dram.budget" not in known:
         raise InputError(f"{name}: the device file lacks dram.budget, the bytes that models may hold")
     budget = known["dram.budget"].value
-    if processors == {CPU} and budget > (there := _physical_memory()):
+    if processors == {CPU} and budget > (there := physical_memory()):
         raise InputError(
             f"{name}: dram.budget is {budget / 1e9:.1f} GB, but this machine has {there / 1e9:.1f} GB of "
             "memory; set device.dram.budget.value lower"
@@ -253,7 +253,8 @@ def _pace(name: str, given: Any) -> float | None:
     return fact.value
 
 
-def _physical_memory() -> float:
+def physical_memory() -> float:
+    """Bytes of memory that this machine has."""
     return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 

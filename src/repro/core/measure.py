@@ -1,0 +1,108 @@
+"""How fast this machine's disk and dispatch are, what it draws, and how to time anything else.
+
+Knows no torch: whatever computes is handed in as a function. `scripts/calibrate.py` writes
+a device file of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from tempfile import NamedTemporaryFile
+
+from repro.core.clock import WallClock
+from repro.core.device import Device
+from repro.core.direct import REQUEST, DirectFile, page_aligned_memory
+from repro.core.op import Op
+
+POWERCAP = Path("/sys/class/powercap")
+
+
+def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> float:
+    """Seconds of a call: the lower quartile of `budget` seconds, or `least` calls, after one that warms up.
+
+    Other programs on the machine only add to the time of a call, so that a median would measure them too.
+    """
+    clock = WallClock()
+    work()
+    taken: list[float] = []
+    begin = clock.now
+    while len(taken) < least or clock.now - begin < budget:
+        start = clock.now
+        work()
+        taken.append(clock.now - start)
+    return sorted(taken)[len(taken) // 4]
+
+
+@contextmanager
+def scratch_file(folder: Path, size: int) -> Iterator[DirectFile]:
+    """A temporary file of `size` bytes that no disk can compress, out of the page cache and open to read."""
+    block = os.urandom(min(size, REQUEST))
+    with NamedTemporaryFile(dir=folder, prefix="calibrate.") as file:
+        for _ in range(size // len(block)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        source = DirectFile(Path(file.name))
+        try:
+            yield source
+        finally:
+            source.close()
+
+
+def read_rate(source: DirectFile, size: int, request: int, budget: float) -> float:
+    """Bytes per second of a thread that reads a file of `size` bytes in order, `request` bytes at a time."""
+    clock = WallClock()
+    buffer = memoryview(page_aligned_memory(max(request, 1 << 20)))
+    offsets = cycle(range(0, size - len(buffer) + 1, len(buffer)))
+    done, start = 0, clock.now
+    while clock.now - start < budget:
+        source.read(buffer, next(offsets), request)
+        done += len(buffer)
+    return done / (clock.now - start)
+
+
+def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) -> float:
+    """Seconds from asking for an op that does nothing to knowing that it is done: the median of rounds."""
+
+    async def many() -> None:
+        for _ in range(ops):
+            await device.run(Op(on, "empty", "empty", compute=int))
+
+    def play() -> float:
+        start = device.now
+        device.play(many())
+        return (device.now - start) / ops
+
+    return median([play() for _ in range(rounds)])
+
+
+def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP) -> float | None:
+    """Mean power of the processor packages while `work` is repeated; `None` without a counter to read."""
+    before = _counters(powercap)
+    if not before:
+        return None
+    clock = WallClock()
+    while clock.now < seconds:
+        work()
+    elapsed = clock.now
+    after = _counters(powercap)
+    return sum((after[name][0] - start) % wrap for name, (start, wrap) in before.items()) / 1e6 / elapsed
+
+
+def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
+    """Microjoules by package, and where each counter starts again; empty where they cannot be read."""
+    found = {}
+    for package in sorted(powercap.glob("intel-rapl:?")):
+        try:
+            count, wrap = (int((package / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+        except OSError:  # only root may read them on most systems, and then there is no counter for us
+            continue
+        found[package.name] = count, wrap + 1
+    return found
