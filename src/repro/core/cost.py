@@ -134,6 +134,7 @@ class Machine:
 
     Attributes:
         name: as people call it.
+        main: the processor that models run on unless a method says otherwise.
         processors: by resource name.
         flash: its storage.
         dram_bandwidth: bytes per second that all resources share.
@@ -142,6 +143,7 @@ class Machine:
     """
 
     name: str
+    main: str
     processors: Mapping[str, Processor]
     flash: Flash
     dram_bandwidth: float

@@ -24,6 +24,7 @@ class Device(ABC):
 
     Attributes:
         name: as people call it.
+        main: the processor that models run on unless a method says otherwise.
         clock: virtual or wall.
         trace: all that ran.
         memory: the DRAM budget.
@@ -32,9 +33,16 @@ class Device(ABC):
     """
 
     def __init__(
-        self, name: str, clock: Clock, memory: Memory, resources: frozenset[str], idle: float | None
+        self,
+        name: str,
+        main: str,
+        clock: Clock,
+        memory: Memory,
+        resources: frozenset[str],
+        idle: float | None,
     ) -> None:
         self.name = name
+        self.main = main
         self.clock = clock
         self.memory = memory
         self.resources = resources
@@ -115,7 +123,9 @@ class EmulatedDevice(Device):
         self._clock = VirtualClock()
         memory = Memory(machine.dram_budget, machine.name)
         resources = frozenset({FLASH, *machine.processors})
-        super().__init__(machine.name, self._clock, memory, resources, machine.idle_watts)
+        super().__init__(
+            machine.name, machine.main, self._clock, memory, resources, machine.idle_watts
+        )
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
         self._order = count()

@@ -168,6 +168,7 @@ def machine(device: Mapping[str, Any]) -> Machine:
         raise InputError(f"{name}: the device file lacks processors")
     return Machine(
         name=name,
+        main=_main(name, device),
         processors={resource: processor(resource) for resource in device["processors"]},
         flash=Flash(
             _curve(need("flash.bandwidth")),
@@ -184,3 +185,11 @@ def machine(device: Mapping[str, Any]) -> Machine:
 def _curve(fact: Fact) -> Curve:
     """A fact's points, or its one value everywhere."""
     return Curve(fact.points or ((1.0, fact.value),))
+
+
+def _main(name: str, device: Mapping[str, Any]) -> str:
+    processors = list(device["processors"])
+    main = str(device.get("main", processors[0]))
+    if main not in processors:
+        raise InputError(f"{name}: main is {main!r}; the device file has {', '.join(processors)}")
+    return main

@@ -96,7 +96,8 @@ class LocalDevice(Device):
         self.flash_pacing = "raw" if machine.pace is None else "paced"
         self._clock = WallClock()
         memory = Memory(machine.budget, machine.name)
-        super().__init__(machine.name, self._clock, memory, machine.resources, machine.idle_watts)
+        main = GPU if gpu is not None else CPU
+        super().__init__(machine.name, main, self._clock, memory, machine.resources, machine.idle_watts)
         self._pace = None if machine.pace is None else Pace(machine.pace)
         self._readers = Workers(machine.workers, "flash")
         self._queues: dict[str, Callable[[Op, Future[Any]], None]] = {CPU: self._inline, FLASH: self._read}

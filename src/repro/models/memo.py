@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.models.layer import LayerWeights
-from repro.models.network import Network, Row, Step, _Constant
+from repro.models.network import KnownStep, Network, Row, Step
 from repro.models.prefix import Prefix
 
 
@@ -74,7 +74,7 @@ class MemoNetwork:
         """A pass over the memo if that knows all, else over the network."""
         known = [self._memo.get(prefix) for prefix in wanted]
         if all(known):
-            return _Constant([row for row in known if row])
+            return KnownStep([row for row in known if row])
         return _Remembering(self._network.begin(wanted), self._memo, wanted)
 
     def keep(self, text: Prefix) -> None:

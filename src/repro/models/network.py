@@ -61,7 +61,7 @@ class Step(Protocol):
     """One forward pass under way."""
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        """Carry all rows through layers `first` to `last - 1`, with just streamed weights or resident ones."""
+        """Carry all rows through layers `first` to `last - 1`, on just streamed weights or resident ones."""
 
     def rows(self) -> list[Row]:
         """What the model says, for each wanted sequence."""
@@ -91,7 +91,7 @@ class DecoderNetwork:
         self.decoder = decoder
         self.depth = decoder.config.layers
         self.lineage = Lineage()
-        self.cache = KVCache(decoder.config, capacity)
+        self.cache = KVCache(decoder.config, capacity, device=decoder.device)
 
     def begin(self, wanted: Sequence[Prefix]) -> Step:
         """Start a pass; the rows are the missing sequences, and the last of a wanted one's is read."""
@@ -111,11 +111,14 @@ class _DecoderStep:
             raise RuntimeError("a sequence whose pass is over was asked for again")
         row = {prefix: i for i, prefix in enumerate(rows)}
         self._read = [row[prefix] for prefix in wanted]
-        self._mask = lineage.mask(rows)
-        self._positions = torch.tensor([prefix.length - 1 for prefix in rows])
-        tokens = torch.tensor([prefix.token for prefix in rows])
+        device = network.decoder.device
+        mask = lineage.mask(rows)
+        self._mask = mask if mask is None else mask.to(device)
+        self._positions = torch.tensor([prefix.length - 1 for prefix in rows], device=device)
+        tokens = torch.tensor([prefix.token for prefix in rows], device=device)
         lineage.add(rows)
-        self._x = network.decoder.embed(tokens, self._positions)
+        with torch.inference_mode():
+            self._x = network.decoder.embed(tokens, self._positions)
 
     @torch.inference_mode()
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
@@ -138,13 +141,13 @@ class NoNetwork:
 
     def begin(self, wanted: Sequence[Prefix]) -> Step:
         """A pass that computes nothing."""
-        return _Constant([Row(None, ([0], [0.0])) for _ in wanted])
+        return KnownStep([Row(None, ([0], [0.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
 
 
-class _Constant:
+class KnownStep:
     """A pass whose outcome is known."""
 
     def __init__(self, rows: list[Row]) -> None:
@@ -154,4 +157,5 @@ class _Constant:
         """Nothing to compute."""
 
     def rows(self) -> list[Row]:
+        """What was known."""
         return self._rows

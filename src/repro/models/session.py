@@ -69,8 +69,8 @@ class Session:
         self._placement = placement
         self._priority = priority
         self._stored = bill.stored
-        self._on = device.resource(placement.on, bill.stored.arithmetic)
-        self._head_on = device.resource(placement.head or placement.on, bill.stored.arithmetic)
+        self._on = device.resource(placement.on or device.main, bill.stored.arithmetic)
+        self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
         self._lineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
         self._held = placement.held(bill.shape.layers)
