@@ -179,8 +179,8 @@ def _lines(node: Section, indent: str = "") -> list[str]:
         if isinstance(below, dict) and "source" not in below:
             lines += [f"{indent}{key}:", *_lines(below, indent + "  ")]
         else:
-            flow = yaml.safe_dump(below, default_flow_style=True, sort_keys=False, width=1 << 16)
-            lines.append(f"{indent}{key}: {flow.removesuffix(chr(10)).removesuffix(chr(10) + '...')}")
+            braced = yaml.safe_dump({key: below}, default_flow_style=True, sort_keys=False, width=1 << 16)
+            lines.append(indent + braced.strip()[1:-1])
     return lines
 
 

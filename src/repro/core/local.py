@@ -64,9 +64,10 @@ class LocalMachine:
 
 
 class Pace:
-    """A token bucket that refills at an even rate and holds what `slack` seconds bring.
+    """A token bucket for reads: it fills at an even rate, and ahead only when the disk delayed a read.
 
-    The slack lets the next reads make up for one that the disk delayed, so that the mean rate repeats.
+    What a delay of up to `slack` seconds cost, the next reads make up for, so that the mean rate repeats; a
+    pause in which nothing was read is never made up for.
     """
 
     def __init__(self, rate: float, slack: float = 0.1) -> None:
@@ -74,13 +75,20 @@ class Pace:
         self._rate = rate
         self._slack = slack
         self._due = float("-inf")
+        self._late = 0.0
         self._lock = Lock()
 
     def due(self, start: float, size: float) -> float:
         """The earliest moment at which a read of `size` bytes, begun at `start`, may be over."""
         with self._lock:
-            self._due = max(self._due, start - self._slack) + size / self._rate
+            self._due = max(self._due, start - self._late) + size / self._rate
+            self._late = 0.0
             return self._due
+
+    def over(self, due: float, end: float) -> None:
+        """A read that might be over at `due` was over at `end`."""
+        with self._lock:
+            self._late = min(self._slack, max(0.0, end - due))
 
 
 class LocalDevice(Device):
@@ -147,7 +155,9 @@ class LocalDevice(Device):
         except Exception as error:
             return partial(done.fail, error)
         if self._pace and op.bytes:
-            self._clock.wait_until(self._pace.due(start, op.bytes))
+            due = self._pace.due(start, op.bytes)
+            self._clock.wait_until(due)
+            self._pace.over(due, self.now)
         return partial(self._finish, op, done, value, start, self.now)
 
     def _launch(self, op: Op, done: Future[Any]) -> None:
