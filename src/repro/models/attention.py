@@ -19,8 +19,6 @@ from repro.models.config import DecoderConfig
 # From so many rows on, torch's tiled attention beats two grouped products (benchmarks/decode.py --rows).
 TILED_ROWS = 64
 
-_NO_BIAS = torch.zeros(1, 1, 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -101,14 +99,10 @@ def attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor,
 
 def _scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     """`[kv_heads, groups * rows, slots]`, scaled, capped and masked."""
-    turned = keys.transpose(1, 2)
+    scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
     if config.attention_cap is not None:
-        capped = torch.bmm(queries, turned).mul_(config.query_scale / config.attention_cap).tanh_()
-        capped = capped.mul_(config.attention_cap)
-        return capped if bias is None else capped + bias
-    if bias is None:
-        return torch.baddbmm(_NO_BIAS.to(queries), queries, turned, beta=0, alpha=config.query_scale)
-    return torch.baddbmm(bias.to(queries.dtype), queries, turned, alpha=config.query_scale)
+        scores.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
+    return scores if bias is None else scores.add_(bias)
 
 
 def _tiled(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, scale: float) -> Tensor:

@@ -5,6 +5,7 @@ Owns the two norms of the supported families. Knows nothing of where in a block 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +17,27 @@ from repro.models.linear import Held
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm(Held):
-    """Rows over their root mean square, times an fp32 weight `[width]` or `[heads, width]`."""
+    """Rows over their root mean square, times a weight.
+
+    The mean is folded away: `weight` holds the checkpoint's weight times sqrt(width), fp32 `[width]` or
+    `[heads, width]`, and `floor` is sqrt(width * eps), so that the divisor is hypot(norm, floor): four
+    cheap operations where the textbook form takes seven, and half the time on one row.
+    """
 
     weight: Tensor
-    eps: float
+    floor: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, eps: float) -> RMSNorm:
+        """The norm with a checkpoint's weight and epsilon."""
+        width = weight.shape[-1]
+        return cls(weight * math.sqrt(width), torch.tensor(math.sqrt(width * eps), device=weight.device))
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[..., width] -> [..., width]` in fp32."""
         x = x.float()
-        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)).mul_(self.weight)
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x * self.weight).div_(torch.hypot(size, self.floor))
 
 
 @dataclass(frozen=True, slots=True)

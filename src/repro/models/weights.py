@@ -215,7 +215,7 @@ class _Source:
         c = self.config
         weight = self._take(f"{name}.weight", (c.hidden,)).float() + c.norm_offset
         if c.norm == "rms":
-            return RMSNorm(weight, c.norm_eps)
+            return RMSNorm.of(weight, c.norm_eps)
         return LayerNorm(weight, self._take(f"{name}.bias", (c.hidden,)).float(), c.norm_eps)
 
     def _qk_norm(self, i: int) -> RMSNorm:
@@ -225,7 +225,7 @@ class _Source:
         for part, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)):
             weight = self._take(f"{self._name(i, part)}.weight", (c.head_dim,)).float() + c.norm_offset
             rows.append(weight[self._order.to(weight.device)].expand(heads, -1))
-        return RMSNorm(torch.cat(rows), c.norm_eps)
+        return RMSNorm.of(torch.cat(rows), c.norm_eps)
 
 
 def _joined(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
