@@ -1,0 +1,95 @@
+"""Owns the training record: what a draft came from and what it reached; no paths, no names of machines."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import platform
+import subprocess
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from distill import answers, prompts
+from distill.training import Recipe
+
+
+def training_record(
+    args: argparse.Namespace,
+    recipe: Recipe,
+    work: Path,
+    plan: list[prompts.Item],
+    curve: list[dict[str, Any]],
+    results: dict[str, Any],
+) -> dict[str, Any]:
+    """Everything that `training.json` says."""
+    files = answers.shards(work)
+    return {
+        "command": command(args),
+        "commit": git_commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "seed": args.seed,
+        "target": {"name": args.target.name, **file_hashes(args.target)},
+        "draft": {
+            "target_layers": list(range(args.layers)),
+            "mlp_width": args.width,
+            "file_bytes": (args.out / "model.safetensors").stat().st_size,
+            "sha256": sha256(args.out / "model.safetensors"),
+        },
+        "data": {
+            "plan": prompts.describe(plan),
+            "extra_prompts": [Path(text).name for text in args.prompts],
+            "heldout": [Path(text).name for text in [args.heldout, *args.heldout_chat] if text],
+            "answers": sum(len(answers.read_shard(path)) for path in files),
+            "answer_tokens": answers.count_tokens(work),
+            "shards": len(files),
+            "shards_sha256": hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest(),
+        },
+        "recipe": asdict(recipe),
+        "curve": curve,
+        "results": results,
+        "seconds": {"generate": answers.seconds_spent(work), "train": curve[-1]["seconds"]},
+        "machine": machine(args),
+        "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
+    }
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command line, folders left out of its paths."""
+    given = [
+        (name, one)
+        for name, value in sorted(vars(args).items())
+        for one in (value if isinstance(value, list) else [value])
+        if one not in (None, "")
+    ]
+    options = [f"--{name.replace('_', '-')} {Path(str(one)).name}" for name, one in given]
+    return " ".join(["python scripts/train_draft.py", *options])
+
+
+def git_commit() -> str:
+    """The commit of the scripts, or `none` outside a repository."""
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "none"
+
+
+def sha256(path: Path) -> str:
+    """Of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """Of a checkpoint's weights and its tokenizer."""
+    wanted = [*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"]
+    return {path.name: sha256(path) for path in wanted if path.exists()}
+
+
+def machine(args: argparse.Namespace) -> dict[str, Any]:
+    """The kind of machine, never its name."""
+    kind = torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.machine()
+    return {"device": args.device, "kind": kind, "threads": args.threads}
