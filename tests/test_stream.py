@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -18,9 +19,15 @@ from repro.core.trace import most_at_once
 from repro.models import stream, weights
 from repro.models.cache import KVCache
 from repro.models.layer import layout
+from repro.models.network import DecoderNetwork
+from repro.models.placement import RESIDENT, STREAMED, Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
 from repro.models.stream import LayerReader, layer_file
 
 LAYERS = 5
+AHEAD = Placement(resident=0.0, prefetch=2, preload=True)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +142,71 @@ def test_a_failed_read_gives_its_slot_back(folder: Path, cache: Path) -> None:
         reader.fetch(3)
     reader.fetch(2)
     reader.close()
+
+
+def test_closing_waits_for_a_read_and_refuses_later_ones(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = LayerReader(layer_file(folder, "float32", cache), slots=2)
+    begun, go_on, found = Event(), Event(), []
+    read = direct.DirectFile.read
+
+    def slow(*given: object) -> None:
+        begun.set()
+        go_on.wait()
+        read(*given)
+
+    monkeypatch.setattr(direct.DirectFile, "read", slow)
+    reading = Thread(target=lambda: found.append(reader.fetch(0)))
+    closing = Thread(target=reader.close)
+    reading.start()
+    begun.wait()
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    go_on.set()
+    closing.join()
+    reading.join()
+    assert len(found) == 1
+    with pytest.raises(RuntimeError, match="after the reader was closed"):
+        reader.fetch(1)
+    reader.close()
+
+
+@pytest.mark.parametrize("placement", [STREAMED, Placement(resident=0.0, prefetch=0), AHEAD])
+def test_a_session_streams_its_layers_and_says_the_same(
+    folder: Path, cache: Path, placement: Placement
+) -> None:
+    shape = Shape(LAYERS, 64, 4, 2, 16, 96, 101)
+    expected, resident = said_by(folder, None, shape, RESIDENT)
+    assert not resident
+    reader = LayerReader(layer_file(folder, "float32", cache), slots=placement.prefetch + 1)
+    tokens, loads = said_by(folder, reader, shape, placement)
+    assert tokens == expected
+    assert loads[: 2 * LAYERS] == [f"target load {i}" for i in range(LAYERS)] * 2
+
+
+def said_by(
+    folder: Path, reader: LayerReader | None, shape: Shape, placement: Placement
+) -> tuple[list[int], list[str]]:
+    """Eight greedy tokens, and the names of the reads in their order."""
+    device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
+    decoder = weights.load(folder, packed=False, resident=reader is None)
+    bill = Bill(shape, precision("fp32"))
+    session = Session("target", device, bill, DecoderNetwork(decoder), placement, reader)
+
+    async def run() -> list[int]:
+        text = Prefix.of([5, 17, 3])
+        for _ in range(8):
+            (row,) = await session.forward([text])
+            session.keep(text)
+            text = text.then(row.choice)
+        return text.tokens()
+
+    tokens = device.play(run())
+    session.close()
+    device.close()
+    return tokens, [span.name for span in device.trace if span.on == "flash"]
 
 
 def test_a_file_is_built_once(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

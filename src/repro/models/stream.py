@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from typing import Any
 
 import torch
@@ -187,23 +187,24 @@ class LayerReader:
         self.way = self._source.way
         self._free = [_slot(file, torch.device(device)) for _ in range(slots)]
         self._held: dict[int, _Slot] = {}
-        self._lock = Lock()
+        self._reading: set[int] = set()
+        self._closed = False
+        self._lock = Condition()
 
     def fetch(self, layer: int) -> LayerWeights:
         """Read a layer's weights into a free slot, where they stay until `release`; blocks.
 
         Raises:
-            RuntimeError: all slots are held, or this layer holds one already.
+            RuntimeError: all slots are held, this layer holds one already, or the reader is closed.
             OSError: the disk failed; the slot is free again.
         """
         slot = self._take(layer)
+        whole = False
         try:
             slot.fill(self._source, self.file.offset(layer))
-        except BaseException:
-            self.release(layer)
-            raise
-        with self._lock:
-            self.bytes_read += self.file.layer_bytes
+            whole = True
+        finally:
+            self._end_reading(layer, whole)
         return slot.weights
 
     def release(self, layer: int) -> None:
@@ -215,16 +216,36 @@ class LayerReader:
         if not 0 <= layer < self.file.layers:
             raise RuntimeError(f"layer {layer} was asked for; {self.file.path} has {self.file.layers}")
         with self._lock:
+            if self._closed:
+                raise RuntimeError(f"layer {layer} was asked for after the reader was closed")
             if layer in self._held:
                 raise RuntimeError(f"layer {layer} was fetched twice without a release")
             if not self._free:
                 held = ", ".join(map(str, sorted(self._held)))
                 raise RuntimeError(f"no slot is free for layer {layer}: release one of {held} first")
             self._held[layer] = self._free.pop()
+            self._reading.add(layer)
             return self._held[layer]
 
+    def _end_reading(self, layer: int, whole: bool) -> None:
+        with self._lock:
+            if whole:
+                self.bytes_read += self.file.layer_bytes
+            else:
+                self._free.append(self._held.pop(layer))
+            self._reading.remove(layer)
+            self._lock.notify_all()
+
     def close(self) -> None:
-        """Close the file and give the memory back; weights that were fetched must not be used any more."""
+        """Wait for reads that are under way, close the file, give the memory back; once is enough.
+
+        Weights that were fetched must not be used any more.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._lock.wait_for(lambda: not self._reading)
         self._source.close()
         self._free.clear()
         self._held.clear()
