@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 from repro.core.errors import InputError
 from repro.core.op import FLASH, Op
@@ -167,6 +167,18 @@ class Machine:
                 max(self.processors[name].peak.values()),
             ),
         )
+
+
+FREE = Machine(
+    "no time at all",
+    "cpu",
+    {"cpu": Processor(dict.fromkeys(("fp32", "fp16", "int8"), inf), inf)},
+    Flash(Curve(((1.0, inf),))),
+    inf,
+    inf,
+    0.0,
+)
+"""A machine on which nothing takes time, for results that only the text of an answer matters to."""
 
 
 def share(capacity: float, demands: Sequence[float]) -> list[float]:

@@ -123,9 +123,7 @@ class EmulatedDevice(Device):
         self._clock = VirtualClock()
         memory = Memory(machine.dram_budget, machine.name)
         resources = frozenset({FLASH, *machine.processors})
-        super().__init__(
-            machine.name, machine.main, self._clock, memory, resources, machine.idle_watts
-        )
+        super().__init__(machine.name, machine.main, self._clock, memory, resources, machine.idle_watts)
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
         self._order = count()

@@ -122,6 +122,10 @@ class LocalDevice(Device):
         self._queues[on](op, done)
         return done
 
+    def rest(self, seconds: float) -> None:
+        """Let the machine cool."""
+        self._clock.wait_until(self.now + seconds)
+
     def close(self) -> None:
         """Stop the workers; what they have not begun is dropped."""
         self._readers.close()

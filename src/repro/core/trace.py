@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -75,18 +74,20 @@ class Trace:
             active += s.joules * (covered / s.seconds if s.seconds else 1.0)
         return active + self.idle_watts * (end - start)
 
-    def chrome(self, process: str) -> dict[str, object]:
-        """The trace in Chrome's event format, which Perfetto opens: a row a resource, and one for phases."""
-        rows = ["phase", *sorted({s.on for s in self.spans})]
+    def chrome(self, process: str, start: float = 0.0, end: float = float("inf")) -> str:
+        """A window in Chrome's event format, which Perfetto opens: a row a resource, and one for phases.
+
+        Equal traces give equal text.
+        """
+        spans = list(self.within(start, end))
+        rows = ["phase", *sorted({s.on for s in spans})]
         events: list[dict[str, object]] = [_meta("process_name", 0, process)]
         events += [_meta("thread_name", i, name) for i, name in enumerate(rows)]
-        events += [_event(0, p.name, "phase", p.start, p.end, {}) for p in self.phases]
-        events += [_event(rows.index(s.on), s.name, s.kind, s.start, s.end, _figures(s)) for s in self.spans]
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-    def save(self, path: Path, process: str) -> None:
-        """Write `chrome()` as JSON; equal traces give equal bytes."""
-        path.write_text(json.dumps(self.chrome(process), separators=(",", ":"), sort_keys=True))
+        inside = (p for p in self.phases if p.end > start and p.start < end)
+        events += [_event(0, p.name, "phase", p.start, p.end, {}) for p in inside]
+        events += [_event(rows.index(s.on), s.name, s.kind, s.start, s.end, _figures(s)) for s in spans]
+        content = {"traceEvents": events, "displayTimeUnit": "ms"}
+        return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
 def _figures(span: Span) -> dict[str, float]:

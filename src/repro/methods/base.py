@@ -45,7 +45,7 @@ class Round(NamedTuple):
     Attributes:
         drafted: draft tokens in the tree (the root left out).
         rows: rows that were verified, root included: the verification width.
-        accepted: draft tokens that the target accepted, whether or not the answer's end cut them off.
+        accepted: draft tokens that the target accepted and the answer's end did not cut off.
         emitted: tokens that the round added to the answer, bonus token included.
         reason: why drafting stopped.
         start: seconds on the device's clock.
@@ -110,7 +110,8 @@ class Writing:
         """The text has grown to `text` by one call of the verifying model."""
         emitted = self._emit(text.tokens(after=self.text.length))
         now = self._device.now
-        self.generation.rounds.append(Round(drafted, rows, accepted, emitted, reason, self._since, now))
+        kept = min(accepted, emitted)
+        self.generation.rounds.append(Round(drafted, rows, kept, emitted, reason, self._since, now))
         self.text, self._since, self.generation.ended = text, now, now
 
     def _emit(self, tokens: Sequence[int]) -> int:

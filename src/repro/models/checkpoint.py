@@ -236,6 +236,11 @@ class Tokenizer:
             self._inner.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         )
 
+    @property
+    def has_chat(self) -> bool:
+        """Whether there is a chat template."""
+        return bool(self._inner.chat_template)
+
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a conversation under the chat template, up to where the answer begins.
 
@@ -245,7 +250,7 @@ class Tokenizer:
         Raises:
             InputError: the checkpoint has no chat template.
         """
-        if not self._inner.chat_template:
+        if not self.has_chat:
             raise InputError(
                 f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
             )

@@ -32,6 +32,9 @@ class LayerSource(Protocol):
     def release(self, layer: int) -> None:
         """The layer has computed: its memory may be read into."""
 
+    def close(self) -> None:
+        """Let go of the file and its memory."""
+
 
 class Verdict(NamedTuple):
     """What the target said of a tree: nodes accepted (root first), rows that were verified, and the new text,
@@ -92,6 +95,10 @@ class Session:
         memory = self.device.memory
         memory.reserve(self.resident_bytes, f"{self.name} weights")
         memory.reserve(self._bill.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        self._stream.close()
 
     async def load(self) -> None:
         """Read what stays in memory from flash, once, before the first request."""
@@ -201,6 +208,11 @@ class _Stream:
         if self._source:
             self._source.release(layer)
         self._read_ahead()
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        if self._source:
+            self._source.close()
 
     def _read_ahead(self) -> None:
         placement = self._session._placement

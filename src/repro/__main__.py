@@ -1,0 +1,5 @@
+"""`python -m repro`."""
+
+from repro.run import main
+
+main()

@@ -1,0 +1,402 @@
+"""One cell of a sweep: a resolved configuration, checked, keyed by its content, computed, made a record.
+
+Knows nothing of Hydra, wandb or other cells. Making a `Cell` does the cheap part, which finds bad input;
+`compute` does the long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+from statistics import stdev
+from typing import Any
+
+from repro import data, values
+from repro.core.cost import FREE
+from repro.core.device import Device, EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.facts import facts, machine
+from repro.core.local import LocalDevice, local_device
+from repro.core.once import cache_root
+from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
+from repro.core.record import Record, Scalar, cell_key, content_hash
+from repro.core.registry import lookup, unknown
+from repro.core.sources import source_hash
+from repro.core.trace import Trace
+from repro.methods.base import Generation, Method, Request
+from repro.methods.decoding.autoregressive import decode
+from repro.models.checkpoint import require_same_tokenizer
+from repro.models.cuda import cuda_stream
+from repro.models.memo import Memo
+from repro.models.model import Model, ModelConfig
+from repro.models.network import NoNetwork
+from repro.models.placement import RESIDENT, Placement
+from repro.models.prefix import Prefix
+from repro.models.sampling import Sampling
+from repro.models.session import Session
+
+ASKED = (
+    "method",
+    "device",
+    "target",
+    "draft",
+    "dataset",
+    "prompts",
+    "max_tokens",
+    "sampling",
+    "seed",
+    "host",
+)
+"""What of a configuration decides a cell's outcome, and so its key."""
+
+ROOM = 64
+"""Tokens of a tree that a key-value cache has room for beside prompt and answer."""
+
+Progress = Callable[[str, int, int], None]
+"""Told what is under way, how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell's record, its rounds, and the timeline of its first request."""
+
+    record: Record
+    rounds: list[dict[str, Scalar]]
+    timeline: str
+
+
+class Cell:
+    """A cell that can be computed.
+
+    Attributes:
+        config: the resolved configuration, plain.
+        method: what answers.
+        labels: short names for tables.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Check a resolved configuration; nothing long happens.
+
+        Raises:
+            InputError: a part of it cannot work.
+        """
+        self.config = config
+        self.method = _method(config["method"])
+        self.sampling = Sampling(**config["sampling"])
+        self.dataset = data.parse(config["dataset"])
+        self.models = {role: ModelConfig.parse(config[role]) for role in ("target", "draft")}
+        self.emulated = _kind(config["device"]) == "emulated"
+        for name in ("prompts", "max_tokens"):
+            if config[name] < 1:
+                raise InputError(f"{name} is {config[name]}; it must be at least 1")
+        self.host = _host(config, self.emulated)
+        self.labels = {
+            "method": str(config["method"]["name"]),
+            "device": str(config["device"]["name"]),
+            "dataset": self.dataset.name,
+            "target": self.models["target"].name,
+            "draft": self.models["draft"].name,
+        }
+
+    @cached_property
+    def places(self) -> Mapping[str, Placement]:
+        """The method's roles and where each lies."""
+        return self.method.places()
+
+    @cached_property
+    def target(self) -> Model:
+        """The target model; the checkpoint is fetched if need be."""
+        return Model(self.models["target"], host=self.host)
+
+    @cached_property
+    def draft(self) -> Model:
+        """The draft model."""
+        return Model(self.models["draft"], lender=self.target, host=self.host)
+
+    def model(self, role: str) -> Model:
+        """A model by role."""
+        return self.target if role == "target" else self.draft
+
+    @cached_property
+    def rows(self) -> data.Rows:
+        """The dataset's rows in use."""
+        return data.load_rows(self.dataset, self.config["prompts"], self.config.get("data_dir"))
+
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Content hashes of all that the cell is given."""
+        roles = dict.fromkeys(["target", *self.places])
+        hashes = {role: self.model(role).digest for role in roles}
+        return {**hashes, "dataset": self.rows.digest, "device": content_hash(self.config["device"])}
+
+    @cached_property
+    def key(self) -> str:
+        """The cell's identity."""
+        asked = {name: self.config[name] for name in ASKED if name != "draft" or "draft" in self.places}
+        if not self.emulated:
+            asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
+        return cell_key(asked, self.inputs, self.sources)
+
+    @cached_property
+    def sources(self) -> str:
+        """Hash of the code that the cell runs: the method's, what it stands on, and this file's."""
+        return source_hash([type(self.method).__module__, "repro.cell"])
+
+    @cached_property
+    def requests(self) -> list[Request]:
+        """The prompts as requests."""
+        return [
+            Request(
+                id=prompt.id,
+                prompt=tuple(prompt.token_ids),
+                max_tokens=self.config["max_tokens"],
+                stop=self.target.tokenizer.eos_ids,
+                sampling=self.sampling,
+                seed=self.config["seed"] + i,
+            )
+            for i, prompt in enumerate(data.prompts(self.dataset, self.rows, self.target.tokenizer))
+        ]
+
+    def check(self) -> None:
+        """Find out before the long work whether it can succeed: tokenizers, context lengths, memory.
+
+        Raises:
+            InputError: it cannot.
+        """
+        for role in self.places:
+            if role == "draft":
+                require_same_tokenizer(self.target.tokenizer, self.draft.tokenizer)
+            self._check_context(role)
+        device = self.open_device()
+        try:
+            for role, place in self.places.items():
+                model = self.model(role)
+                if not self.emulated and model.weights != "real":
+                    model.local_session(role, device, place)
+                Session(role, device, model.bill, NoNetwork(), place).reserve(self.tokens)
+        finally:
+            device.close()
+
+    def _check_context(self, role: str) -> None:
+        model = self.model(role)
+        if model.folder and self.tokens - ROOM > model.decoder_config.max_positions:
+            raise InputError(
+                f"{self.tokens - ROOM} tokens of prompt and answer do not fit the context of {role} "
+                f"{model.config.name}, {model.decoder_config.max_positions} tokens"
+            )
+
+    @cached_property
+    def tokens(self) -> int:
+        """The most tokens that a cache holds."""
+        longest = max(len(r.prompt) for r in self.requests)
+        return longest + int(self.config["max_tokens"]) + ROOM
+
+    def open_device(self) -> Device:
+        """A fresh device, as the device file says."""
+        if self.emulated:
+            return EmulatedDevice(machine(self.config["device"]))
+        return local_device(self.config["device"], cuda_stream())
+
+    def compute(self, progress: Progress) -> Outcome:
+        """Answer all requests and measure.
+
+        Raises:
+            Exception: whatever went wrong; `failed` makes a record of it.
+        """
+        started = _now()
+        device = self.open_device()
+        try:
+            with self._sessions(device) as sessions:
+                generations = self._serve(device, sessions, progress)
+        finally:
+            device.close()
+        figures, spread = self._figures(generations, device.trace)
+        figures |= self._quality(generations[: len(self.requests)], progress)
+        record = Record(
+            key=self.key,
+            experiment=self.config["name"],
+            labels=self.labels,
+            status="done",
+            values=figures,
+            uncertainty=spread,
+            provenance=self._provenance(started, device),
+        )
+        first = generations[0]
+        timeline = device.trace.chrome(
+            f"{self.labels['method']} on {device.name}", first.arrived, first.ended
+        )
+        return Outcome(record, values.round_rows(generations), timeline)
+
+    def failed(self, error: str) -> Record:
+        """The record of a cell that could not be computed, from its traceback."""
+        now = _now()
+        provenance = self._provenance(now, None)
+        return Record(self.key, self.config["name"], self.labels, "failed", {}, provenance, error=error)
+
+    @contextmanager
+    def _sessions(self, device: Device) -> Iterator[dict[str, Session]]:
+        memos: list[Memo] = []
+        sessions: dict[str, Session] = {}
+        for role, place in self.places.items():
+            model = self.model(role)
+            if self.emulated:
+                network = model.network(self._memo(model, memos))
+                sessions[role] = model.session(role, device, place, network)
+            else:
+                sessions[role] = model.local_session(role, device, place)
+            sessions[role].reserve(self.tokens)
+        try:
+            yield sessions
+        finally:
+            for session in sessions.values():
+                session.close()
+            for memo in memos:
+                memo.close()
+
+    def _memo(self, model: Model, opened: list[Memo]) -> Memo | None:
+        if not (self.config["memo"] and self.sampling.greedy and model.folder):
+            return None
+        opened.append(model.memo(cache_root()))
+        return opened[-1]
+
+    def _serve(self, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
+        """All requests, on a real device as often as asked and after one that does not count."""
+        if self.emulated:
+            for session in sessions.values():
+                with device.phase("load"):
+                    device.play(session.load())
+        else:
+            with device.phase("warm-up"):
+                self._answer(self.requests[0], device, sessions)
+        repeats = 1 if self.emulated else self.config["repeats"]
+        out: list[Generation] = []
+        for repeat in range(repeats):
+            if repeat and isinstance(device, LocalDevice):
+                device.rest(self.config["cooldown"])
+            for request in self.requests:
+                progress("answering", len(out), repeats * len(self.requests))
+                out.append(self._answer(request, device, sessions))
+        progress("answering", len(out), len(out))
+        return out
+
+    def _answer(self, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
+        for session in sessions.values():
+            session.keep(Prefix.empty())
+        return device.play(self.method.serve(request, device, **sessions))
+
+    def _figures(
+        self, generations: Sequence[Generation], trace: Trace
+    ) -> tuple[dict[str, Scalar], dict[str, float]]:
+        """Figures over all answers, and the decode speed's spread over repeats where there are several."""
+        figures = values.timing(generations, trace) | values.calls(generations)
+        count = len(self.requests)
+        runs = [generations[i : i + count] for i in range(0, len(generations), count)]
+        speeds = [values.timing(run, trace)["decode_tokens_per_s"] for run in runs]
+        numbers = [float(s) for s in speeds if s is not None]
+        spread = {"decode_tokens_per_s": stdev(numbers)} if len(numbers) > 1 else {}
+        return figures, spread
+
+    def _quality(self, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
+        """Acceptance, and the answers against the target's own where those can be had."""
+        from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+
+        names = ["acceptance"] if any(g.rounds for g in generations) else []
+        seen: dict[str, list[Any]] = dict(values.outcome(generations))
+        if self.sampling.greedy and self.target.folder:
+            decode_text = self.target.tokenizer.decode
+            seen["references"] = self._references(progress)
+            for kind in ("prediction", "reference"):
+                seen[f"{kind}_texts"] = [decode_text(tokens) for tokens in seen[f"{kind}s"]]
+            names += ["rouge_l", "rouge_l_tokens", "exact_match"]
+        scores = score(names, seen)
+        return {name: _plain(value) for name, value in scores.items()}
+
+    def _references(self, progress: Progress) -> list[list[int]]:
+        """The target's own greedy tokens, decoded one by one on a device that costs nothing."""
+        memos: list[Memo] = []
+        network = self.target.network(self._memo(self.target, memos))
+        out = []
+        for i, request in enumerate(self.requests):
+            progress("the target's own text", i, len(self.requests))
+            device = EmulatedDevice(FREE)
+            session = self.target.session("target", device, RESIDENT, network)
+            session.keep(Prefix.empty())
+            out.append(device.play(decode(request, device, session)).tokens)
+        for memo in memos:
+            memo.close()
+        return out
+
+    def _provenance(self, started: str, device: Device | None) -> Provenance:
+        used = [self.model(role) for role in self.places]
+        kinds = {model.weights for model in used}
+        memory = {"resident_set": peak_resident_bytes()}
+        notes = []
+        if device and self.emulated:
+            memory["emulated_dram"] = int(device.memory.peak)
+        if device:
+            notes += [f"{lacking} ops ran on {used}" for lacking, used in device.substituted.items()]
+        if isinstance(pacing := getattr(device, "flash_pacing", None), str):
+            notes.append(f"flash reads are {pacing}")
+        cells = {c for fact in facts(self.config["device"]) for c in fact.cells} if self.emulated else set()
+        return Provenance(
+            config=self.config,
+            config_hash=content_hash(self.config),
+            inputs=self.inputs,
+            sources=self.sources,
+            seed=self.config["seed"],
+            clock="virtual" if self.emulated else "wall",
+            weights=next(kind for kind in ("proxy", "none", "real") if kind in kinds),
+            costs="predicted" if self.emulated else "measured",
+            started=started,
+            finished=_now(),
+            fitted=tuple(sorted(cells)),
+            dequantized=any(model.dequantized for model in used),
+            memory=memory,
+            budget=int(device.memory.budget) if device else None,
+            notes=tuple(notes),
+            **circumstances(),
+        )
+
+
+def _method(given: Mapping[str, Any]) -> Method:
+    """The method that a configuration names, with its fields."""
+    cls = lookup("method", given["name"])
+    settings = {name: value for name, value in given.items() if name not in ("name", "_target_")}
+    known = [field.name for field in fields(cls)]
+    for name in settings:
+        if name not in known:
+            raise InputError(unknown(f"setting of {given['name']}", name, known))
+    method: Method = cls(**settings)
+    return method
+
+
+def _kind(device: Mapping[str, Any]) -> str:
+    kind = str(device.get("kind"))
+    if kind not in ("emulated", "local"):
+        raise InputError(unknown("kind of device", kind, ("emulated", "local")))
+    return kind
+
+
+def _host(config: Mapping[str, Any], emulated: bool) -> str:
+    """The torch device that computes: as asked, or a real device's own."""
+    host = str(config["host"])
+    if host not in ("cpu", "cuda"):
+        raise InputError(unknown("host", host, ("cpu", "cuda")))
+    if not emulated:
+        host = "cuda" if "gpu" in config["device"].get("processors", {}) else "cpu"
+    if host == "cuda" and cuda_stream() is None:
+        raise InputError(
+            "this run needs a GPU, and torch sees none; choose host=cpu and a device without one"
+        )
+    return host
+
+
+def _plain(value: Any) -> Scalar:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,199 @@
+"""A model as a run knows it: what computes its tokens, and the shape that a device is billed for.
+
+Knows nothing of methods or datasets. A model file names both; they are the same for real weights, and differ
+where a smaller checkpoint stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models import weights
+from repro.models.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder
+from repro.models.families import config_of
+from repro.models.memo import Memo, MemoNetwork
+from repro.models.network import DecoderNetwork, Network, NoNetwork
+from repro.models.origin import Checkpoint
+from repro.models.placement import Placement
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+from repro.models.stream import LayerReader, layer_file
+
+STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
+"""How weights are billed that compute in one of `weights.DTYPES`, unless the model file says otherwise."""
+
+WeightsKind = Literal["real", "proxy", "none"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model file.
+
+    Attributes:
+        name: of the model that is billed.
+        checkpoint: what computes; `None` bills costs alone.
+        shape: what is billed; `None` is the checkpoint's own.
+        precision: how the billed weights are stored; `None` follows `dtype`.
+        dtype: how the checkpoint computes, one of `weights.DTYPES`.
+    """
+
+    name: str
+    checkpoint: Checkpoint | None
+    shape: Shape | None
+    precision: str | None
+    dtype: str
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
+        """The model that a resolved configuration describes; InputError for what cannot work."""
+        given = dict(mapping)
+        checkpoint, shape = given.pop("checkpoint"), given.pop("shape")
+        if checkpoint is None and shape is None:
+            raise InputError(f"model {given['name']!r} has neither a checkpoint nor a shape")
+        if given["dtype"] not in STORED:
+            raise InputError(unknown("dtype", given["dtype"], STORED))
+        if given["precision"] is not None:
+            precision(given["precision"])
+        return cls(
+            checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
+            shape=Shape(**shape) if shape else None,
+            **given,
+        )
+
+
+class Model:
+    """A model whose checkpoint is at hand; its weights load when they are first needed."""
+
+    def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
+        """Open the checkpoint, fetching it if need be.
+
+        Args:
+            config: the model file.
+            lender: the target whose embeddings and tokenizer a draft of ours uses.
+            host: the torch device that computes.
+        """
+        self.config = config
+        self.folder: Path | None = open_checkpoint(config.checkpoint) if config.checkpoint else None
+        self._host = host
+        self._loaded: dict[bool, Decoder] = {}
+        self._lender = lender if self.folder and self.decoder_config.shares_embeddings else None
+        if self.folder and self.decoder_config.shares_embeddings and lender is None:
+            raise InputError(f"{config.name} uses its target's embeddings, and there is no target")
+
+    @cached_property
+    def decoder_config(self) -> DecoderConfig:
+        """The checkpoint's own structure."""
+        assert self.folder is not None
+        return config_of(weights.read_config(self.folder))
+
+    @cached_property
+    def own_shape(self) -> Shape:
+        """The checkpoint's own shape."""
+        c = self.decoder_config
+        return Shape(
+            layers=c.layers,
+            hidden=c.hidden,
+            heads=c.heads,
+            kv_heads=c.kv_heads,
+            head_dim=c.head_dim,
+            intermediate=c.intermediate,
+            vocab=c.vocab,
+            gated=c.gated,
+            tied=c.tied or c.shares_embeddings,
+        )
+
+    @property
+    def weights(self) -> WeightsKind:
+        """Whether the billed weights compute, a proxy does, or nothing."""
+        if self.folder is None:
+            return "none"
+        return "real" if self.config.shape in (None, self.own_shape) else "proxy"
+
+    @property
+    def bill(self) -> Bill:
+        """What a device is billed."""
+        stored = precision(self.config.precision or STORED[self.config.dtype])
+        return Bill(self.config.shape or self.own_shape, stored)
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash of the checkpoint, and of its lender's where it uses that."""
+        if self.folder is None:
+            return "none"
+        own = weights.digest(self.folder)
+        return f"{own}+{self._lender.digest}" if self._lender else own
+
+    @cached_property
+    def dequantized(self) -> bool:
+        """Whether the checkpoint came quantized and computes from dequantized weights."""
+        lent = self._lender is not None and self._lender.dequantized
+        return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The checkpoint's tokenizer, or its lender's."""
+        if self._lender:
+            return self._lender.tokenizer
+        if self.folder is None:
+            raise InputError(f"{self.config.name} has no checkpoint, hence no tokenizer for real prompts")
+        return tokenizer(self.folder)
+
+    def decoder(self, resident: bool = True) -> Decoder:
+        """The weights, loaded once; without layers if those are streamed."""
+        if resident not in self._loaded:
+            assert self.folder is not None
+            lender = self._lender.decoder(resident=False) if self._lender else None
+            self._loaded[resident] = weights.load(
+                self.folder, self.config.dtype, embeddings_from=lender, resident=resident, device=self._host
+            )
+        return self._loaded[resident]
+
+    def network(self, memo: Memo | None = None) -> Network:
+        """What computes, with a cache of its own."""
+        if self.folder is None:
+            return NoNetwork()
+        network = DecoderNetwork(self.decoder())
+        return MemoNetwork(network, memo) if memo else network
+
+    def memo(self, root: Path) -> Memo:
+        """The file in which what this checkpoint says is remembered."""
+        name = f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-{self._host}"
+        return Memo(root / "memo" / f"{name}.sqlite")
+
+    def session(self, role: str, device: Device, placement: Placement, network: Network) -> Session:
+        """The model on an emulated device: the network computes, the bill is paid."""
+        return Session(role, device, self.bill, network, placement, priority=role != "target")
+
+    def local_session(self, role: str, device: Device, placement: Placement) -> Session:
+        """The model on this very machine: resident, or its layers really streamed from the disk.
+
+        Raises:
+            InputError: the model file bills another shape than the checkpoint's, or only a part is resident.
+        """
+        if self.weights != "real":
+            raise InputError(
+                f"{device.name} computes for real, but {self.config.name} is only billed there: its checkpoint "
+                f"is {self.config.checkpoint.name if self.config.checkpoint else 'absent'}; choose that model"
+            )
+        streamed = placement.held(self.own_shape.layers) == 0
+        if not streamed and placement.resident < 1:
+            raise InputError(
+                f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
+            )
+        network = DecoderNetwork(self.decoder(resident=not streamed))
+        priority = int(role != "target")
+        if not streamed:
+            return Session(role, device, self.bill, network, placement, priority=priority)
+        assert self.folder is not None
+        slots = placement.prefetch + 1
+        reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
+        return Session(role, device, self.bill, network, placement, reader, priority)

@@ -1,0 +1,135 @@
+"""The composition root: what Hydra composed becomes cells, and a sweep's cells a table.
+
+`python -m repro` runs one cell, `-m` sweeps, `experiment=NAME` regenerates a published table or figure.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import field, fields, make_dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import hydra
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.experimental.callback import Callback
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.core.registry import discover, registered
+from repro.paths import conf_dir
+from repro.sweep import Note, Sweep, note_down, notes_in, show_files
+
+CONF_ENTRY_POINTS = "repro.conf"
+"""Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
+
+
+class UserConf(SearchPathPlugin):
+    """Lets configuration of installed packages be found beside ours."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append every announced package."""
+        for entry in entry_points(group=CONF_ENTRY_POINTS):
+            search_path.append("repro-user", f"pkg://{entry.value}")
+
+
+def publish() -> None:
+    """Make every registered method a Hydra option: its fields, typed, are its configuration."""
+    discover("repro.methods", "repro.metrics", "repro.data")
+    for name, cls in registered("method").items():
+        types = get_type_hints(cls)
+        rows: list[Any] = [("name", str, field(default=name))]
+        for f in fields(cls):
+            rows.append((f.name, types[f.name], field(default=f.default)))
+        ConfigStore.instance().store(group="method", name=name, node=make_dataclass(cls.__name__, rows))
+    Plugins.instance().register(UserConf)
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration resolved into plain dictionaries, Hydra's own part left out."""
+    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(content, dict)
+    return {str(name): value for name, value in content.items() if name not in ("hydra", "table")}
+
+
+def notes_folder(config: DictConfig) -> Path:
+    """Where the cells of a sweep leave their notes."""
+    return Path(config.hydra.sweep.dir) / "cells"
+
+
+class Finish(Callback):
+    """At a sweep's end: how its cells fared, its table, and where everything lies."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Gather the notes of all cells; the exit code tells whether any failed."""
+        notes = notes_in(notes_folder(config))
+        if not notes:
+            return
+        table = config.get("table")
+        spec = OmegaConf.to_container(table, resolve=True) if table else None
+        console = Console()
+        files = Sweep(plain(config), console).finish(str(config.name), spec, notes)  # type: ignore[arg-type]
+        show_files(console, files)
+        if failed := [n for n in notes if n.state == "failed"]:
+            console.print(
+                f"{len(failed)} of {len(notes)} cells failed; run them again with sweep=retry", style="red"
+            )
+            sys.exit(1)
+
+
+def task(config: DictConfig) -> None:
+    """One cell, alone or in a sweep."""
+    quiet()
+    job = HydraConfig.get()
+    if job.mode == RunMode.MULTIRUN:
+        note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
+        return
+    sweep = Sweep(plain(config))
+    note = sweep.cell(plain(config))
+    sweep.finish(str(config.name), None, [note])
+    record = sweep.store.get(note.key)
+    if record and note.state != "failed":
+        for name, value in record.values.items():
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
+    if note.state == "failed":
+        sys.exit(1)
+
+
+def attempt(config: DictConfig) -> Note:
+    """A sweep's cell: bad input fails that cell and not the sweep."""
+    try:
+        return Sweep(plain(config)).cell(plain(config))
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        labels = {"method": str(config.method.name), "device": str(config.device.name)}
+        return Note("", {**labels, "dataset": str(config.dataset.name)}, "failed", error=str(wrong))
+
+
+def quiet() -> None:
+    """Leave the screen to the progress: libraries only warn."""
+    for name in ("transformers", "datasets", "httpx", "evaluate"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def main() -> None:
+    """The command `python -m repro`."""
+    publish()
+
+    @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    def run(config: DictConfig) -> None:
+        try:
+            task(config)
+        except InputError as wrong:
+            print(f"error: {wrong}", file=sys.stderr)
+            sys.exit(2)
+
+    run()

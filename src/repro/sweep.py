@@ -1,0 +1,217 @@
+"""What happens around a cell: found done, skipped, computed alone, stored, shown; and the table at the end.
+
+Knows nothing of Hydra. A sweep's cells note their keys in a folder of the sweep, whatever process ran them,
+so that its end finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from repro.cell import Cell
+from repro.core.errors import InputError
+from repro.core.once import cache_root
+from repro.core.record import Record, Store, write_atomically
+from repro.core.registry import unknown
+from repro.paths import conf_dir
+from repro.tables.bibliography import load_bibliography
+from repro.tables.build import build
+from repro.tables.files import write_all
+from repro.tables.reference import load_cells
+from repro.tables.render import to_screen
+from repro.tables.spec import TableSpec
+from repro.tracking import Tracker
+
+log = logging.getLogger(__name__)
+MODES = ("run", "list", "retry", "force")
+NEED = 20_000_000
+"""Bytes that must be free before a cell starts: its record, rounds and timeline are well below."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a sweep remembers of one of its cells.
+
+    Attributes:
+        key: of its record, "" if the input was too bad for one.
+        labels: short names.
+        state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
+        seconds: what it took, or what it is expected to take; `None` if nobody knows.
+        error: one line for a failed cell.
+    """
+
+    key: str
+    labels: dict[str, str]
+    state: str
+    seconds: float | None = None
+    error: str = ""
+
+
+class Sweep:
+    """One run of the command: its mode, where its results go, and its screen."""
+
+    def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
+        """Settings of the run; InputError for a mode that there is not."""
+        self.mode = str(config["sweep"])
+        if self.mode not in MODES:
+            raise InputError(unknown("sweep mode", self.mode, MODES))
+        self.results = Path(config["results"])
+        self.store = Store(self.results / "records")
+        self.tracker = Tracker(config["wandb"]["mode"], config["wandb"]["project"], Path(config["outputs"]))
+        self.timelines = Path(config["outputs"]) / "timelines"
+        self.console = console or Console()
+
+    def cell(self, config: Mapping[str, Any]) -> Note:
+        """Do with one cell what the mode says.
+
+        Raises:
+            InputError: the configuration cannot work, found before any long work.
+        """
+        self.store.check_writable(NEED)
+        self.tracker.check()
+        cell = Cell(config)
+        known = self.store.get(cell.key)
+        if self.mode == "list":
+            return self._listed(cell, known)
+        if known and known.done and self.mode != "force":
+            return Note(cell.key, cell.labels, "cached", 0.0)
+        if self.mode == "retry" and known is None:
+            return Note(cell.key, cell.labels, "skipped")
+        return self._compute(cell)
+
+    def _listed(self, cell: Cell, known: Record | None) -> Note:
+        if known:
+            return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
+        return Note(cell.key, cell.labels, "todo", self._estimate(cell))
+
+    def _estimate(self, cell: Cell) -> float | None:
+        """Seconds that cells of this method took, per token asked for."""
+        same = [r for r in self.store.all() if r.done and r.labels["method"] == cell.labels["method"]]
+        if not same:
+            return None
+        return median(_seconds(r) / _asked(r.provenance.config) for r in same) * _asked(cell.config)
+
+    def _compute(self, cell: Cell) -> Note:
+        try:
+            cell.check()
+            with self._alone(cell), self._progress(cell) as progress:
+                outcome = cell.compute(progress)
+        except Exception as wrong:
+            failed = cell.failed(traceback.format_exc())
+            self.store.put(failed)
+            self.tracker.cell(failed)
+            if isinstance(wrong, InputError):
+                raise
+            log.exception("cell %s failed", cell.labels)
+            return Note(cell.key, cell.labels, "failed", _seconds(failed), f"{type(wrong).__name__}: {wrong}")
+        path = self.timelines / cell.config["name"] / f"{cell.labels['method']}-{cell.key[:12]}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, outcome.timeline)
+        provenance = replace(outcome.record.provenance, trace=str(path))
+        record = replace(outcome.record, provenance=provenance)
+        self.store.put(record, outcome.rounds)
+        self.tracker.cell(record, outcome.rounds, path)
+        return Note(cell.key, cell.labels, "done", _seconds(record))
+
+    @contextmanager
+    def _alone(self, cell: Cell) -> Iterator[None]:
+        """Cells on the wall clock wait for each other, whatever launched them."""
+        if cell.emulated:
+            yield
+            return
+        with FileLock(cache_root() / "wall-clock.lock"):
+            yield
+
+    @contextmanager
+    def _progress(self, cell: Cell) -> Iterator[Any]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as bars:
+            tasks: dict[str, Any] = {}
+
+            def tell(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(f"{cell.labels['method']:<10} {what}", total=total)
+                bars.update(tasks[what], completed=done, total=total)
+
+            yield tell
+
+    def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
+        """Show how the cells fared, and make the experiment's table of them."""
+        self.console.print(summary(notes, self.mode))
+        if self.mode == "list" or not spec:
+            return {}
+        records = [r for r in map(self.store.get, {n.key for n in notes if n.key}) if r]
+        table = build(
+            TableSpec.parse(experiment, dict(spec)), records, load_cells(), {r.key for r in records}
+        )
+        bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+        files = write_all(table, self.results / "tables", bibliography)
+        self.console.print(to_screen(table))
+        tracked = self.tracker.sweep(table, files)
+        files |= {
+            f"timeline {r.labels['method']}": Path(r.provenance.trace) for r in records if r.provenance.trace
+        }
+        if tracked:
+            files["wandb"] = tracked
+        return files
+
+
+def show_files(console: Console, files: Mapping[str, Path]) -> None:
+    """One line for each thing that lies somewhere."""
+    names = {"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"}
+    for kind, path in files.items():
+        console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)
+    if any(kind.startswith("timeline") for kind in files):
+        console.print("Open a timeline in Perfetto (ui.perfetto.dev).", style="dim")
+
+
+def note_down(folder: Path, number: int, note: Note) -> None:
+    """Leave a note for the sweep's end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{number}.json", json.dumps(asdict(note)))
+
+
+def notes_in(folder: Path) -> list[Note]:
+    """The notes of a sweep, in the order of its cells."""
+    paths = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
+    return [Note(**json.loads(path.read_text())) for path in paths]
+
+
+def summary(notes: list[Note], mode: str) -> Grid:
+    """The cells of a sweep as a grid: what each is, how it stands, what it took or will take."""
+    shown = [name for name in notes[0].labels if len({n.labels.get(name) for n in notes}) > 1] or ["method"]
+    grid = Grid(*shown, "state", "expected" if mode == "list" else "took", title=f"{len(notes)} cells")
+    for note in notes:
+        took = "" if note.seconds is None else f"{note.seconds:.0f} s"
+        grid.add_row(*(note.labels.get(name, "") for name in shown), note.state, note.error or took)
+    if mode == "list":
+        known = [n.seconds for n in notes if n.state == "todo" and n.seconds is not None]
+        unknown_cells = sum(n.state == "todo" and n.seconds is None for n in notes)
+        left = f"about {sum(known):.0f} s" + (
+            f" and {unknown_cells} cells of unknown time" if unknown_cells else ""
+        )
+        grid.caption = f"{sum(n.state == 'todo' for n in notes)} to do, {left}"
+    return grid
+
+
+def _seconds(record: Record) -> float:
+    start, end = (datetime.fromisoformat(t) for t in (record.provenance.started, record.provenance.finished))
+    return (end - start).total_seconds()
+
+
+def _asked(config: Mapping[str, Any]) -> int:
+    return int(config["prompts"]) * int(config["max_tokens"])

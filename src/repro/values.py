@@ -1,0 +1,82 @@
+"""From answers and a trace to the figures of a record. Knows nothing of how either came about.
+
+Every figure is a total over a total on the device's clock; prefill, model load and warm-up are not in the
+decode span because their spans say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from repro.core.op import FLASH
+from repro.core.record import Scalar
+from repro.core.trace import Trace
+from repro.methods.base import Generation
+
+
+def decode_windows(generations: Sequence[Generation]) -> list[tuple[float, float]]:
+    """Per answer, from the first decode op's start to the last emitted token; none for one-token answers."""
+    return [(g.rounds[0].start, g.ended) for g in generations if g.rounds]
+
+
+def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]:
+    """Latency, throughput and energy.
+
+    Returns:
+        decode_tokens: tokens after each answer's first.
+        decode_seconds: of all decode spans.
+        decode_tokens_per_s, time_per_token (seconds; TPOT), ttft (mean seconds), prefill_seconds.
+        decode_joules, joules_per_token: all resources, idle power included; `None` where power is not known.
+        flash_bytes_per_token: read from flash within decode spans.
+        flash_busy: share of the decode spans in which flash was read.
+    """
+    windows = decode_windows(generations)
+    tokens = sum(len(g.tokens) - 1 for g in generations)
+    seconds = sum(end - start for start, end in windows)
+    joules = [trace.joules(*window) for window in windows]
+    total = None if None in joules else sum(j for j in joules if j is not None)
+    read = sum(s.bytes for w in windows for s in trace.within(*w, FLASH))
+    return {
+        "decode_tokens": tokens,
+        "decode_seconds": seconds,
+        "decode_tokens_per_s": tokens / seconds if seconds else None,
+        "time_per_token": seconds / tokens if tokens else None,
+        "ttft": fmean(g.first - g.arrived for g in generations),
+        "prefill_seconds": sum(p.seconds for p in trace.phases if p.name == "prefill"),
+        "decode_joules": total,
+        "joules_per_token": total / tokens if tokens and total is not None else None,
+        "flash_bytes_per_token": read / tokens if tokens else None,
+        "flash_busy": sum(trace.busy(FLASH, *w) for w in windows) / seconds if seconds else None,
+    }
+
+
+def calls(generations: Sequence[Generation]) -> dict[str, Scalar]:
+    """How the verifying model was called while decoding.
+
+    Returns:
+        prompts: answers.
+        target_calls: forward passes that verified, over all answers; prefill is none.
+        verification_width: rows per verification, the root included.
+    """
+    rounds = [r for g in generations for r in g.rounds]
+    width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
+    return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
+
+
+def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
+    """What metrics read of answers: token ids, and per verification what was accepted and emitted."""
+    return {
+        "predictions": [g.tokens for g in generations],
+        "accepted": [[r.accepted for r in g.rounds] for g in generations],
+        "emitted": [[r.emitted for r in g.rounds] for g in generations],
+    }
+
+
+def round_rows(generations: Sequence[Generation]) -> list[dict[str, Scalar]]:
+    """One row a round, for the record's side file and for dashboards."""
+    return [
+        {"request": g.request.id, "round": i, **r._asdict()}
+        for g in generations
+        for i, r in enumerate(g.rounds)
+    ]
