@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import train_draft  # noqa: E402
 from distill import answers, draft, evaluation, prompts, training  # noqa: E402
-
 from repro.core.errors import InputError  # noqa: E402
 
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-draft"
@@ -81,7 +80,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(places: Path, where: Path, **changed: object) -> list[str]:
     options: dict[str, object] = {
-        "target": places / "target", "out": where / "out", "work": where / "work", "code-root": places / "code",
+        "target": places / "target", "out": where / "out", "work": where / "work",
+        "code-root": places / "code",
         "prompts": f"{places / 'questions.jsonl'}:2:6", "heldout": f"{places / 'heldout.whl'}:0:3",
         "heldout-chat": f"{places / 'questions.jsonl'}:0:2", "tokens": 10**6, "batch": 4, "answer": 12,
         "layers": 2, "width": 40, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
