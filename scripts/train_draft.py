@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from distill import answers, draft, evaluation, prompts, record
-from distill.training import Recipe, Trainer, read_curve
+from distill.training import Recipe, Trainer, read_history
 from repro.core.errors import InputError
 
 PHASES = ("harvest", "generate", "train", "evaluate")
@@ -98,21 +98,29 @@ class Run:
         chats = [prompts.RowRange.parse(text) for text in self.args.prompts]
         prompts.write_plan(prompts.plan(stubs, chats, self.args.seed), self.plan)
 
+    def planned(self) -> list[list[prompts.Item]]:
+        """The plan's prompts as batches, one a shard."""
+        return answers.batches(prompts.read_plan(self.plan), self.tokenizer, self.limits)
+
     def generate(self) -> None:
         """Write shards of answers up to `--tokens`."""
-        target = self.target(torch.bfloat16)
-        planned = answers.batches(prompts.read_plan(self.plan), self.tokenizer, self.limits)
         deadline = time.monotonic() + 60 * self.args.minutes
+
+        def enough() -> bool:
+            return time.monotonic() > deadline or answers.count_tokens(self.work) >= self.args.tokens
+
+        if enough():
+            return
         index, parts = map(int, self.args.part.split("/"))
         answers.write_shards(
-            target,
-            planned,
+            self.target(torch.bfloat16),
+            self.tokenizer,
+            self.planned(),
             self.work,
             self.limits,
             seed=self.args.seed,
-            end=self.tokenizer.eos_token_id,
             part=(index, parts),
-            enough=lambda: time.monotonic() > deadline or answers.count_tokens(self.work) >= self.args.tokens,
+            enough=enough,
         )
 
     def heldout(self, only: str = "") -> dict[str, list[answers.Answer]]:
@@ -179,9 +187,14 @@ class Run:
             | evaluation.figures(model, made)
             for name, made in self.heldout().items()
         }
-        curve = read_curve(self.work / "state.pt")
-        plan = prompts.read_plan(self.plan)
-        whole = record.training_record(self.args, self.recipe(), self.work, plan, curve, results)
+        answered = [
+            item
+            for index, batch in enumerate(self.planned())
+            if answers.shard_path(self.work, index).exists()
+            for item in batch
+        ]
+        trained = read_history(self.work / "state.pt")
+        whole = record.training_record(self.args, self.work, answered, trained, results)
         (self.args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
         print(json.dumps(results, indent=2))
 

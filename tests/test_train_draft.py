@@ -221,6 +221,9 @@ def test_the_record_says_where_the_draft_comes_from(places: Path, whole: Path) -
     assert str(places) not in text
     assert str(whole) not in text
     assert record["data"]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
+    assert record["data"]["trained_on"]["prompts"] == record["data"]["answers"] == 13 + 12
+    assert "--part 0/1" in record["command"]
+    assert record["recipe"]["steps"] == 60
     assert record["data"]["extra_prompts"] == ["questions.jsonl:2:6"]
     weights = (places / "target" / "model.safetensors").read_bytes()
     assert record["target"]["model.safetensors"] == hashlib.sha256(weights).hexdigest()

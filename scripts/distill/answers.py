@@ -57,13 +57,13 @@ def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return list(tokenizer.encode(chat, add_special_tokens=False))
 
 
-def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limits) -> list[list[Prompt]]:
-    """`(token ids, temperature)` of each prompt that is short enough, in batches of like length."""
-    prompts = [(as_tokens(item, tokenizer), item.temperature) for item in items]
-    prompts = [prompt for prompt in prompts if len(prompt[0]) <= limits.prompt]
+def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limits) -> list[list[Item]]:
+    """Items whose prompts are short enough, in batches of like length."""
+    lengths = {item: len(as_tokens(item, tokenizer)) for item in items}
+    fit = [item for item in items if lengths[item] <= limits.prompt]
     size, result = limits.batch, []
-    for start in range(0, len(prompts), size * GROUP):
-        group = sorted(prompts[start : start + size * GROUP], key=lambda prompt: len(prompt[0]))
+    for start in range(0, len(fit), size * GROUP):
+        group = sorted(fit[start : start + size * GROUP], key=lengths.__getitem__)
         cut = [group[i : i + size] for i in range(0, len(group), size)]
         result += cut[::2] + cut[1::2]
     return result
@@ -187,30 +187,35 @@ def count_tokens(folder: Path) -> int:
     return sum(int(load_file(path)["answer_lengths"].sum()) for path in shards(folder))
 
 
+def shard_path(folder: Path, index: int) -> Path:
+    """Where the answers to the batch of this index lie."""
+    return folder / f"shard-{index:05d}.safetensors"
+
+
 def write_shards(
     target: PreTrainedModel,
-    planned: list[list[Prompt]],
+    tokenizer: PreTrainedTokenizerBase,
+    planned: list[list[Item]],
     folder: Path,
     limits: Limits,
     *,
     seed: int,
-    end: int,
     part: tuple[int, int],
     enough: Callable[[], bool],
 ) -> None:
     """Answer every batch of this part that has no shard yet, until `enough()`."""
     for index in range(part[0], len(planned), part[1]):
-        path = folder / f"shard-{index:05d}.safetensors"
+        path = shard_path(folder, index)
         if path.exists():
             continue
         if enough():
             return
         started = time.monotonic()
-        answers = answer(target, planned[index], limits, seed + index, end)
-        write_shard(answers, path)
-        seconds = time.monotonic() - started
-        made = sum(len(one.tokens) for one in answers)
-        print(f"{path.name}: {made} tokens in {seconds:.1f} s, {made / seconds:.0f} tokens/s", flush=True)
+        asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
+        made = answer(target, asked, limits, seed + index, tokenizer.eos_token_id)
+        write_shard(made, path)
+        seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
+        print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
         with (folder / SECONDS).open("a") as log:
             log.write(f"{path.name}\t{seconds:.1f}\n")
 

@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import platform
 import subprocess
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,18 +14,16 @@ from typing import Any
 import torch
 
 from distill import answers, prompts
-from distill.training import Recipe
 
 
 def training_record(
     args: argparse.Namespace,
-    recipe: Recipe,
     work: Path,
-    plan: list[prompts.Item],
-    curve: list[dict[str, Any]],
+    answered: list[prompts.Item],
+    trained: dict[str, Any],
     results: dict[str, Any],
 ) -> dict[str, Any]:
-    """Everything that `training.json` says."""
+    """Everything that `training.json` says; `answered` are the prompts that were trained on."""
     files = answers.shards(work)
     return {
         "command": command(args),
@@ -41,7 +38,7 @@ def training_record(
             "sha256": sha256(args.out / "model.safetensors"),
         },
         "data": {
-            "plan": prompts.describe(plan),
+            "trained_on": prompts.describe(answered),
             "extra_prompts": [Path(text).name for text in args.prompts],
             "heldout": [Path(text).name for text in [args.heldout, *args.heldout_chat] if text],
             "answers": sum(len(answers.read_shard(path)) for path in files),
@@ -49,10 +46,10 @@ def training_record(
             "shards": len(files),
             "shards_sha256": hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest(),
         },
-        "recipe": asdict(recipe),
-        "curve": curve,
+        "recipe": trained["recipe"],
+        "curve": trained["curve"],
         "results": results,
-        "seconds": {"generate": answers.seconds_spent(work), "train": curve[-1]["seconds"]},
+        "seconds": {"generate": answers.seconds_spent(work), "train": trained["curve"][-1]["seconds"]},
         "machine": machine(args),
         "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
     }
@@ -60,13 +57,14 @@ def training_record(
 
 def command(args: argparse.Namespace) -> str:
     """The command line, folders left out of its paths."""
+    files = ("target", "out", "work", "code_root", "prompts", "heldout", "heldout_chat")
     given = [
-        (name, one)
+        (name, Path(str(one)).name if name in files else one)
         for name, value in sorted(vars(args).items())
         for one in (value if isinstance(value, list) else [value])
         if one not in (None, "")
     ]
-    options = [f"--{name.replace('_', '-')} {Path(str(one)).name}" for name, one in given]
+    options = [f"--{name.replace('_', '-')} {value}" for name, value in given]
     return " ".join(["python scripts/train_draft.py", *options])
 
 

@@ -227,7 +227,7 @@ class Trainer:
         self.curve = whole["curve"]
 
 
-def read_curve(state: Path) -> list[dict[str, Any]]:
-    """The points that a trainer reported so far: loss and agreement by update."""
-    curve: list[dict[str, Any]] = torch.load(state, weights_only=True, map_location="cpu")["curve"]
-    return curve
+def read_history(state: Path) -> dict[str, Any]:
+    """What a trainer's checkpoint says of it: its `recipe`, and its `curve` of loss and agreement."""
+    whole = torch.load(state, weights_only=True, map_location="cpu")
+    return {name: whole[name] for name in ("recipe", "curve")}
