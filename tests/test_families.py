@@ -8,15 +8,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
-from repro.models import families, weights
-from repro.models.attention import TILED_ROWS
+from repro.models import attention, families, weights
+from repro.models.attention import CAUSAL_ROWS
 from repro.models.cache import KVCache
 from tiny_families import FAMILIES, VOCAB, WINDOW, write
 
 # fp32 keeps 6e-8 of a value. Logits reach about 15 here, after some 40 sums of up to 100 terms in another
 # order than `transformers`' own: a few times 1e-5 is rounding, and a misplaced part moves logits by 1e-2.
 TOLERANCE = 1e-4
-PROMPT = TILED_ROWS + 16
+PROMPT = CAUSAL_ROWS + 48
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,16 @@ def test_chunks_and_single_tokens_over_a_cache_give_the_same_logits(tiny, name):
     logits = [run(decoder, tokens[a:b], cache, a) for a, b in pairwise(cuts)]
     assert cache.length == PROMPT
     assert cache.positions.tolist() == list(range(PROMPT))
+    torch.testing.assert_close(torch.cat(logits), expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_tiled_chunks_over_a_cache_give_the_same_logits(tiny, name, monkeypatch):
+    monkeypatch.setattr(attention, "TILED_ROWS", 16)
+    folder, tokens, expected = tiny(name)
+    decoder = weights.load(folder)
+    cache = KVCache(decoder.config, 4)
+    logits = [run(decoder, tokens[a:b], cache, a) for a, b in pairwise([0, 30, 60, PROMPT])]
     torch.testing.assert_close(torch.cat(logits), expected, atol=TOLERANCE, rtol=0)
 
 

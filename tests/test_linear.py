@@ -12,7 +12,7 @@ from repro.models.linear import Int4Linear, PackedLinear, PlainLinear, packed
 from tiny_families import VOCAB, write
 
 OUTPUTS, INPUTS = 100, 64
-ROWS = [1, 3, linear.WIDE_ROWS - 1, linear.WIDE_ROWS, 40]
+ROWS = sorted({1, linear.INT8_ROWS, linear.INT8_ROWS + 1, linear.INT4_ROWS, linear.INT4_ROWS + 1, 40})
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "biased"])

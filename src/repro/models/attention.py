@@ -16,23 +16,25 @@ from repro.core.errors import InputError
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
 
-# From so many rows on, torch's tiled attention beats two grouped products (benchmarks/decode.py --rows).
-TILED_ROWS = 64
+# From so many rows on, torch's tiled attention beats two grouped products: early where it skips the masked
+# half of a causal pass, late where it has to read a mask.
+CAUSAL_ROWS = 32
+TILED_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What every layer of one kind needs to know about the rows of a pass: computed once, used in each layer.
 
-    `rotation` is `[rows, 1, head_dim / 2]` complex; `visible` is bool `[rows, slots]` or None where every row
-    sees every slot; `bias` is the same for grouped scores, 0 or -inf, `[1, groups * rows, slots]`; `causal`
-    marks a tiled pass over an empty cache, which needs no mask at all.
+    `rotation` is `[rows, 1, head_dim / 2]` complex. A `tiled` pass reads `visible`, bool `[rows, slots]`, or
+    nothing where it is causal over an empty cache; the others add `bias`, 0 or -inf and
+    `[1, groups * rows, slots]`, or nothing where a row sees every slot.
     """
 
     rotation: Tensor | None
+    tiled: bool = False
     visible: Tensor | None = None
     bias: Tensor | None = None
-    causal: bool = False
 
 
 def sight(
@@ -55,16 +57,18 @@ def sight(
             f"got {mask.dtype} {list(mask.shape)}"
         )
     near = _near(config, layer, positions, cache)
-    tiled = rows >= TILED_ROWS and config.attention_cap is None
-    if mask is None and near is None and (rows == 1 or (tiled and cached == 0)):
-        return Sight(rotation, causal=rows > 1)
+    if mask is None and near is None:
+        if rows == 1:
+            return Sight(rotation)
+        if rows >= CAUSAL_ROWS and cached == 0 and config.attention_cap is None:
+            return Sight(rotation, tiled=True)
     if mask is None:
         mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
     visible = mask if near is None else mask & near
-    if tiled:
-        return Sight(rotation, visible)
+    if rows >= TILED_ROWS and config.attention_cap is None:
+        return Sight(rotation, tiled=True, visible=visible)
     blind = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
-    return Sight(rotation, visible, blind.repeat(config.groups, 1)[None])
+    return Sight(rotation, bias=blind.repeat(config.groups, 1)[None])
 
 
 def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
@@ -82,8 +86,8 @@ def attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor,
     """
     rows = queries.shape[0]
     queries = queries.to(keys.dtype)
-    if rows >= TILED_ROWS and config.attention_cap is None:
-        return _tiled(queries, keys, values, sight, config.query_scale)
+    if sight.tiled:
+        return _tiled(queries, keys, values, sight.visible, config.query_scale)
     kv_heads, _, width = keys.shape
     # Query heads that share a key-value head become rows of one product, so keys are never repeated.
     grouped = (
@@ -105,14 +109,14 @@ def _scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor |
     return scores if bias is None else scores.add_(bias)
 
 
-def _tiled(queries: Tensor, keys: Tensor, values: Tensor, sight: Sight, scale: float) -> Tensor:
+def _tiled(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:
     """Many rows: torch's attention, which never holds all scores at once."""
     mixed = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
         keys[None],
         values[None],
-        attn_mask=sight.visible,
-        is_causal=sight.causal,
+        attn_mask=visible,
+        is_causal=visible is None,
         scale=scale,
         enable_gqa=True,
     )

@@ -14,8 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# From so many rows on, 16-bit products beat the weight-only kernels (benchmarks/decode.py --rows).
-WIDE_ROWS = 9
+# Up to so many rows the weight-only kernels beat 16-bit products (benchmarks/decode.py --rows).
+INT8_ROWS = 2
+INT4_ROWS = 4
+# oneDNN's order for so many rows serves one row as well as its order for one does, a few rows much better.
+PACKED_ROWS = 16
 
 
 class Held:
@@ -88,7 +91,7 @@ class PackedLinear(Held):
     bias: Tensor | None = None
 
     @classmethod
-    def of(cls, plain: PlainLinear, rows: int = 1) -> PackedLinear:
+    def of(cls, plain: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
         """Reorder a plain weight for products of about `rows` rows."""
         blocked = _reorder(plain.weight, rows)
         return cls(blocked, plain.weight.dtype, plain.weight.nbytes, plain.bias)
@@ -127,7 +130,7 @@ class Int8Linear(Held):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] >= WIDE_ROWS:
+        if self.wide is not None and x.shape[0] > INT8_ROWS:
             return self.wide(x)
         y = torch._weight_int8pack_mm(x.to(torch.bfloat16), self.weight, self.scale)
         return y if self.bias is None else y + self.bias
@@ -159,7 +162,7 @@ class Int4Linear(Held):
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        if self.wide is not None and x.shape[0] >= WIDE_ROWS:
+        if self.wide is not None and x.shape[0] > INT4_ROWS:
             return self.wide(x)
         y: Tensor = _product4(x.to(torch.bfloat16), self.codes, self.group, self.scales)
         if y.shape[1] != self.outputs:
