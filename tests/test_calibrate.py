@@ -61,6 +61,14 @@ def test_the_fit_finds_the_machine_that_was_measured() -> None:
     assert rates.worst(measured) == pytest.approx(1.0, abs=0.01)
 
 
+def test_no_wider_pass_is_cheaper_than_a_narrower_one() -> None:
+    # Somebody else's work made 16 rows slower than 64.
+    rates = Rates.of(invented(lambda _, rows: 0.05 if rows == 16 else 1.0), 18e9)
+    cost = [rows / share for rows, share in rates.efficiency]
+    assert cost == sorted(cost)
+    assert dict(rates.efficiency)[16] == pytest.approx(0.25, rel=0.01)
+
+
 def test_one_curve_for_kernels_that_differ_says_how_wrong_it_is() -> None:
     measured = invented(lambda kind, rows: (0.9 if kind == "fp16" else 0.225) if rows == 64 else 1.0)
     rates = Rates.of(measured, 18e9)
@@ -158,6 +166,8 @@ def test_a_quick_calibration_is_a_device(script: ModuleType, tmp_path: Path, cap
     op = Op("cpu", "layer", "a", rows=8, flops=1e9, bytes=1e6, precision="fp32")
     assert device.demand(op).work > 0
     assert device.demand(Op("flash", "load", "a", bytes=1e6, request=4096)).work > 0
+    rates = [rate for _, rate in device.flash.bandwidth.points]
+    assert rates == sorted(rates)
     measured = {fact.path for fact in facts(found) if fact.source == "measured"}
     assert {"processors.cpu.efficiency", "flash.bandwidth", "dram.bandwidth", "dram.capacity"} <= measured
     assert list((tmp_path / "scratch").iterdir()) == []

@@ -181,7 +181,8 @@ class Rates:
     Attributes:
         bandwidth: bytes per second that it reads.
         peaks: operations per second by arithmetic, with the kernel that reaches them.
-        efficiency: share of the peak by rows: one curve for all, whose times are nearest the measured ones.
+        efficiency: share of the peak by rows: one curve for all, whose times are nearest the measured ones,
+            and on which no wider pass is cheaper than a narrower one.
     """
 
     bandwidth: float
@@ -199,7 +200,7 @@ class Rates:
         rates = cls(bandwidth, peaks, ())
         rows = sorted({m.rows for m in best})
         curve = [(r, rates._nearest([m for m in best if m.rows == r])) for r in rows]
-        return cls(bandwidth, peaks, tuple(curve))
+        return cls(bandwidth, peaks, _rising(curve))
 
     def seconds(self, m: Measured, efficiency: float) -> float:
         """What the cost model says of a product at an efficiency."""
@@ -216,6 +217,15 @@ class Rates:
         grid = [exp(log(1e-4) * (1 - i / GRID)) for i in range(GRID + 1)]
         errors = [sum(log(self.seconds(m, e) / m.seconds) ** 2 for m in products) for e in grid]
         return grid[errors.index(min(errors))]
+
+
+def _rising(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """The curve with rows that were measured to cost more than wider ones made as cheap as those."""
+    out = [curve[-1]]
+    for rows, share in reversed(curve[:-1]):
+        wider, reached = out[0]
+        out.insert(0, (rows, max(share, reached * rows / wider)))
+    return tuple(out)
 
 
 GRID = 1000
