@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from dataclasses import field, fields, make_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -55,9 +56,10 @@ def publish() -> None:
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """The configuration resolved into plain dictionaries, Hydra's own part left out."""
-    content = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    ours = OmegaConf.masked_copy(config, [str(name) for name in config if name not in ("hydra", "table")])
+    content = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
     assert isinstance(content, dict)
-    return {str(name): value for name, value in content.items() if name not in ("hydra", "table")}
+    return {str(name): value for name, value in content.items()}
 
 
 def notes_folder(config: DictConfig) -> Path:
@@ -70,19 +72,30 @@ class Finish(Callback):
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Gather the notes of all cells; the exit code tells whether any failed."""
-        notes = notes_in(notes_folder(config))
-        if not notes:
-            return
-        table = config.get("table")
-        spec = OmegaConf.to_container(table, resolve=True) if table else None
-        console = Console()
-        files = Sweep(plain(config), console).finish(str(config.name), spec, notes)  # type: ignore[arg-type]
-        show_files(console, files)
-        if failed := [n for n in notes if n.state == "failed"]:
-            console.print(
-                f"{len(failed)} of {len(notes)} cells failed; run them again with sweep=retry", style="red"
-            )
+        try:
+            failed = finish(config)
+        except Exception:  # Hydra would turn an error here into a warning and a success
+            traceback.print_exc()
             sys.exit(1)
+        if failed:
+            sys.exit(1)
+
+
+def finish(config: DictConfig) -> int:
+    """End a sweep: its table on the screen and on the disk. Returns how many cells failed."""
+    notes = notes_in(notes_folder(config))
+    if not notes:
+        return 0
+    table = config.get("table")
+    spec = OmegaConf.to_container(table, resolve=True) if table else None
+    assert spec is None or isinstance(spec, dict)
+    console = Console()
+    named = {str(name): value for name, value in spec.items()} if spec else None
+    show_files(console, Sweep(plain(config), console).finish(str(config.name), named, notes))
+    failed = sum(note.state == "failed" for note in notes)
+    if failed:
+        console.print(f"{failed} of {len(notes)} cells failed; sweep=retry runs them alone", style="red")
+    return failed
 
 
 def task(config: DictConfig) -> None:
