@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -47,13 +48,24 @@ class Trace:
     idle_watts: float | None = 0.0
     spans: list[Span] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
+    _index: tuple[list[Span], list[float], float] = field(default=([], [], 0.0), repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
 
     def within(self, start: float, end: float, on: str | None = None) -> Iterator[Span]:
-        """Spans that overlap a window, whole; of one resource if named."""
-        return (s for s in self.spans if s.end > start and s.start < end and (on is None or s.on == on))
+        """Spans that overlap a window, whole, in the order of their ends; of one resource if named."""
+        spans, ends, longest = self._by_end()
+        near = spans[bisect_right(ends, start) : bisect_right(ends, end + longest)]
+        return (s for s in near if s.start < end and (on is None or s.on == on))
+
+    def _by_end(self) -> tuple[list[Span], list[float], float]:
+        """All spans by their ends, these ends, and the longest span; made again when spans have come."""
+        if len(self._index[0]) != len(self.spans):
+            spans = sorted(self.spans, key=lambda s: s.end)
+            longest = max((s.seconds for s in spans), default=0.0)
+            self._index = spans, [s.end for s in spans], longest
+        return self._index
 
     def busy(self, on: str, start: float = 0.0, end: float = float("inf")) -> float:
         """Seconds in a window in which a resource did anything."""
