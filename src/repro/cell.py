@@ -14,8 +14,7 @@ from functools import cached_property
 from statistics import stdev
 from typing import Any
 
-from repro import data, values
-from repro.core.cost import FREE
+from repro import data, quality, values
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
@@ -27,13 +26,12 @@ from repro.core.registry import lookup, unknown
 from repro.core.sources import source_hash
 from repro.core.trace import Trace
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.autoregressive import decode
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
-from repro.models.placement import RESIDENT, Placement
+from repro.models.placement import Placement
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
 from repro.models.session import Session
@@ -49,6 +47,7 @@ ASKED = (
     "sampling",
     "seed",
     "host",
+    "metrics",
 )
 """What of a configuration decides a cell's outcome, and so its key."""
 
@@ -300,34 +299,23 @@ class Cell:
         return figures, spread
 
     def _quality(self, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
-        """Acceptance, and the answers against the target's own where those can be had."""
-        from repro.metrics.base import score  # late: the metrics' library takes seconds to import
-
-        names = ["acceptance"] if any(g.rounds for g in generations) else []
-        seen: dict[str, list[Any]] = dict(values.outcome(generations))
-        if self.sampling.greedy and self.target.folder:
-            decode_text = self.target.tokenizer.decode
-            seen["references"] = self._references(progress)
-            for kind in ("prediction", "reference"):
-                seen[f"{kind}_texts"] = [decode_text(tokens) for tokens in seen[f"{kind}s"]]
-            names += ["rouge_l", "rouge_l_tokens", "exact_match"]
-        scores = score(names, seen)
-        return {name: _plain(value) for name, value in scores.items()}
-
-    def _references(self, progress: Progress) -> list[list[int]]:
-        """The target's own greedy tokens, decoded one by one on a device that costs nothing."""
+        """How close the answers are to the target's own, and that a lossless method's are the same."""
+        text_of = self.target.tokenizer.decode
+        if not (self.sampling.greedy and self.target.folder):
+            return quality.scores(generations, None, text_of, self.config["metrics"])
         memos: list[Memo] = []
         network = self.target.network(self._memo(self.target, memos))
-        out = []
-        for i, request in enumerate(self.requests):
-            progress("the target's own text", i, len(self.requests))
-            device = EmulatedDevice(FREE)
-            session = self.target.session("target", device, RESIDENT, network)
-            session.keep(Prefix.empty())
-            out.append(device.play(decode(request, device, session)).tokens)
+        count = len(self.requests)
+        own = quality.own_answers(
+            self.target, network, self.requests, lambda done: progress("the target's own text", done, count)
+        )
+        found = quality.scores(generations, own, text_of, self.config["metrics"])
+        if self.method.lossless:
+            dtype = self.models["target"].dtype
+            found["ties"] = quality.require_lossless(generations, own, network, dtype)
         for memo in memos:
             memo.close()
-        return out
+        return found
 
     def _provenance(self, started: str, device: Device | None) -> Provenance:
         used = [self.model(role) for role in self.places]
@@ -392,10 +380,6 @@ def _host(config: Mapping[str, Any], emulated: bool) -> str:
             "this run needs a GPU, and torch sees none; choose host=cpu and a device without one"
         )
     return host
-
-
-def _plain(value: Any) -> Scalar:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _now() -> str:

@@ -1,0 +1,86 @@
+"""Answers against the target's own greedy text: how close they are, and that lossless means lossless.
+
+Knows nothing of devices' time, of records or of sweeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from repro import values
+from repro.core.cost import FREE
+from repro.core.device import EmulatedDevice
+from repro.core.record import Scalar
+from repro.methods.base import Generation, Request
+from repro.methods.decoding.autoregressive import decode
+from repro.models.exactness import divergence
+from repro.models.model import Model
+from repro.models.network import Network
+from repro.models.placement import RESIDENT
+from repro.models.prefix import Prefix
+
+AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")
+
+
+class NotLosslessError(RuntimeError):
+    """A method that claims the target's own text gave another one, and rounding does not explain it."""
+
+
+def own_answers(
+    target: Model, network: Network, requests: Sequence[Request], told: Callable[[int], None]
+) -> list[list[int]]:
+    """The target's own tokens, decoded one by one on a machine that costs nothing."""
+    out = []
+    for i, request in enumerate(requests):
+        told(i)
+        device = EmulatedDevice(FREE)
+        session = target.session("target", device, RESIDENT, network)
+        session.keep(Prefix.empty())
+        out.append(device.play(decode(request, device, session)).tokens)
+    told(len(requests))
+    return out
+
+
+def scores(
+    generations: Sequence[Generation],
+    own: Sequence[Sequence[int]] | None,
+    text_of: Callable[[Sequence[int]], str],
+    metrics: Sequence[str] = (),
+) -> dict[str, Scalar]:
+    """Acceptance; if the target's own answers are given, the metrics against them; and what else is asked."""
+    from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+
+    names = ["acceptance"] if any(g.rounds for g in generations) else []
+    seen: dict[str, list[Any]] = dict(values.outcome(generations))
+    if own is not None:
+        seen["references"] = list(own)
+        for kind in ("prediction", "reference"):
+            seen[f"{kind}_texts"] = [text_of(tokens) for tokens in seen[f"{kind}s"]]
+        names += AGAINST_TARGET
+    return {name: _plain(value) for name, value in score([*names, *metrics], seen).items()}
+
+
+def require_lossless(
+    generations: Sequence[Generation], own: Sequence[Sequence[int]], network: Network, dtype: str
+) -> int:
+    """How many answers part from the target's own at a tie.
+
+    Raises:
+        NotLosslessError: one parts where there is no tie.
+    """
+    ties = 0
+    for generation, tokens in zip(generations, own, strict=True):
+        found = divergence(generation.request.prompt, generation.tokens, tokens, network, dtype)
+        if found and not found.tie:
+            raise NotLosslessError(
+                f"answer {generation.request.id} leaves the target's own text at token {found.position}, "
+                f"where the target prefers its own token by {found.margin:.3g} in logits ({dtype})"
+            )
+        ties += found is not None
+    return ties
+
+
+def _plain(value: Any) -> Scalar:
+    plain: Scalar = " ".join(map(str, value)) if isinstance(value, list) else value
+    return plain
