@@ -1,0 +1,39 @@
+# Python 3.11 environments with the pinned packages. Sourced by reproduce.sh and test.sh, from the checkout's root.
+
+# Prints the first Python 3.11 among $PYTHON, python3.11, python3 and python.
+find_python() {
+    local name
+    for name in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    echo "error: repro needs Python 3.11, and none of ${PYTHON:+$PYTHON, }python3.11, python3, python is one;" >&2
+    echo "       install it, or name it: PYTHON=/path/to/python3.11 bash $0" >&2
+    return 1
+}
+
+# make_environment FOLDER EXTRAS: at once when FOLDER holds what pyproject.toml and constraints.txt ask for.
+# The stamp is written last, so that an installation that was cut short is begun again from nothing.
+make_environment() {
+    local folder=$1 extras=$2 python wanted stamp=$1/.installed
+    python=$(find_python) || return
+    wanted=$("$python" -c '
+import hashlib, sys
+from pathlib import Path
+said = "".join([*sys.argv[1:], sys.version, *(Path(p).read_text() for p in ("pyproject.toml", "constraints.txt"))])
+print(hashlib.sha256(said.encode()).hexdigest())' "$PWD" "$extras") || return
+    if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
+        return
+    fi
+    if [[ ! -f $stamp ]]; then
+        echo "Making $folder with $python"
+        "$python" -m venv --clear "$folder" || return
+    fi
+    rm -f "$stamp"
+    echo "Installing repro and its packages into $folder, once; this takes minutes"
+    "$folder/bin/python" -m pip install --disable-pip-version-check \
+        --constraint constraints.txt --editable ".${extras:+[$extras]}" || return
+    echo "$wanted" >"$stamp"
+}

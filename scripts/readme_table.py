@@ -1,0 +1,74 @@
+"""Set the quickstart's table into README.md, between its markers, as the run wrote it.
+
+python scripts/readme_table.py
+python scripts/readme_table.py --table outputs/results/tables/quickstart.md
+
+Owns the markers and what of the table's file the README shows. Must not know what is in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.record import write_atomically
+from repro.paths import project_root
+
+START, END = "<!-- quickstart -->", "<!-- /quickstart -->"
+TABLE = Path("results/tables/quickstart.md")
+
+
+def shown(table: str) -> str:
+    """What the README shows of a table's Markdown: all but the citations, which the file itself has."""
+    return table.partition("\n```bibtex")[0].strip()
+
+
+def block(readme: str) -> str:
+    """What stands between the markers.
+
+    Raises:
+        InputError: the README lacks one of them, or has one twice.
+    """
+    for marker in (START, END):
+        if readme.count(marker) != 1:
+            raise InputError(f"README.md has {readme.count(marker)} lines {marker!r}; it needs exactly one")
+    inside, closed, _ = readme.partition(START)[2].partition(END)
+    if not closed:
+        raise InputError(f"README.md has {END!r} before {START!r}; it needs them in order")
+    return inside.strip()
+
+
+def filled(readme: str, table: str) -> str:
+    """The README with a table's Markdown between its markers.
+
+    Raises:
+        InputError: as `block`.
+    """
+    block(readme)
+    before, rest = readme.split(START)
+    return f"{before}{START}\n{shown(table)}\n{END}{rest.split(END)[1]}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--table", type=Path, default=project_root() / TABLE, help="Markdown of the table")
+    parser.add_argument("--readme", type=Path, default=project_root() / "README.md")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.table.is_file():
+            raise InputError(f"there is no table {options.table}; make it with results=results")
+        readme = options.readme.read_text(encoding="utf-8")
+        write_atomically(options.readme, filled(readme, options.table.read_text(encoding="utf-8")))
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Lint, format, types and tests, in an environment of their own. All four run; any failure is the exit status.
+#
+#   bash scripts/test.sh                 what every commit must pass
+#   bash scripts/test.sh --slow --gpu    also the tests that need minutes, or a GPU
+#   bash scripts/test.sh -k tables       whatever else follows goes to pytest
+#
+# REPRO_DATA, if set, names a folder of real dataset rows; tests of them are skipped without it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+slow="not slow" gpu="not gpu"
+rest=()
+for argument in "$@"; do
+    case $argument in
+        --slow) slow="" ;;
+        --gpu) gpu="" ;;
+        *) rest+=("$argument") ;;
+    esac
+done
+marks="$slow${slow:+${gpu:+ and }}$gpu"
+
+make_environment .venv-test dev,joblib,submitit
+
+failed=()
+check() {
+    echo "== $1"
+    "${@:2}" || failed+=("$1")
+}
+check "ruff check" .venv-test/bin/ruff check .
+check "ruff format" .venv-test/bin/ruff format --check .
+check "mypy" .venv-test/bin/mypy
+check "pytest" .venv-test/bin/python -m pytest -m "$marks" ${rest[@]+"${rest[@]}"}
+
+if ((${#failed[@]})); then
+    printf 'failed: %s\n' "${failed[@]}" >&2
+    exit 1
+fi

@@ -1,0 +1,71 @@
+"""The README: its table is the one that the run wrote, and what it names is there."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.paths import project_root
+
+
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "readme_table", project_root() / "scripts" / "readme_table.py"
+    )
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readme_table = script()
+README = project_root() / "README.md"
+TABLE = project_root() / readme_table.TABLE
+MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
+EMPTY = f"# repro\n\n{readme_table.START}\n{readme_table.END}\n\nThe rest.\n"
+
+
+def test_the_readme_shows_the_table_as_the_run_wrote_it() -> None:
+    inside = readme_table.block(README.read_text(encoding="utf-8"))
+    if not TABLE.is_file():
+        assert inside == "", "the README shows a table that no file holds"
+        pytest.skip("no quickstart has been run into results/ yet")
+    assert inside == readme_table.shown(TABLE.read_text(encoding="utf-8"))
+
+
+def test_the_script_fills_the_block_and_nothing_else(tmp_path: Path) -> None:
+    readme, table = tmp_path / "README.md", tmp_path / "quickstart.md"
+    readme.write_text(EMPTY)
+    table.write_text(MARKDOWN)
+    assert readme_table.main(["--readme", str(readme), "--table", str(table)]) == 0
+    text = readme.read_text()
+    assert readme_table.block(text) == "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
+    assert text.startswith("# repro\n\n<!-- quickstart -->\n## Speeds")
+    assert text.endswith("- a note\n<!-- /quickstart -->\n\nThe rest.\n")
+    assert readme_table.filled(text, MARKDOWN) == text
+
+
+def test_a_missing_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "none.md"
+    assert readme_table.main(["--table", str(missing)]) == 2
+    assert str(missing) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "readme",
+    ["no markers", f"{readme_table.START} alone", f"{readme_table.END}{readme_table.START}", EMPTY + EMPTY],
+)
+def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
+    with pytest.raises(InputError, match=r"exactly one|in order"):
+        readme_table.filled(readme, MARKDOWN)
+
+
+def test_files_that_the_readme_links_to_are_there() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    made_by_the_run = {"results/tables/quickstart.png"}
+    named = set(links) - made_by_the_run
+    assert len(named) >= 8
+    assert [name for name in sorted(named) if not (project_root() / name).exists()] == []
