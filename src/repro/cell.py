@@ -290,7 +290,7 @@ class Cell:
         self, generations: Sequence[Generation], trace: Trace
     ) -> tuple[dict[str, Scalar], dict[str, float]]:
         """Figures over all answers, and the decode speed's spread over repeats where there are several."""
-        figures = values.timing(generations, trace) | values.calls(generations)
+        figures = values.timing(generations, trace) | values.calls(generations, "target" in self.places)
         count = len(self.requests)
         runs = [generations[i : i + count] for i in range(0, len(generations), count)]
         speeds = [values.timing(run, trace)["decode_tokens_per_s"] for run in runs]
@@ -300,16 +300,16 @@ class Cell:
 
     def _quality(self, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
         """How close the answers are to the target's own, and that a lossless method's are the same."""
-        text_of = self.target.tokenizer.decode
+        text_of, verified = self.target.tokenizer.decode, "target" in self.places
         if not (self.sampling.greedy and self.target.folder):
-            return quality.scores(generations, None, text_of, self.config["metrics"])
+            return quality.scores(generations, None, text_of, self.config["metrics"], verified)
         memos: list[Memo] = []
         network = self.target.network(self._memo(self.target, memos))
         count = len(self.requests)
         own = quality.own_answers(
             self.target, network, self.requests, lambda done: progress("the target's own text", done, count)
         )
-        found = quality.scores(generations, own, text_of, self.config["metrics"])
+        found = quality.scores(generations, own, text_of, self.config["metrics"], verified)
         if self.method.lossless:
             dtype = self.models["target"].dtype
             found["ties"] = quality.require_lossless(generations, own, network, dtype)

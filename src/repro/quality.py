@@ -47,11 +47,12 @@ def scores(
     own: Sequence[Sequence[int]] | None,
     text_of: Callable[[Sequence[int]], str],
     metrics: Sequence[str] = (),
+    verified: bool = True,
 ) -> dict[str, Scalar]:
-    """Acceptance; if the target's own answers are given, the metrics against them; and what else is asked."""
+    """Acceptance if a target verified; the metrics against its own answers if given; what else is asked."""
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
-    names = ["acceptance"] if any(g.rounds for g in generations) else []
+    names = ["acceptance"] if verified and any(g.rounds for g in generations) else []
     seen: dict[str, list[Any]] = dict(values.outcome(generations))
     if own is not None:
         seen["references"] = list(own)

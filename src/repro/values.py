@@ -51,15 +51,15 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     }
 
 
-def calls(generations: Sequence[Generation]) -> dict[str, Scalar]:
-    """How the verifying model was called while decoding.
+def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
+    """How the target was called while decoding; without a target (`verified` false), not at all.
 
     Returns:
         prompts: answers.
         target_calls: forward passes that verified, over all answers; prefill is none.
         verification_width: rows per verification, the root included.
     """
-    rounds = [r for g in generations for r in g.rounds]
+    rounds = [r for g in generations for r in g.rounds if verified]
     width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
     return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
 

@@ -131,11 +131,9 @@ class Method(ABC):
 
     Attributes:
         lossless: whether the answer is the target's own, which the run then checks.
-        judge: the role whose calls a round counts, `target` but for a draft on its own.
     """
 
     lossless: ClassVar[bool] = True
-    judge: ClassVar[str] = "target"
 
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:

@@ -64,7 +64,6 @@ class DraftAlone(Method):
     """The draft on its own: fast, and not the target's text."""
 
     lossless: ClassVar[bool] = False
-    judge: ClassVar[str] = "draft"
 
     def places(self) -> Mapping[str, Placement]:
         """The draft in memory, no target."""
