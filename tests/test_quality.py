@@ -1,0 +1,68 @@
+"""Lossless means lossless: a tie is counted, anything else stops the cell."""
+
+import pytest
+import torch
+
+from repro.methods.base import Generation, Request
+from repro.models.exactness import Divergence, divergence
+from repro.models.network import KnownStep, Row
+from repro.models.prefix import Prefix
+from repro.quality import NotLosslessError, require_lossless, scores
+
+
+class Fixed:
+    """A network that always says the same: token 0 best, token 1 close behind, token 2 far."""
+
+    depth = 0
+
+    def begin(self, wanted: list[Prefix]) -> KnownStep:
+        return KnownStep([Row(torch.tensor([1.0, 1.0 - 1e-4, -3.0])) for _ in wanted])
+
+    def keep(self, text: Prefix) -> None:
+        pass
+
+
+def test_equal_answers_do_not_diverge() -> None:
+    assert divergence([5], [0, 0], [0, 0], Fixed(), "float32") is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "dtype", "position", "tie"),
+    [
+        ([0, 1, 0], "float32", 1, True),
+        ([0, 0, 2], "float32", 2, False),
+        ([0, 0, 2], "bfloat16", 2, False),
+        ([7, 0, 0], "bfloat16", 0, False),
+    ],
+)
+def test_first_difference_is_a_tie_within_the_bound(
+    ours: list[int], dtype: str, position: int, tie: bool
+) -> None:
+    found = divergence([5], ours, [0, 0, 0], Fixed(), dtype)
+    assert found is not None
+    assert (found.position, found.tie) == (position, tie)
+
+
+def test_an_answer_that_stops_early_is_no_tie() -> None:
+    assert divergence([5], [0], [0, 0], Fixed(), "bfloat16") == Divergence(1, float("inf"), False)
+
+
+def answer(tokens: list[int]) -> Generation:
+    return Generation(Request("p/0", (5,), 3), tokens=tokens)
+
+
+def test_ties_are_counted_and_faults_stop() -> None:
+    own = [[0, 0], [0, 0]]
+    assert require_lossless([answer([0, 0]), answer([1, 0])], own, Fixed(), "float32") == 1
+    with pytest.raises(NotLosslessError, match="p/0 leaves the target's own text at token 1"):
+        require_lossless([answer([0, 0]), answer([0, 2])], own, Fixed(), "float32")
+
+
+def test_scores_leave_out_what_cannot_be_had() -> None:
+    def text_of(tokens: list[int]) -> str:
+        return " ".join(map(str, tokens))
+
+    assert scores([answer([0, 0])], None, text_of) == {}
+    found = scores([answer([0, 0]), answer([1, 0])], [[0, 0], [0, 0]], text_of)
+    assert found["exact_match"] == 0.5
+    assert found["rouge_l_tokens"] == 75.0
