@@ -15,7 +15,8 @@ def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         "readme_table", project_root() / "scripts" / "readme_table.py"
     )
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
