@@ -12,6 +12,7 @@ from repro import values
 from repro.core.cost import FREE
 from repro.core.device import EmulatedDevice
 from repro.core.record import Scalar
+from repro.core.registry import discover
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.autoregressive import decode
 from repro.models.exactness import divergence
@@ -52,6 +53,7 @@ def scores(
     """Acceptance if a target verified; the metrics against its own answers if given; what else is asked."""
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
+    discover("repro.metrics")
     names = ["acceptance"] if verified and any(g.rounds for g in generations) else []
     seen: dict[str, list[Any]] = dict(values.outcome(generations))
     if own is not None:

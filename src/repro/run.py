@@ -44,7 +44,7 @@ class UserConf(SearchPathPlugin):
 
 def publish() -> None:
     """Make every registered method a Hydra option: its fields, typed, are its configuration."""
-    discover("repro.methods", "repro.metrics", "repro.data")
+    discover("repro.methods", "repro.data")
     for name, cls in registered("method").items():
         types = get_type_hints(cls)
         rows: list[Any] = [("name", str, field(default=name))]
