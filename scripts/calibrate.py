@@ -76,7 +76,7 @@ def processor(rates: Rates, products: Sequence[Measured], launch: float, effort:
             for arithmetic, (rate, kernel) in rates.peaks.items()
         },
         "efficiency": curve(rates.efficiency, "share", error),
-        "bandwidth": fact(rates.bandwidth / GIGA, "GB/s", note="reading alone"),
+        "bandwidth": fact(rates.bandwidth / GIGA, "GB/s", note="weights, in products of one row"),
         "launch": fact(launch * 1e6, "us", note="an op that does nothing, through LocalDevice"),
     }
 
@@ -113,7 +113,9 @@ def flash(folder: Path, size: int, seconds: float) -> Section:
     }
 
 
-def memory(device: torch.device, read: float, effort: Effort) -> Section:
+def memory(device: torch.device, alone: float, effort: Effort) -> Section:
+    """The DRAM that all share; `alone` is what the processor was seen to read, in bytes per second."""
+    read = kernels.read_bandwidth(device, effort.footprint, effort.seconds)
     copied = kernels.copy_bandwidth(device, effort.footprint, effort.seconds)
     say(f"memory: {read / GIGA:.1f} GB/s read, {copied / GIGA:.1f} GB/s copied")
     whole = physical_memory()
@@ -122,7 +124,9 @@ def memory(device: torch.device, read: float, effort: Effort) -> Section:
     return {
         "capacity": fact(whole / GIGA, "GB"),
         "budget": fact(0.8 * whole / GIGA, "GB", "assumed", "four fifths of the capacity"),
-        "bandwidth": fact(max(read, copied) / GIGA, "GB/s", note="the faster of reading and copying"),
+        "bandwidth": fact(
+            max(alone, read, copied) / GIGA, "GB/s", note="the fastest of reading, copying, and products"
+        ),
     }
 
 
@@ -147,12 +151,12 @@ def power(device: torch.device, effort: Effort) -> tuple[Section, Section]:
 def calibrate(name: str, device: torch.device, effort: Effort, scratch: Path) -> Section:
     """The device file of this machine."""
     storage = flash(scratch, FILE[effort], effort.seconds)
-    read = kernels.read_bandwidth(device, effort.footprint, effort.seconds)
-    dram = memory(device, read, effort)
     say(f"products of {effort.outputs} x {effort.inputs} weights")
     products = list(kernels.measure_products(device, effort, say))
-    section = processor(Rates.of(products, read), products, launch_seconds(device), effort)
+    rates = Rates.of(products)
+    section = processor(rates, products, launch_seconds(device), effort)
     say(f"launch: {section['launch']['value']} us an op")
+    dram = memory(device, rates.bandwidth, effort)
     idle, section["watts"] = power(device, effort)
     on = GPU if device.type == "cuda" else CPU
     return {

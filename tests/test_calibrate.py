@@ -52,7 +52,8 @@ def invented(efficiency: Callable[[str, int], float], bandwidth: float = 18e9) -
 
 def test_the_fit_finds_the_machine_that_was_measured() -> None:
     measured = invented(lambda _, rows: dict(STAIRS)[rows])
-    rates = Rates.of(measured, 18e9)
+    rates = Rates.of(measured)
+    assert rates.bandwidth == pytest.approx(18e9)
     assert rates.peaks == PEAKS
     # One row is bound by memory in both types, so that only a bound of its efficiency is known.
     (_, one), *others = rates.efficiency
@@ -63,7 +64,7 @@ def test_the_fit_finds_the_machine_that_was_measured() -> None:
 
 def test_no_wider_pass_is_cheaper_than_a_narrower_one() -> None:
     # Somebody else's work made 16 rows slower than 64.
-    rates = Rates.of(invented(lambda _, rows: 0.05 if rows == 16 else 1.0), 18e9)
+    rates = Rates.of(invented(lambda _, rows: 0.05 if rows == 16 else 1.0))
     cost = [rows / share for rows, share in rates.efficiency]
     assert cost == sorted(cost)
     assert dict(rates.efficiency)[16] == pytest.approx(0.25, rel=0.01)
@@ -71,7 +72,7 @@ def test_no_wider_pass_is_cheaper_than_a_narrower_one() -> None:
 
 def test_one_curve_for_kernels_that_differ_says_how_wrong_it_is() -> None:
     measured = invented(lambda kind, rows: (0.9 if kind == "fp16" else 0.225) if rows == 64 else 1.0)
-    rates = Rates.of(measured, 18e9)
+    rates = Rates.of(measured)
     assert dict(rates.efficiency)[64] == pytest.approx(0.45, rel=0.02)
     assert rates.worst(measured) == pytest.approx(2.0, rel=0.02)
 

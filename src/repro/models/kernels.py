@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from math import exp, log
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from repro.models.quantize import int4_linear, int8_linear
 
 Product = Callable[[Tensor], object]
 
+DENSE = ("fp32", "fp16")
+"""Arithmetics whose products read weights as they are stored."""
 INT_MM_LEAST = 17
 """Rows that torch's 8-bit product wants at least."""
 WRONG = (RuntimeError, NotImplementedError, AttributeError)
@@ -179,7 +182,7 @@ class Rates:
     Of one arithmetic the fastest kernel counts at each number of rows, as a decoder chooses it.
 
     Attributes:
-        bandwidth: bytes per second that it reads.
+        bandwidth: bytes per second of weights that dense products of the fewest rows read; kernels' median.
         peaks: operations per second by arithmetic, with the kernel that reaches them.
         efficiency: share of the peak by rows: one curve for all, whose times are nearest the measured ones,
             and on which no wider pass is cheaper than a narrower one.
@@ -190,9 +193,13 @@ class Rates:
     efficiency: tuple[tuple[int, float], ...]
 
     @classmethod
-    def of(cls, measured: Sequence[Measured], bandwidth: float) -> Rates:
-        """The rates that fit measured products on a processor that reads `bandwidth` bytes per second."""
+    def of(cls, measured: Sequence[Measured]) -> Rates:
+        """The rates that fit measured products; at the fewest rows these should be bound by memory."""
         best = fastest(measured)
+        fewest = min(m.rows for m in measured)
+        bandwidth = median(
+            m.bytes / m.seconds for m in measured if m.rows == fewest and m.arithmetic in DENSE
+        )
         peaks: dict[str, tuple[float, str]] = {}
         for m in best:
             if m.rate > peaks.get(m.arithmetic, (0.0, ""))[0]:
