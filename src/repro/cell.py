@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import stdev
 from typing import Any
 
@@ -22,9 +22,10 @@ from repro.core.local import LocalDevice, local_device
 from repro.core.once import cache_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, cell_key, content_hash
-from repro.core.registry import lookup, unknown
+from repro.core.registry import lookup, registered, unknown
 from repro.core.sources import source_hash
 from repro.core.trace import Trace
+from repro.data.typed import typed
 from repro.methods.base import Generation, Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
@@ -39,8 +40,6 @@ from repro.models.session import Session
 ASKED = (
     "method",
     "device",
-    "target",
-    "draft",
     "dataset",
     "prompts",
     "max_tokens",
@@ -53,6 +52,9 @@ ASKED = (
 
 ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
+
+USUAL = ("acceptance", *quality.AGAINST_TARGET)
+"""Metrics of every cell."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many steps are done, and of how many."""
@@ -84,13 +86,11 @@ class Cell:
         """
         self.config = config
         self.method = _method(config["method"])
-        self.sampling = Sampling(**config["sampling"])
+        self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.dataset = data.parse(config["dataset"])
         self.models = {role: ModelConfig.parse(config[role]) for role in ("target", "draft")}
         self.emulated = _kind(config["device"]) == "emulated"
-        for name in ("prompts", "max_tokens"):
-            if config[name] < 1:
-                raise InputError(f"{name} is {config[name]}; it must be at least 1")
+        _check_scalars(config)
         self.host = _host(config, self.emulated)
         self.labels = {
             "method": str(config["method"]["name"]),
@@ -134,15 +134,18 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """The cell's identity."""
-        asked = {name: self.config[name] for name in ASKED if name != "draft" or "draft" in self.places}
+        asked = {name: self.config[name] for name in ASKED}
+        for role in dict.fromkeys(["target", *self.places]):
+            # Of a checkpoint the content counts, which is among the inputs, and not the place.
+            asked[role] = {name: value for name, value in self.config[role].items() if name != "checkpoint"}
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         return cell_key(asked, self.inputs, self.sources)
 
     @cached_property
     def sources(self) -> str:
-        """Hash of the code that the cell runs: the method's, what it stands on, and this file's."""
-        return source_hash([type(self.method).__module__, "repro.cell"])
+        """Hash of the code that the cell runs: the method, its metrics, this file, what they stand on."""
+        return _sources(str(self.config["method"]["name"]), tuple(self.config["metrics"]))
 
     @cached_property
     def requests(self) -> list[Request]:
@@ -359,6 +362,37 @@ def _method(given: Mapping[str, Any]) -> Method:
             raise InputError(unknown(f"setting of {given['name']}", name, known))
     method: Method = cls(**settings)
     return method
+
+
+def is_current(record: Record) -> bool:
+    """Whether the code that made a record is the code of today."""
+    config = record.provenance.config
+    name, metrics = str(config["method"]["name"]), tuple(config["metrics"])
+    known = name in registered("method") and set(metrics) <= set(registered("metric"))
+    return known and _sources(name, metrics) == record.provenance.sources
+
+
+@cache
+def _sources(method: str, metrics: tuple[str, ...]) -> str:
+    scored = {cls.__module__ for name, cls in registered("metric").items() if name in (*USUAL, *metrics)}
+    return source_hash([lookup("method", method).__module__, "repro.cell", *scored])
+
+
+def _check_scalars(config: Mapping[str, Any]) -> None:
+    """The run's own numbers and names, whose types YAML does not tell."""
+    for name in ("prompts", "max_tokens", "repeats"):
+        if type(config[name]) is not int or config[name] < 1:
+            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
+    if type(config["seed"]) is not int or config["seed"] < 0:
+        raise InputError(f"seed is {config['seed']!r}; it must be a whole number of at least 0")
+    if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
+        raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
+    if not isinstance(config["memo"], bool):
+        raise InputError(f"memo is {config['memo']!r}; it must be true or false")
+    if not isinstance(config["metrics"], list):
+        raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
+    for name in config["metrics"]:
+        lookup("metric", str(name))
 
 
 def _kind(device: Mapping[str, Any]) -> str:
