@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
 from dataclasses import field, fields, make_dataclass
@@ -18,19 +19,24 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException, MissingConfigException
 from hydra.experimental.callback import Callback
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.registry import discover, registered
+from repro.core.registry import discover, registered, unknown
 from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, note_down, notes_in, show_files
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
+FULL_ERROR = "HYDRA_FULL_ERROR"
+WIDE = 200
+"""Columns of a screen that is none."""
 
 
 class UserConf(SearchPathPlugin):
@@ -48,8 +54,7 @@ def publish() -> None:
     for name, cls in registered("method").items():
         types = get_type_hints(cls)
         rows: list[Any] = [("name", str, field(default=name))]
-        for f in fields(cls):
-            rows.append((f.name, types[f.name], field(default=f.default)))
+        rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
         ConfigStore.instance().store(group="method", name=name, node=make_dataclass(cls.__name__, rows))
     Plugins.instance().register(UserConf)
 
@@ -89,13 +94,16 @@ def finish(config: DictConfig) -> int:
     table = config.get("table")
     spec = OmegaConf.to_container(table, resolve=True) if table else None
     assert spec is None or isinstance(spec, dict)
-    console = Console()
+    console = screen()
     named = {str(name): value for name, value in spec.items()} if spec else None
     show_files(console, Sweep(plain(config), console).finish(str(config.name), named, notes))
-    failed = sum(note.state == "failed" for note in notes)
+    failed = [note for note in notes if note.state == "failed"]
+    for error in dict.fromkeys(note.error for note in failed):
+        cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
+        tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {'; '.join(cells)}")
     if failed:
-        console.print(f"{failed} of {len(notes)} cells failed; sweep=retry runs them alone", style="red")
-    return failed
+        console.print("sweep=retry runs failed cells alone", style="red")
+    return len(failed)
 
 
 def task(config: DictConfig) -> None:
@@ -105,26 +113,30 @@ def task(config: DictConfig) -> None:
     if job.mode == RunMode.MULTIRUN:
         note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
         return
-    sweep = Sweep(plain(config))
+    sweep = Sweep(plain(config), screen())
     note = sweep.cell(plain(config))
     sweep.finish(str(config.name), None, [note])
-    record = sweep.store.get(note.key)
-    if record and note.state != "failed":
-        for name, value in record.values.items():
-            shown = f"{value:.4g}" if isinstance(value, float) else value
-            sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
     if note.state == "failed":
-        sys.exit(1)
+        raise InputError(note.error)
+    record = sweep.store.get(note.key)
+    for name, value in record.values.items() if record else ():
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
 
 
 def attempt(config: DictConfig) -> Note:
     """A sweep's cell: bad input fails that cell and not the sweep."""
     try:
-        return Sweep(plain(config)).cell(plain(config))
+        return Sweep(plain(config), screen()).cell(plain(config))
     except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
         labels = {"method": str(config.method.name), "device": str(config.device.name)}
         return Note("", {**labels, "dataset": str(config.dataset.name)}, "failed", error=str(wrong))
+
+
+def screen() -> Console:
+    """Where progress and tables go; into a file or a pipe they go unsqueezed."""
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if narrow else WIDE)
 
 
 def quiet() -> None:
@@ -133,16 +145,49 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+def tell_error(sentence: str) -> None:
+    """One error, where errors go."""
+    print(f"error: {sentence}", file=sys.stderr)
+
+
+def explain(wrong: Exception) -> str:
+    """An error of the command line or of the disk in a sentence that names the right choices."""
+    cause = wrong.__cause__
+    if isinstance(wrong, MissingConfigException) and wrong.options:
+        group, _, name = str(wrong.missing_cfg_file).rpartition("/")
+        return unknown(group, name, wrong.options)
+    if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and isinstance(
+        cause.parent_node, DictConfig
+    ):
+        above = str(cause.full_key).rpartition(".")[0]
+        what = f"setting of {above}" if above else "setting"
+        return unknown(what, str(cause.key), [str(name) for name in cause.parent_node])
+    if isinstance(wrong, OSError) and wrong.filename:
+        return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
+    parts = [str(wrong), *([str(cause).partition("\n")[0]] if cause else [])]
+    return ": ".join(parts)
+
+
 def main() -> None:
-    """The command `python -m repro`."""
-    publish()
+    """The command `python -m repro`. Bad input ends it with one sentence; HYDRA_FULL_ERROR=1 shows where."""
 
     @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     def run(config: DictConfig) -> None:
         try:
             task(config)
         except InputError as wrong:
-            print(f"error: {wrong}", file=sys.stderr)
+            if whole:
+                raise
+            tell_error(str(wrong))
             sys.exit(2)
 
-    run()
+    whole = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # Hydra hands its errors on, to be explained here
+    try:
+        publish()
+        run()
+    except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
+        if whole:
+            raise
+        tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
+        sys.exit(2)
