@@ -20,6 +20,7 @@ from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.core.registry import unknown
 from repro.paths import conf_dir
+from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
 from repro.tables.files import FORMATS, write_all
@@ -52,8 +53,9 @@ def table_spec(experiment: str) -> TableSpec:
 
 def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
     """Build one experiment's table from its records, show it and write it."""
-    spec = table_spec(experiment)
-    table = build(spec, Store(records).all(experiment), load_cells())
+    spec, store = table_spec(experiment), Store(records)
+    known = members.read(out, experiment, store)
+    table = build(spec, known or store.all(experiment), load_cells(), {r.key for r in known} or None)
     files = write_all(table, out, load_bibliography(conf_dir() / "reference" / "papers.bib"), formats)
     console.print(to_screen(table))
     for file in files.values():

@@ -7,9 +7,8 @@ so that its end finds them.
 from __future__ import annotations
 
 import json
-import logging
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -22,12 +21,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from repro.cell import Cell
+from repro.cell import Cell, is_current
 from repro.core.errors import InputError
 from repro.core.once import cache_root
-from repro.core.record import Record, Store, write_atomically
+from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
 from repro.paths import conf_dir
+from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
 from repro.tables.files import write_all
@@ -36,7 +36,6 @@ from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
 from repro.tracking import Tracker
 
-log = logging.getLogger(__name__)
 MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
 """Bytes that must be free before a cell starts: its record, rounds and timeline are well below."""
@@ -76,10 +75,10 @@ class Sweep:
         self.console = console or Console()
 
     def cell(self, config: Mapping[str, Any]) -> Note:
-        """Do with one cell what the mode says.
+        """Do with one cell what the mode says. One that fails has a record with its traceback.
 
         Raises:
-            InputError: the configuration cannot work, found before any long work.
+            InputError: there can be no record: what was asked makes no cell, or the disk takes none.
         """
         self.store.check_writable(NEED)
         self.tracker.check()
@@ -111,21 +110,26 @@ class Sweep:
             with self._alone(cell), self._progress(cell) as progress:
                 outcome = cell.compute(progress)
         except Exception as wrong:
-            failed = cell.failed(traceback.format_exc())
-            self.store.put(failed)
-            self.tracker.cell(failed)
-            if isinstance(wrong, InputError):
-                raise
-            log.exception("cell %s failed", cell.labels)
-            return Note(cell.key, cell.labels, "failed", _seconds(failed), f"{type(wrong).__name__}: {wrong}")
-        path = self.timelines / cell.config["name"] / f"{cell.labels['method']}-{cell.key[:12]}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, outcome.timeline)
-        provenance = replace(outcome.record.provenance, trace=str(path))
-        record = replace(outcome.record, provenance=provenance)
-        self.store.put(record, outcome.rounds)
-        self.tracker.cell(record, outcome.rounds, path)
+            record = self._keep(cell.failed(traceback.format_exc()))
+            error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+            return Note(cell.key, cell.labels, "failed", _seconds(record), error)
+        record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
         return Note(cell.key, cell.labels, "done", _seconds(record))
+
+    def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
+        """Write what a cell leaves behind; its timeline first, since the record names it."""
+        path = self.timelines / record.experiment / f"{record.labels['method']}-{record.key[:12]}.json"
+        try:
+            if timeline:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, timeline)
+                record = replace(record, provenance=replace(record.provenance, trace=str(path)))
+            self.store.put(record, rounds)
+        except OSError as wrong:
+            reason = f"{wrong.strerror}; earlier records are whole"
+            raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
+        self.tracker.cell(record, rounds, path if timeline else None)
+        return record
 
     @contextmanager
     def _alone(self, cell: Cell) -> Iterator[None]:
@@ -150,20 +154,21 @@ class Sweep:
             yield tell
 
     def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
-        """Show how the cells fared, and make the experiment's table of them."""
+        """Show how the cells fared; make the experiment's table of them and of earlier ones that belong."""
         self.console.print(summary(notes, self.mode))
-        if self.mode == "list" or not spec:
+        own = [r for r in map(self.store.get, dict.fromkeys(n.key for n in notes if n.key)) if r]
+        if self.mode == "list" or not spec or not own:
             return {}
-        records = [r for r in map(self.store.get, {n.key for n in notes if n.key}) if r]
-        table = build(
-            TableSpec.parse(experiment, dict(spec)), records, load_cells(), {r.key for r in records}
-        )
-        bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
-        files = write_all(table, self.results / "tables", bibliography)
+        tables = self.results / "tables"
+        records = members.join(own, filter(is_current, members.read(tables, experiment, self.store)))
+        parsed = TableSpec.parse(experiment, dict(spec))
+        table = build(parsed, records, load_cells(), {r.key for r in records})
+        files = write_all(table, tables, load_bibliography(conf_dir() / "reference" / "papers.bib"))
+        members.write(tables, experiment, records)
         self.console.print(to_screen(table))
         tracked = self.tracker.sweep(table, files)
         files |= {
-            f"timeline {r.labels['method']}": Path(r.provenance.trace) for r in records if r.provenance.trace
+            f"timeline {r.labels['method']}": Path(r.provenance.trace) for r in own if r.provenance.trace
         }
         if tracked:
             files["wandb"] = tracked

@@ -33,14 +33,15 @@ def build(
 ) -> Table:
     """The table of a spec.
 
-    Of records with the same labels the newest counts. `keys` keeps a sweep's own cells only.
+    Of records with the same labels the newest counts. With `keys` these cells and no others, under whichever
+    experiment's name they were first computed.
 
     Raises:
         InputError: a published cell is unknown, or in a unit that has no way to the column's; a row has
             several records where the column wants one.
     """
-    chosen = [r for r in records if r.experiment == spec.experiment and matches(r, spec.where)]
-    current, older = _newest([r for r in chosen if keys is None or r.key in keys])
+    chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
+    current, older = _newest([r for r in chosen if matches(r, spec.where)])
     return _Builder(spec, current, cells).table(older)
 
 
