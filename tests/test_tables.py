@@ -277,7 +277,7 @@ MARKDOWN = r"""## Invented & small
 - [1] Invented.
 - [2] edgellm failed: OSError: gone \| away
 - Against the paper, over 1 predicted cell: median error 25.0%, worst 25.0% (Chain SD, Speed). 1 fitted left out.
-- 2026-01-02, commit 0123456789, fedcba9876+, made by `python scripts/tables.py table`.
+- 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
 
 ```bibtex
 @misc{lever,

@@ -113,7 +113,7 @@ def test_a_sweep_is_one_run_with_table_and_picture(tmp_path: Path) -> None:
     run = Tracker(folder=tmp_path / "out").sweep(table, files)
     found = summary(run)
     assert (found["state"], found["name"]) == ("finished", "table table")
-    assert found["config"]["command"] == "python scripts/tables.py table"
+    assert found["config"]["command"] == "python -m repro experiment=table"
     assert "commit 0123456789" in found["summary"]["notes"]
     assert run is not None
     assert table_file(run, "table")["data"] == [["std", "2.00"]]

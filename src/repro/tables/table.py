@@ -110,8 +110,8 @@ class Table:
 
     @property
     def command(self) -> str:
-        """What makes the table again from its records."""
-        return f"python scripts/tables.py {self.experiment}"
+        """What makes the table again; cells that have a record are not computed again."""
+        return f"python -m repro experiment={self.experiment}"
 
     @property
     def name(self) -> str:
