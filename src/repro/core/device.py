@@ -67,13 +67,18 @@ class Device(ABC):
 
     def play(self, coroutine: Coroutine[Any, None, T]) -> T:
         """Run a coroutine to its end and stop what it spawned; an error in what it spawned is raised."""
-        result = self.clock.run(coroutine)
-        for task in self._spawned:
+        try:
+            return self.clock.run(coroutine)
+        finally:
+            self._stop_spawned()
+
+    def _stop_spawned(self) -> None:
+        spawned, self._spawned = self._spawned, []
+        for task in spawned:
             task.cancel()
+        for task in spawned:
             if task.error is not None and not isinstance(task.error, Cancelled):
                 raise task.error
-        self._spawned.clear()
-        return result
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
