@@ -1,0 +1,184 @@
+"""What tests of the invariants share: a toy machine, tiny models, drafts that are noised targets."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from repro.core.cost import Curve, Flash, Machine, Processor
+from repro.core.device import Device, EmulatedDevice
+from repro.core.local import LocalDevice, LocalMachine
+from repro.methods.base import Generation, Method, Request
+from repro.methods.decoding.autoregressive import Standard
+from repro.models import weights
+from repro.models.decoder import Decoder
+from repro.models.layer import LayerWeights
+from repro.models.network import DecoderNetwork, KnownStep, Network, Row, Step
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+
+RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}
+SHAPE = Shape(layers=4, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10)
+BILL = Bill(SHAPE, precision("fp32"))
+
+
+def processor(**changes: Any) -> Processor:
+    """1 G operations/s in fp32, 1 GB/s, 10 us to launch, 2 W."""
+    return Processor(**{"peak": RATES, "bandwidth": 1e9, "launch": 1e-5, "watts": 2.0, **changes})
+
+
+def toy(**changes: Any) -> Machine:
+    """Three processors and flash that together want three times the DRAM there is."""
+    processors = {"cpu": processor(slots=2), "gpu": processor(bandwidth=2e9, watts=5.0), "npu": processor()}
+    parts = {
+        "name": "toy",
+        "main": "cpu",
+        "processors": processors,
+        "flash": Flash(Curve(((1.0, 1e8),)), latency=1e-6, watts=1.0),
+        "dram_bandwidth": 1.5e9,
+        "dram_budget": 1e9,
+        "idle_watts": 0.5,
+    }
+    return Machine(**(parts | changes))
+
+
+def here() -> LocalDevice:
+    """This machine."""
+    return LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
+
+
+DEVICES: dict[str, Callable[[], Device]] = {"emulated": lambda: EmulatedDevice(toy()), "local": here}
+
+
+@cache
+def decoder(family: str) -> Decoder:
+    """A tiny random decoder of one of `tiny_families.FAMILIES`, fp32."""
+    from tiny_families import write  # late: writing checkpoints takes transformers, which is slow to import
+
+    with TemporaryDirectory() as folder:
+        write(family, Path(folder))
+        return weights.load(folder)
+
+
+def bill_of(made: Decoder) -> Bill:
+    """What a decoder's own shape costs in fp32."""
+    c = made.config
+    shape = Shape(
+        c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab, c.gated, c.tied
+    )
+    return Bill(shape, precision("fp32"))
+
+
+class Rewritten:
+    """A pass whose rows are something else in the end."""
+
+    def __init__(self, step: Step, rewrite: Callable[[list[Row]], list[Row]]) -> None:
+        self._step, self._rewrite = step, rewrite
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        self._step.layers(first, last, streamed)
+
+    def rows(self) -> list[Row]:
+        return self._rewrite(self._step.rows())
+
+
+class NoisedNetwork:
+    """A network whose logits get noise: the same for the same sequence, whenever it is asked for."""
+
+    def __init__(self, network: Network, strength: float, seed: int = 0) -> None:
+        self._network, self._strength, self._seed = network, strength, seed
+        self.depth = network.depth
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        texts = list(wanted)
+        return Rewritten(self._network.begin(texts), lambda rows: list(map(self._noised, texts, rows)))
+
+    def keep(self, text: Prefix) -> None:
+        self._network.keep(text)
+
+    def _noised(self, text: Prefix, row: Row) -> Row:
+        chance = seeded(text, self._seed)
+        return Row(row.logits + self._strength * torch.randn(row.logits.shape, generator=chance))
+
+
+class TableNetwork:
+    """Logits that are a random function of the sequence: a model of any vocabulary that costs nothing."""
+
+    depth = 0
+
+    def __init__(self, vocab: int, seed: int = 0, sharpness: float = 1.0) -> None:
+        self.vocab, self.seed, self.sharpness = vocab, seed, sharpness
+        self._said: dict[bytes, torch.Tensor] = {}
+
+    def logits(self, text: Prefix) -> torch.Tensor:
+        """What it says after a sequence, `[vocab]`."""
+        if text.digest not in self._said:
+            noise = torch.randn(self.vocab, generator=seeded(text, self.seed))
+            self._said[text.digest] = self.sharpness * noise
+        return self._said[text.digest]
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        return KnownStep([Row(self.logits(text)) for text in wanted])
+
+    def keep(self, text: Prefix) -> None:
+        """Nothing is held."""
+
+
+def seeded(text: Prefix, seed: int) -> torch.Generator:
+    """Chance that depends on a sequence and a seed alone."""
+    return torch.Generator().manual_seed(int.from_bytes(text.digest[:6], "little") * 1000 + seed)
+
+
+def opened(
+    method: Method, device: Device, networks: dict[str, Network], bills: dict[str, Bill] | None = None
+) -> dict[str, Session]:
+    """The sessions that a method needs, opened as `Model.session` does."""
+    return {
+        role: Session(
+            role, device, (bills or {}).get(role, BILL), networks[role], place, priority=int(role != "target")
+        )
+        for role, place in method.places().items()
+    }
+
+
+def answer(
+    method: Method,
+    request: Request,
+    device: Device,
+    networks: dict[str, Network],
+    bills: dict[str, Bill] | None = None,
+) -> Generation:
+    """One request, answered."""
+    return device.play(method.serve(request, device, **opened(method, device, networks, bills)))
+
+
+def plain(made: Decoder, request: Request) -> list[int]:
+    """The target's own tokens, decoded one by one."""
+    device = EmulatedDevice(toy())
+    return answer(Standard(), request, device, {"target": DecoderNetwork(made)}, {}).tokens
+
+
+def alone(made: Decoder, tokens: Sequence[int]) -> torch.Tensor:
+    """Logits after a sequence that is run on its own, `[vocab]`."""
+    step = DecoderNetwork(made).begin([Prefix.of(tokens)])
+    step.layers(0, made.config.layers)
+    return step.rows()[0].logits
+
+
+def chance_of(counts: torch.Tensor, expected: torch.Tensor) -> float:
+    """Pearson's chi-square test: how likely counts at least this far off are, if `expected` is true.
+
+    Args:
+        counts: how often each outcome came.
+        expected: the probability of each, in the same order; impossible ones must not have come.
+    """
+    counts, expected = counts.double().flatten(), expected.double().flatten() * counts.sum()
+    if (counts[expected == 0] > 0).any():
+        return 0.0
+    counts, expected = counts[expected > 0], expected[expected > 0]
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(counts) - 1) / 2.0).double(), statistic / 2))
