@@ -257,8 +257,11 @@ def test_pace_holds_the_rate_and_makes_up_for_a_delay_but_not_for_a_pause() -> N
     assert pace.due(start=20.0, size=100) == 21.0
     pace.over(21.0, 29.0)
     assert pace.due(start=29.0, size=100) == 29.5
+    # After a late read and a pause as long, nothing is left to make up for.
+    pace.over(29.5, 29.75)
+    assert pace.due(start=30.0, size=100) == 31.0
     # A second worker's read that begins meanwhile waits its turn.
-    assert pace.due(start=29.0, size=100) == 30.5
+    assert pace.due(start=30.5, size=100) == 32.0
 
 
 @pytest.mark.parametrize("workers", [1, 2])

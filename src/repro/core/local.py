@@ -70,25 +70,27 @@ class Pace:
     pause in which nothing was read is never made up for.
     """
 
-    def __init__(self, rate: float, slack: float = 0.1) -> None:
+    def __init__(self, rate: float, slack: float = 0.02) -> None:
         """Rate in bytes per second."""
         self._rate = rate
         self._slack = slack
         self._due = float("-inf")
         self._late = 0.0
+        self._end = 0.0
         self._lock = Lock()
 
     def due(self, start: float, size: float) -> float:
         """The earliest moment at which a read of `size` bytes, begun at `start`, may be over."""
         with self._lock:
-            self._due = max(self._due, start - self._late) + size / self._rate
+            pause = max(0.0, start - self._end)
+            self._due = max(self._due, start - max(0.0, self._late - pause)) + size / self._rate
             self._late = 0.0
             return self._due
 
     def over(self, due: float, end: float) -> None:
         """A read that might be over at `due` was over at `end`."""
         with self._lock:
-            self._late = min(self._slack, max(0.0, end - due))
+            self._late, self._end = min(self._slack, max(0.0, end - due)), end
 
 
 class LocalDevice(Device):
