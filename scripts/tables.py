@@ -20,6 +20,7 @@ from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.core.registry import unknown
 from repro.paths import conf_dir
+from repro.run import publish
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
@@ -43,6 +44,7 @@ def table_spec(experiment: str) -> TableSpec:
     """
     if experiment not in experiments():
         raise InputError(unknown("experiment", experiment, experiments()))
+    publish()  # the configuration names methods, which are options only once they are published
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"experiment={experiment}"])
     section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None

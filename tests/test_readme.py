@@ -11,10 +11,8 @@ from repro.core.errors import InputError
 from repro.paths import project_root
 
 
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "readme_table", project_root() / "scripts" / "readme_table.py"
-    )
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, project_root() / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -22,7 +20,7 @@ def script() -> ModuleType:
     return module
 
 
-readme_table = script()
+readme_table = script("readme_table")
 README = project_root() / "README.md"
 TABLE = project_root() / readme_table.TABLE
 MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
@@ -62,6 +60,15 @@ def test_a_missing_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
     with pytest.raises(InputError, match=r"exactly one|in order"):
         readme_table.filled(readme, MARKDOWN)
+
+
+def test_the_quickstarts_table_can_be_made_again_from_records_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["quickstart", "--records", str(tmp_path), "--out", str(tmp_path / "tables")]
+    assert script("tables").main(arguments) == 0
+    assert "No records" in capsys.readouterr().out
+    assert "No records" in (tmp_path / "tables" / "quickstart.md").read_text()
 
 
 def test_files_that_the_readme_links_to_are_there() -> None:
