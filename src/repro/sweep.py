@@ -156,6 +156,8 @@ class Sweep:
     def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
         """Show how the cells fared; make the experiment's table of them and of earlier ones that belong."""
         self.console.print(summary(notes, self.mode))
+        if self.mode == "list":
+            self.console.print(left(notes))
         own = [r for r in map(self.store.get, dict.fromkeys(n.key for n in notes if n.key)) if r]
         if self.mode == "list" or not spec or not own:
             return {}
@@ -203,14 +205,15 @@ def summary(notes: list[Note], mode: str) -> Grid:
     for note in notes:
         took = "" if note.seconds is None else f"{note.seconds:.0f} s"
         grid.add_row(*(note.labels.get(name, "") for name in shown), note.state, note.error or took)
-    if mode == "list":
-        known = [n.seconds for n in notes if n.state == "todo" and n.seconds is not None]
-        unknown_cells = sum(n.state == "todo" and n.seconds is None for n in notes)
-        left = f"about {sum(known):.0f} s" + (
-            f" and {unknown_cells} cells of unknown time" if unknown_cells else ""
-        )
-        grid.caption = f"{sum(n.state == 'todo' for n in notes)} to do, {left}"
     return grid
+
+
+def left(notes: list[Note]) -> str:
+    """How much there is to do, and how long it may take."""
+    todo = [note for note in notes if note.state in ("todo", "failed")]
+    known = [note.seconds for note in todo if note.seconds is not None]
+    unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""
+    return f"{len(todo)} of {len(notes)} cells to do: about {sum(known):.0f} s{unknown_time}"
 
 
 def _seconds(record: Record) -> float:
