@@ -1,0 +1,240 @@
+"""Bad input gives one error that names what is wrong and what would be right, before long work, and costs no
+record that is there."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from repro import run
+from repro.cell import Cell
+from repro.core.errors import InputError
+from repro.models.cuda import cuda_stream
+from repro.sweep import Sweep
+from tiny_checkpoints import write_tokenizer
+from tiny_project import Project, write_project
+
+QUICK = ("experiment=quickstart", "method=chain_sd")
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with one record in it; no cell of a test may begin its work."""
+    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
+    mine = shared.apart(tmp_path)
+    mine.record("experiment=quickstart", "method=std")
+
+    def compute(*_: Any) -> None:
+        raise AssertionError("long work began")
+
+    monkeypatch.setattr(Cell, "compute", compute)
+    return mine
+
+
+def complaint(project: Project, *overrides: str) -> str:
+    """What a cell with bad input says; the record that was there is as it was."""
+    before = {p: p.read_bytes() for p in project.store.folder.glob("*.json")}
+    try:
+        note = project.cell(*overrides)
+        assert note.state == "failed", "nothing was wrong"
+        said = note.error
+    except InputError as wrong:
+        said = str(wrong)
+    after = {p: p.read_bytes() for p in project.store.folder.glob("*.json")}
+    assert before.items() <= after.items()
+    assert before
+    return said
+
+
+# --- the command line ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (
+            "method=chain_ds",
+            "there is no method 'chain_ds'. Did you mean chain_sd? Choices: chain_sd, dra",
+        ),
+        ("device=oneplus_21", "there is no device 'oneplus_21'. Did you mean oneplus_12"),
+        ("dataset=humanevel", "there is no dataset 'humanevel'. Did you mean humaneval"),
+        ("model@target=smolm2_135m", "there is no model 'smolm2_135m'. Did you mean smollm2_135m"),
+        ("experiment=quikstart", "there is no experiment 'quikstart'. Did you mean quickstart"),
+        (
+            "method.lenght=4",
+            "there is no setting of method 'lenght'. Did you mean length? Choices: length",
+        ),
+        ("promts=4", "there is no setting 'promts'. Did you mean prompts? Choices: cooldown, data_dir"),
+        (
+            "method.length=hello",
+            "method.length=hello: Value 'hello' of type 'str' could not be converted",
+        ),
+        ("prompts=-1", "prompts is -1; it must be a whole number of at least 1"),
+        ("prompts=many", "prompts is 'many'; it must be a whole number of at least 1"),
+        ("method.length=0", "method.length is 0; a chain needs at least 1 draft token"),
+        ("sweep=again", "there is no sweep mode 'again'. Choices: force, list, retry, run"),
+        ("wandb.mode=sometimes", "wandb mode is 'sometimes'; choices: online, offline, disabled"),
+        ("results=/dev/null/here", "results cannot be written to /dev/null/here/records: Not a directory"),
+        ("outputs=/dev/null/here", "Not a directory; choose other folders with results= and outputs="),
+    ],
+)
+def test_the_command_says_one_thing_and_fails(
+    shared: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    argument: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "")
+    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
+    monkeypatch.setattr(sys, "argv", ["repro", *shared.apart(tmp_path).overrides, argument])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert "Traceback" not in out + err
+
+
+def test_one_error_for_all_cells_of_a_sweep(shared: Project, tmp_path: Path) -> None:
+    done = shared.apart(tmp_path).run("experiment=quickstart", "target.checkpoint.folder=/not/there")
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+    assert "folder '/not/there' is not there; tried" in done.stderr
+    assert "in 5 of 5 cells" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+# --- models -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_checkpoint(project: Project) -> None:
+    said = complaint(project, *QUICK, "target.checkpoint.folder=/not/there")
+    assert "checkpoint smollm2_135m_instruct: folder '/not/there' is not there" in said
+
+
+def test_a_corrupt_checkpoint(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    shutil.copytree(project.root / "target", folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    said = complaint(project, *QUICK, f"target.checkpoint.folder={folder}")
+    assert f"{weights} is corrupt" in said
+
+
+def test_a_pair_of_different_tokenizers(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(project.root / "draft", folder)
+    write_tokenizer(folder, control=["<|answer|>", "<|user|>", "<|end|>"])
+    said = complaint(project, *QUICK, f"draft.checkpoint.folder={folder}")
+    assert "id 0 is '<|end|>' to the target, '<|answer|>' to the draft" in said
+    assert "choose a draft of the target's family" in said
+
+
+def test_a_model_that_does_not_fit(project: Project) -> None:
+    said = complaint(project, "experiment=quickstart", "method=std", "target.precision=fp16")
+    assert "target weights needs 16.38 GB, but of OnePlus 12's budget of 12.00 GB only" in said
+
+
+def test_a_prompt_longer_than_the_context(project: Project) -> None:
+    said = complaint(project, *QUICK, "max_tokens=500")
+    assert "tokens of prompt and answer do not fit the context of target Qwen3-8B, 512 tokens" in said
+
+
+def test_a_model_that_is_only_billed_on_a_real_device(project: Project) -> None:
+    said = complaint(project, *QUICK, "device=local_cpu")
+    assert "Local CPU computes for real, but Qwen3-8B is only billed there" in said
+
+
+def test_an_unknown_precision(project: Project) -> None:
+    assert "there is no precision 'q4'. Did you mean q4_" in complaint(project, *QUICK, "target.precision=q4")
+
+
+# --- datasets -----------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_without_the_column(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "openai_humaneval.jsonl").write_text(json.dumps({"prompt": "p", "task_id": "t"}) + "\n")
+    said = complaint(project, *QUICK, f"data_dir={tmp_path}")
+    assert "needs the column canonical_solution, test, entry_point; its rows have prompt, task_id" in said
+
+
+def test_a_data_folder_that_is_not_there(project: Project) -> None:
+    assert "data_dir names '/not/there', which is no folder" in complaint(project, "data_dir=/not/there")
+
+
+# --- machines -----------------------------------------------------------------------------------------------
+
+
+@no_gpu
+@pytest.mark.parametrize("choice", ["device=local_cuda", "host=cuda"])
+def test_no_gpu(project: Project, choice: str) -> None:
+    assert cuda_stream() is None
+    said = complaint(project, *QUICK, choice)
+    assert "this run needs a GPU, and torch sees none; choose host=cpu and a device without one" in said
+
+
+def test_a_device_without_a_number_that_it_needs(project: Project) -> None:
+    said = complaint(project, *QUICK, "~device.dram.budget")
+    assert said == "OnePlus 12: the device file lacks dram.budget"
+
+
+# --- disks --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A disk of 1 MB, where the tests may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk(project: Project, small_disk: Path) -> None:
+    said = complaint(project, *QUICK, f"results={small_disk}")
+    assert "MB free and the run needs 20.0 MB; free some space" in said
+
+
+def test_a_read_only_disk(project: Project, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    said = complaint(project, *QUICK, f"results={small_disk}/r")
+    assert said.startswith(f"results cannot be written to {small_disk}/r/records: Read-only file system")
+
+
+def test_a_disk_that_fills_up_while_a_cell_runs(
+    shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
+    project = shared.apart(tmp_path)
+    kept = project.record("experiment=quickstart", "method=std")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr("repro.sweep.write_atomically", full)
+    config = project.config("experiment=quickstart", "method=flash_ar")
+    with pytest.raises(InputError, match="the cell flash_ar could not be written: No space left on device"):
+        Sweep(config, Console(file=io.StringIO())).cell(config)
+    assert project.store.all() == [kept]
+    assert project.store.problems() == []

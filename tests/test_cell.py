@@ -1,0 +1,217 @@
+"""Figures of a cell, from invented answers and traces, worked out by hand; its key; its checks."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro import values
+from repro.cell import Cell
+from repro.core.errors import InputError
+from repro.core.op import CPU, FLASH
+from repro.core.trace import Phase, Span, Trace
+from repro.methods.base import Generation, Request, Round
+from tiny_project import Project, write_project
+
+LOCAL = ("device=local_cpu", "device.pace=null", "method=std", "prompts=1", "max_tokens=4", "cooldown=0")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+
+
+def answer(tokens: int, first: float, *rounds: tuple[int, int, int, float, float]) -> Generation:
+    """An answer that came a second before its first token; rounds: rows, accepted, emitted, start, end."""
+    made = [Round(rows - 1, rows, a, e, "", start, end) for rows, a, e, start, end in rounds]
+    ended = rounds[-1][4] if rounds else first
+    return Generation(Request("r", (1,), tokens), list(range(tokens)), made, first - 1.0, first, ended)
+
+
+def invented() -> tuple[list[Generation], Trace]:
+    """Two answers, one of 6 tokens in 2 rounds from 2 to 6 s, one of 3 tokens in 1 round from 11 to 12 s."""
+    answers = [
+        answer(6, 2.0, (4, 2, 3, 2.0, 4.0), (4, 1, 2, 4.0, 6.0)),
+        answer(3, 11.0, (2, 1, 2, 11.0, 12.0)),
+    ]
+    spans = [
+        Span(FLASH, "read", "before", 0.0, 3.0, 1, 0.0, 100.0, 3.0),  # a third of it in the first window
+        Span(CPU, "layer", "a", 3.0, 4.0, 4, 0.0, 0.0, 2.0),
+        Span(FLASH, "read", "b", 4.0, 6.0, 1, 0.0, 60.0, 1.0),
+        Span(FLASH, "read", "between", 7.0, 9.0, 1, 0.0, 1000.0, 50.0),
+        Span(CPU, "layer", "c", 11.0, 12.0, 2, 0.0, 0.0, 4.0),
+    ]
+    phases = [Phase("load", 0.0, 0.5), Phase("prefill", 1.0, 2.0), Phase("prefill", 10.0, 11.0)]
+    return answers, Trace(0.5, spans, phases)
+
+
+def test_timing_is_totals_over_totals_of_the_decode_windows() -> None:
+    figures = values.timing(*invented())
+    # 5 + 2 tokens after the first ones, in 4 + 1 s; active joules 1 + 2 + 1 + 4, idle 0.5 W over 5 s
+    assert figures == pytest.approx(
+        {
+            "decode_tokens": 7,
+            "decode_seconds": 5.0,
+            "decode_tokens_per_s": 7 / 5,
+            "time_per_token": 5 / 7,
+            "ttft": 1.0,
+            "prefill_seconds": 2.0,
+            "decode_joules": 10.5,
+            "joules_per_token": 1.5,
+            "flash_bytes_per_token": 160 / 7,
+            "flash_busy": (1 + 2) / 5,
+        }
+    )
+
+
+def test_unknown_power_is_absent_and_not_zero() -> None:
+    answers, trace = invented()
+    trace.idle_watts = None
+    figures = values.timing(answers, trace)
+    assert figures["decode_joules"] is None
+    assert figures["joules_per_token"] is None
+    assert figures["decode_seconds"] == 5.0
+
+
+def test_answers_of_one_token_have_no_decode_figures() -> None:
+    figures = values.timing([answer(1, 2.0)], Trace())
+    assert figures["decode_tokens"] == 0
+    assert [figures[name] for name in ("decode_tokens_per_s", "time_per_token", "flash_busy")] == [None] * 3
+    assert figures["ttft"] == 1.0
+
+
+def test_calls_count_verifications_and_their_rows() -> None:
+    answers, _ = invented()
+    assert values.calls(answers) == {"prompts": 2, "target_calls": 3, "verification_width": 10 / 3}
+    none = {"prompts": 2, "target_calls": 0, "verification_width": None}
+    assert values.calls(answers, verified=False) == none
+
+
+def test_outcome_and_rounds_keep_the_order() -> None:
+    answers, _ = invented()
+    seen = values.outcome(answers)
+    assert seen["accepted"] == [[2, 1], [1]]
+    assert seen["emitted"] == [[3, 2], [2]]
+    rows = values.round_rows(answers)
+    assert [(r["round"], r["rows"], r["end"]) for r in rows] == [(0, 4, 4.0), (1, 4, 6.0), (0, 2, 12.0)]
+
+
+def test_the_wall_clock_repeats_and_shows_its_spread(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds: list[float] = []
+    original = values.timing
+
+    def noted(generations: Any, trace: Any) -> Any:
+        figures = original(generations, trace)
+        speeds.append(figures["decode_tokens_per_s"])
+        return figures
+
+    monkeypatch.setattr(values, "timing", noted)
+    record = project.record(*LOCAL, "repeats=3")
+    over_all, *each = speeds
+    assert len(each) == 3
+    assert record.values["prompts"] == 3, "one prompt, three times, and the warm-up does not count"
+    assert record.values["decode_tokens_per_s"] == over_all
+    assert record.uncertainty == {"decode_tokens_per_s": pytest.approx(statistics.stdev(each))}
+    assert record.provenance.clock == "wall"
+    assert record.provenance.costs == "measured"
+    assert record.provenance.weights == "real"
+    assert record.values["joules_per_token"] is None
+    assert record.values["exact_match"] == 1.0
+    once = project.record(*LOCAL, "repeats=1")
+    assert once.uncertainty == {}, "one run has no spread"
+    assert once.key != record.key
+
+
+def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -> None:
+    def key(*overrides: str) -> str:
+        return Cell(project.config("experiment=quickstart", "method=chain_sd", *overrides)).key
+
+    base = key()
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for name in ("target", "data"):
+        (moved / name).symlink_to(project.root / name)
+    same = (
+        f"results={moved}/r",
+        f"outputs={moved}/o",
+        "wandb.mode=offline",
+        "wandb.project=other",
+        f"data_dir={moved}/data",
+        "name=other",
+        "sweep=force",
+        "memo=false",
+        "repeats=2",
+        f"target.checkpoint.folder={moved}/target",
+    )
+    assert key(*same) == base
+    different = (
+        "method.length=4",
+        "prompts=1",
+        "max_tokens=7",
+        "seed=1",
+        "sampling.temperature=1.0",
+        "device=xiaomi_10",
+        "metrics=[accuracy]",
+        f"draft.checkpoint.folder={project.root}/target",
+        "target.shape.layers=35",
+        "dataset.version=2",
+    )
+    keys = {change: key(change) for change in different}
+    assert base not in keys.values()
+    assert len(set(keys.values())) == len(different)
+
+
+def test_a_draft_that_is_not_used_does_not_count(project: Project) -> None:
+    alone = ("experiment=quickstart", "method=std")
+    other = f"draft.checkpoint.folder={project.root}/target"
+    assert Cell(project.config(*alone)).key == Cell(project.config(*alone, other)).key
+
+
+def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
+    """A draft that claims to be lossless is caught, and the record says at which token."""
+    from repro.methods.decoding.autoregressive import DraftAlone
+
+    config = project.config("experiment=quickstart", "method=draft", "seed=7")
+    cell = Cell(config)
+    assert cell.method.lossless is False
+    cell.method = type("Liar", (DraftAlone,), {"lossless": True})()
+    with pytest.raises(RuntimeError, match="leaves the target's own text at token"):
+        cell.compute(lambda what, done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"prompts": True}, "prompts is True; it must be a whole number of at least 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"cooldown": "long"}, "cooldown is 'long'"),
+        ({"memo": "maybe"}, "memo is 'maybe'; it must be true or false"),
+        ({"metrics": "rouge_l"}, "metrics is 'rouge_l'; it must be a list"),
+        ({"metrics": ["rogue_l"]}, "there is no metric 'rogue_l'. Did you mean rouge_l"),
+        ({"sampling": {"temperature": "hot", "top_p": 1.0}}, "'hot' is a text; it must be a number"),
+        (
+            {"method": {"name": "chain_sd", "lenght": 4}},
+            "no setting of chain_sd 'lenght'. Did you mean",
+        ),
+        ({"method": {"name": "std2"}}, "there is no method 'std2'. Did you mean std"),
+        (
+            {"device": {"name": "x", "kind": "imagined"}},
+            "no kind of device 'imagined'. Choices: emulated",
+        ),
+        ({"host": "tpu"}, "there is no host 'tpu'. Did you mean cpu? Choices: cpu, cuda"),
+    ],
+)
+def test_settings_are_checked_at_once(project: Project, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as wrong:
+        Cell({**project.config(), **change})
+    assert said in str(wrong.value)

@@ -1,0 +1,88 @@
+"""Every YAML under `conf/` composes into a whole configuration, and how many there are is known."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from repro import data
+from repro.core.facts import machine
+from repro.core.registry import registered
+from repro.models.model import ModelConfig
+from repro.models.origin import Checkpoint
+from repro.models.shape import Shape
+from repro.paths import conf_dir
+from repro.run import plain
+from repro.tables.spec import TableSpec
+from tiny_project import composed, spec_of
+
+
+def names(group: str) -> list[str]:
+    """The options of a group, by their files."""
+    folder = conf_dir() / group
+    depth = folder.rglob if group == "experiment" else folder.glob
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in depth("*.yaml"))
+
+
+def test_counts() -> None:
+    counted = {
+        group: len(names(group))
+        for group in ("device", "dataset", "model", "model/checkpoint", "model/shape", "experiment")
+    }
+    assert counted == {
+        "device": 18,
+        "dataset": 37,
+        "model": 4,
+        "model/checkpoint": 37,
+        "model/shape": 2,
+        "experiment": 1,
+    }
+    assert list(registered("method")) == ["chain_sd", "draft", "edgellm", "flash_ar", "std"]
+    every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
+    assert len(every) == sum(counted.values()) + len([Path("config.yaml")]), "a YAML is in no group"
+
+
+TOGETHER = ("device", "dataset", "model/checkpoint")
+MOST = max(len(names(group)) for group in TOGETHER)
+
+
+@pytest.mark.parametrize(
+    ("device", "dataset", "checkpoint"),
+    [tuple(names(group)[i % len(names(group))] for group in TOGETHER) for i in range(MOST)],
+)
+def test_device_dataset_and_checkpoint(device: str, dataset: str, checkpoint: str) -> None:
+    """Three at once, since composing is what takes the time."""
+    chosen = (f"device={device}", f"dataset={dataset}", f"model/checkpoint@target.checkpoint={checkpoint}")
+    config = plain(composed(*chosen))
+    assert config["device"]["kind"] == ("local" if device.startswith("local") else "emulated")
+    if config["device"]["kind"] == "emulated":
+        assert machine(config["device"]).processors
+    assert data.parse(config["dataset"]).name == dataset
+    assert Checkpoint.from_mapping(config["target"]["checkpoint"]).name == checkpoint
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("name", names("model"))
+def test_model(name: str, role: str) -> None:
+    config = plain(composed(f"model@{role}={name}"))
+    assert ModelConfig.parse(config[role]).name
+
+
+@pytest.mark.parametrize("name", names("model/shape"))
+def test_shape(name: str) -> None:
+    config = plain(composed(f"+model/shape@given={name}"))
+    assert Shape(**config["given"]).parameters > 1e8
+
+
+@pytest.mark.parametrize("name", names("experiment"))
+def test_experiment(name: str) -> None:
+    config = composed(f"experiment={name}")
+    assert config.name == name, "the table's footer names the command by it"
+    assert TableSpec.parse(name, spec_of(config)).columns
+
+
+@pytest.mark.parametrize("name", list(registered("method")))
+def test_every_method_is_an_option_whose_settings_are_its_fields(name: str) -> None:
+    config = composed(f"method={name}")
+    built = registered("method")[name](**{k: v for k, v in plain(config)["method"].items() if k != "name"})
+    assert OmegaConf.to_container(config.method) == {"name": name, **vars(built)}

@@ -1,0 +1,180 @@
+"""A project in a temporary folder: a tiny target and draft that really compute, a dataset, room for results.
+
+The draft is the target with noise on its weights, so that some of what it drafts is accepted and some is not.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from rich.console import Console
+
+from repro.core.record import Record, Store
+from repro.models.origin import PROJECT
+from repro.paths import conf_dir
+from repro.run import plain, publish
+from repro.sweep import Note, Sweep
+from tiny_checkpoints import CONTROL, write_tokenizer
+
+METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
+PROMPTS = ("def add(a, b):\n", "def last(items):\n", "def twice(n):\n")
+SHAPE = {
+    "vocab_size": len(CONTROL) + 256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "eos_token_id": 0,
+}
+
+
+publish()
+
+
+@dataclass
+class Project:
+    """Folders of one test, and the overrides that make any command of ours use them.
+
+    Attributes:
+        root: where models, rows and caches lie.
+        out: where results and outputs go.
+        more: overrides beside the usual ones.
+    """
+
+    root: Path
+    out: Path
+    more: tuple[str, ...] = ()
+
+    def apart(self, out: Path, *more: str) -> Project:
+        """The same models, with results and outputs of their own."""
+        return replace(self, out=out, more=(*self.more, *more))
+
+    @property
+    def overrides(self) -> list[str]:
+        """Tiny models, invented rows, everything that is written below the root."""
+        return [
+            f"target.checkpoint.folder={self.root}/target",
+            f"draft.checkpoint.folder={self.root}/draft",
+            "draft.checkpoint.shares_embeddings_with=null",
+            f"data_dir={self.root}/data",
+            f"results={self.out}/results",
+            f"outputs={self.out}/outputs",
+            "prompts=2",
+            "max_tokens=6",
+            "wandb.mode=disabled",
+            *self.more,
+        ]
+
+    @property
+    def store(self) -> Store:
+        """Its records."""
+        return Store(self.out / "results" / "records")
+
+    def tables(self) -> dict[str, bytes]:
+        """The tables that were written, by name, but for pictures, which carry their library's version."""
+        folder = self.out / "results" / "tables"
+        texts = (path for path in sorted(folder.iterdir()) if path.suffix in (".md", ".csv", ".tex"))
+        return {path.name: path.read_bytes() for path in texts}
+
+    def timelines(self) -> dict[str, bytes]:
+        """The timelines by their place below `outputs/timelines`."""
+        folder = self.out / "outputs" / "timelines"
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.json"))}
+
+    def config(self, *overrides: str) -> dict[str, Any]:
+        """The resolved configuration of one cell."""
+        return plain(composed(*self.overrides, *overrides))
+
+    def cell(self, *overrides: str) -> Note:
+        """Do one cell in this process, with nothing on the screen."""
+        config = self.config(*overrides)
+        return Sweep(config, Console(file=io.StringIO())).cell(config)
+
+    def record(self, *overrides: str) -> Record:
+        """The record of one cell, computed if it is not there."""
+        record = self.store.get(self.cell(*overrides).key)
+        assert record is not None
+        return record
+
+    def table(self, notes: list[Note]) -> tuple[dict[str, Path], str]:
+        """The quickstart's table of these cells: its files, and what stood on the screen."""
+        config = composed(*self.overrides, "experiment=quickstart")
+        screen = io.StringIO()
+        sweep = Sweep(plain(config), Console(file=screen, width=200))
+        return sweep.finish("quickstart", spec_of(config), notes), screen.getvalue()
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of `python -m repro` here."""
+        return [sys.executable, "-m", "repro", *self.overrides, *arguments]
+
+    def environment(self, *python_path: Path) -> dict[str, str]:
+        """Of a process of its own: no hub, no caches but its own."""
+        paths = [*map(str, python_path), str(PROJECT / "src")]
+        own = {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "REPRO_CACHE": str(self.root / "cache"),
+            "HF_HUB_OFFLINE": "1",
+            "HOME": str(self.root / "home"),
+        }
+        dropped = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS")
+        return {name: value for name, value in os.environ.items() if name not in dropped} | own
+
+    def run(self, *arguments: str, python_path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """`python -m repro` to its end, with both outputs as text."""
+        command, environment = self.command(*arguments), self.environment(*python_path)
+        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+
+
+def composed(*overrides: str) -> Any:
+    """What Hydra makes of overrides, `experiment=` among them."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("config", overrides=list(overrides))
+
+
+def spec_of(config: Any) -> dict[str, Any]:
+    """The plain `table:` section of a composed configuration."""
+    from omegaconf import OmegaConf
+
+    section = OmegaConf.to_container(config.table, resolve=True)
+    assert isinstance(section, dict)
+    return {str(name): value for name, value in section.items()}
+
+
+def write_project(root: Path) -> Project:
+    """Fill a folder with checkpoints and rows."""
+    target = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE))
+    generator = torch.Generator().manual_seed(0)
+    write_model(target, root / "target", generator, spread=1.0)
+    write_model(target, root / "draft", generator, spread=0.1)
+    (root / "data").mkdir()
+    rows = [
+        {"task_id": f"T/{i}", "prompt": p, "canonical_solution": "", "test": "", "entry_point": "f"}
+        for i, p in enumerate(PROMPTS)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (root / "data" / "openai_humaneval.jsonl").write_text(text)
+    return Project(root, root)
+
+
+def write_model(model: hf.LlamaForCausalLM, folder: Path, generator: torch.Generator, spread: float) -> None:
+    """Add noise to a model and save it with a tokenizer of bytes."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise * spread * parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
