@@ -1,0 +1,133 @@
+"""Imports point down, heavy libraries have one importer each, files stay short, errors are not swallowed.
+
+Everything is read from the source itself, so a new file is covered when it is there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import repro
+
+SOURCE = Path(repro.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+BELOW = {
+    "core": {"core"},
+    "models": {"core", "models"},
+    "methods": {"core", "models", "methods"},
+    "data": {"core", "data", "models.wheels", "paths"},  # wheels: one way to fetch a package's file
+    "metrics": {"core", "metrics"},
+    "tables": {"core", "tables", "paths"},
+}
+"""What each room may import of `repro`. The files beside the rooms are the top and may import all."""
+
+ONLY = {
+    "transformers": {"models/checkpoint.py"},
+    "huggingface_hub": {"models/hub.py"},
+    "gguf": {"models/checkpoint.py"},
+    "safetensors": {"models/stored.py"},
+    "datasets": {"data/sources.py"},
+    "evaluate": {"metrics/base.py"},
+    "wandb": {"tracking.py"},
+    "hydra": {"run.py"},
+    "time": {"core/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time
+}
+"""Libraries that one file imports for all; every file named must really do so."""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def imports(module: ast.Module) -> Iterator[str]:
+    """Every module that is imported anywhere in a file, `from a import b` as `a.b`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import hides where it points"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def climbs(room: str, module: ast.Module) -> list[str]:
+    """Imports of `repro` that a room must not have."""
+    own = [i.removeprefix("repro.") for i in imports(module) if i.split(".")[0] == "repro"]
+    return [i for i in own if not any(i == b or i.startswith(f"{b}.") for b in BELOW[room])]
+
+
+def swallowed(module: ast.Module) -> list[int]:
+    """Lines of handlers that do nothing, and of bare ones."""
+    handlers = [node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler)]
+    return [h.lineno for h in handlers if h.type is None or all(_is_nothing(s) for s in h.body)]
+
+
+def _is_nothing(statement: ast.stmt) -> bool:
+    constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return constant or isinstance(statement, ast.Pass)
+
+
+def importers(library: str) -> set[str]:
+    return {name(p) for p in FILES if library in {i.split(".")[0] for i in imports(tree(p))}}
+
+
+def test_all_rooms_and_files_are_seen() -> None:
+    rooms = {name(p).split("/")[0] for p in FILES if "/" in name(p)}
+    assert rooms == set(BELOW)
+    assert len(FILES) >= 75
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_imports_point_down(room: str) -> None:
+    wrong = {name(p): found for p in (SOURCE / room).rglob("*.py") if (found := climbs(room, tree(p)))}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("library", ONLY)
+def test_a_library_has_its_importers_and_no_others(library: str) -> None:
+    assert importers(library) == ONLY[library]
+
+
+def test_the_core_knows_no_torch() -> None:
+    assert not {p for p in importers("torch") if p.startswith("core/")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_is_short_has_a_docstring_and_swallows_no_error(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+    assert path.name == "__init__.py" or ast.get_docstring(tree(path)), "a module says first what it owns"
+    assert swallowed(tree(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("core", "from repro.models.prefix import Prefix"),
+        ("core", "def late():\n    import repro.methods.base"),
+        ("models", "from repro import methods"),
+        ("methods", "from repro.data import prompts"),
+        ("metrics", "import repro.tables.spec"),
+        ("data", "from repro.models import session"),
+        ("tables", "from repro.run import main"),
+    ],
+)
+def test_an_import_that_climbs_is_noticed(room: str, line: str) -> None:
+    assert len(climbs(room, ast.parse(line))) == 1
+    assert climbs(room, ast.parse("from repro.core.op import Op\nimport reproducible")) == []
+
+
+def test_a_swallowed_error_is_noticed() -> None:
+    assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    pass")) == [3]
+    assert swallowed(ast.parse("try:\n    f()\nexcept:\n    raise")) == [3]
+    assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    ...")) == [3]
+    assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    g()")) == []
