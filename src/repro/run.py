@@ -11,6 +11,7 @@ import sys
 import traceback
 from dataclasses import field, fields, make_dataclass
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -28,7 +29,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.registry import discover, registered, unknown
+from repro.core.registry import ENTRY_POINTS, discover, registered, unknown
 from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, note_down, notes_in, show_files
 
@@ -49,14 +50,23 @@ class UserConf(SearchPathPlugin):
 
 
 def publish() -> None:
-    """Make every registered method a Hydra option: its fields, typed, are its configuration."""
-    discover("repro.methods", "repro.data")
+    """Make every registered method a Hydra option: its fields, typed, are its configuration.
+
+    Of a package that is announced as `repro.components` every module is imported.
+    """
+    announced = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
+    discover("repro.methods", "repro.data", *filter(_is_package, announced))
     for name, cls in registered("method").items():
         types = get_type_hints(cls)
         rows: list[Any] = [("name", str, field(default=name))]
         rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
         ConfigStore.instance().store(group="method", name=name, node=make_dataclass(cls.__name__, rows))
     Plugins.instance().register(UserConf)
+
+
+def _is_package(announced: str) -> bool:
+    found = find_spec(announced.partition(":")[0])
+    return ":" not in announced and found is not None and found.submodule_search_locations is not None
 
 
 def plain(config: DictConfig) -> dict[str, Any]:
