@@ -22,7 +22,7 @@ from repro.core.local import LocalDevice, local_device
 from repro.core.once import cache_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, cell_key, content_hash
-from repro.core.registry import lookup, registered, unknown
+from repro.core.registry import discover, lookup, unknown
 from repro.core.sources import source_hash
 from repro.core.trace import Trace
 from repro.data.typed import typed
@@ -53,8 +53,8 @@ ASKED = (
 ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
 
-USUAL = ("acceptance", *quality.AGAINST_TARGET)
-"""Metrics of every cell."""
+CODE = ("repro.cell", "repro.metrics.acceptance", "repro.metrics.text")
+"""Modules that every cell runs beside its method's; metrics are named, since they load late."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many steps are done, and of how many."""
@@ -368,14 +368,20 @@ def is_current(record: Record) -> bool:
     """Whether the code that made a record is the code of today."""
     config = record.provenance.config
     name, metrics = str(config["method"]["name"]), tuple(config["metrics"])
-    known = name in registered("method") and set(metrics) <= set(registered("metric"))
-    return known and _sources(name, metrics) == record.provenance.sources
+    try:
+        return _sources(name, metrics) == record.provenance.sources
+    except InputError:  # the method or a metric is gone
+        return False
 
 
 @cache
 def _sources(method: str, metrics: tuple[str, ...]) -> str:
-    scored = {cls.__module__ for name, cls in registered("metric").items() if name in (*USUAL, *metrics)}
-    return source_hash([lookup("method", method).__module__, "repro.cell", *scored])
+    return source_hash({lookup("method", method).__module__, *CODE, *map(_metric_module, metrics)})
+
+
+def _metric_module(name: str) -> str:
+    discover("repro.metrics")  # late: the metrics' library takes seconds to import
+    return lookup("metric", name).__module__
 
 
 def _check_scalars(config: Mapping[str, Any]) -> None:
@@ -392,7 +398,7 @@ def _check_scalars(config: Mapping[str, Any]) -> None:
     if not isinstance(config["metrics"], list):
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
     for name in config["metrics"]:
-        lookup("metric", str(name))
+        _metric_module(str(name))
 
 
 def _kind(device: Mapping[str, Any]) -> str:
