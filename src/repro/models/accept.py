@@ -67,8 +67,10 @@ def _try_children(
         proposed = drawn if drawn is not None else _certain(token, left)
         if torch.rand((), generator=generator) * proposed[token] < left[token]:
             return child, left
-        left = (left - proposed).clamp(min=0)
-        left = left / left.sum()
+        rest = (left - proposed).clamp(min=0)
+        if not rest.any():  # the two differ by rounding alone, and then acceptance was certain
+            return child, left
+        left = rest / rest.sum()
     return None, left
 
 
