@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from repro.core.cost import Curve, Flash, Machine, Processor
 from repro.core.device import Device, EmulatedDevice
@@ -87,22 +88,34 @@ class Rewritten:
 
 
 class NoisedNetwork:
-    """A network whose logits get noise: the same for the same sequence, whenever it is asked for."""
+    """A network whose logits get noise: the same for the same sequence, whenever it is asked for.
 
-    def __init__(self, network: Network, strength: float, seed: int = 0) -> None:
-        self._network, self._strength, self._seed = network, strength, seed
+    Logits are first brought to a spread of `spread`, so that a strength means the same for every family and
+    drafts are unsure enough to branch. What the network said is kept in `said`, which several may share.
+    """
+
+    def __init__(
+        self, network: Network, strength: float, said: dict[bytes, Tensor] | None = None, spread: float = 3.0
+    ) -> None:
+        self._network, self._strength, self._spread = network, strength, spread
+        self._said = {} if said is None else said
         self.depth = network.depth
 
     def begin(self, wanted: Sequence[Prefix]) -> Step:
         texts = list(wanted)
+        if all(text.digest in self._said for text in texts):
+            return KnownStep([self._noised(text) for text in texts])
         return Rewritten(self._network.begin(texts), lambda rows: list(map(self._noised, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         self._network.keep(text)
 
-    def _noised(self, text: Prefix, row: Row) -> Row:
-        chance = seeded(text, self._seed)
-        return Row(row.logits + self._strength * torch.randn(row.logits.shape, generator=chance))
+    def _noised(self, text: Prefix, row: Row | None = None) -> Row:
+        if row is not None:
+            self._said[text.digest] = row.logits
+        logits = self._said[text.digest]
+        noise = torch.randn(logits.shape, generator=seeded(text, 0))
+        return Row(self._spread * (logits / logits.std() + self._strength * noise))
 
 
 class TableNetwork:
@@ -112,9 +125,9 @@ class TableNetwork:
 
     def __init__(self, vocab: int, seed: int = 0, sharpness: float = 1.0) -> None:
         self.vocab, self.seed, self.sharpness = vocab, seed, sharpness
-        self._said: dict[bytes, torch.Tensor] = {}
+        self._said: dict[bytes, Tensor] = {}
 
-    def logits(self, text: Prefix) -> torch.Tensor:
+    def logits(self, text: Prefix) -> Tensor:
         """What it says after a sequence, `[vocab]`."""
         if text.digest not in self._said:
             noise = torch.randn(self.vocab, generator=seeded(text, self.seed))
@@ -162,14 +175,14 @@ def plain(made: Decoder, request: Request) -> list[int]:
     return answer(Standard(), request, device, {"target": DecoderNetwork(made)}, {}).tokens
 
 
-def alone(made: Decoder, tokens: Sequence[int]) -> torch.Tensor:
+def alone(made: Decoder, tokens: Sequence[int]) -> Tensor:
     """Logits after a sequence that is run on its own, `[vocab]`."""
     step = DecoderNetwork(made).begin([Prefix.of(tokens)])
     step.layers(0, made.config.layers)
     return step.rows()[0].logits
 
 
-def chance_of(counts: torch.Tensor, expected: torch.Tensor) -> float:
+def chance_of(counts: Tensor, expected: Tensor) -> float:
     """Pearson's chi-square test: how likely counts at least this far off are, if `expected` is true.
 
     Args:
