@@ -10,6 +10,7 @@ import pytest
 
 from repro import values
 from repro.cell import Cell
+from repro.compute import compute
 from repro.core.errors import InputError
 from repro.core.op import CPU, FLASH
 from repro.core.trace import Phase, Span, Trace
@@ -186,7 +187,7 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
     assert cell.method.lossless is False
     cell.method = type("Liar", (DraftAlone,), {"lossless": True})()
     with pytest.raises(RuntimeError, match="leaves the target's own text at token"):
-        cell.compute(lambda what, done, total: None)
+        compute(cell, lambda what, done, total: None)
 
 
 @pytest.mark.parametrize(

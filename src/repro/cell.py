@@ -1,39 +1,31 @@
-"""One cell of a sweep: a resolved configuration, checked, keyed by its content, computed, made a record.
+"""One cell of a sweep: a resolved configuration, checked and keyed by its content.
 
-Knows nothing of Hydra, wandb or other cells. Making a `Cell` does the cheap part, which finds bad input;
-`compute` does the long one.
+Knows nothing of Hydra, of other cells, or of how it is computed. Making a `Cell` finds bad input that is
+cheap to find, `check` what takes a look at checkpoints and prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache, cached_property
-from statistics import stdev
 from typing import Any
 
-from repro import data, quality, values
+from repro import data
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import facts, machine
-from repro.core.local import LocalDevice, local_device
-from repro.core.once import cache_root
-from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.core.record import Record, Scalar, cell_key, content_hash
+from repro.core.facts import machine
+from repro.core.local import local_device
+from repro.core.record import Record, cell_key, content_hash
 from repro.core.registry import discover, lookup, unknown
 from repro.core.sources import source_hash
-from repro.core.trace import Trace
 from repro.data.typed import typed
-from repro.methods.base import Generation, Method, Request
+from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
-from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
 from repro.models.placement import Placement
-from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 
@@ -53,20 +45,8 @@ ASKED = (
 ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
 
-CODE = ("repro.cell", "repro.metrics.acceptance", "repro.metrics.text")
+CODE = ("repro.compute", "repro.metrics.acceptance", "repro.metrics.text")
 """Modules that every cell runs beside its method's; metrics are named, since they load late."""
-
-Progress = Callable[[str, int, int], None]
-"""Told what is under way, how many steps are done, and of how many."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A cell's record, its rounds, and the timeline of its first request."""
-
-    record: Record
-    rounds: list[dict[str, Scalar]]
-    timeline: str
 
 
 class Cell:
@@ -202,155 +182,6 @@ class Cell:
             return EmulatedDevice(machine(self.config["device"]))
         return local_device(self.config["device"], cuda_stream())
 
-    def compute(self, progress: Progress) -> Outcome:
-        """Answer all requests and measure.
-
-        Raises:
-            Exception: whatever went wrong; `failed` makes a record of it.
-        """
-        started = _now()
-        device = self.open_device()
-        try:
-            with self._sessions(device) as sessions:
-                generations = self._serve(device, sessions, progress)
-        finally:
-            device.close()
-        figures, spread = self._figures(generations, device.trace)
-        figures |= self._quality(generations[: len(self.requests)], progress)
-        record = Record(
-            key=self.key,
-            experiment=self.config["name"],
-            labels=self.labels,
-            status="done",
-            values=figures,
-            uncertainty=spread,
-            provenance=self._provenance(started, device),
-        )
-        first = generations[0]
-        timeline = device.trace.chrome(
-            f"{self.labels['method']} on {device.name}", first.arrived, first.ended
-        )
-        return Outcome(record, values.round_rows(generations), timeline)
-
-    def failed(self, error: str) -> Record:
-        """The record of a cell that could not be computed, from its traceback."""
-        now = _now()
-        provenance = self._provenance(now, None)
-        return Record(self.key, self.config["name"], self.labels, "failed", {}, provenance, error=error)
-
-    @contextmanager
-    def _sessions(self, device: Device) -> Iterator[dict[str, Session]]:
-        memos: list[Memo] = []
-        sessions: dict[str, Session] = {}
-        for role, place in self.places.items():
-            model = self.model(role)
-            if self.emulated:
-                network = model.network(self._memo(model, memos))
-                sessions[role] = model.session(role, device, place, network)
-            else:
-                sessions[role] = model.local_session(role, device, place)
-            sessions[role].reserve(self.tokens)
-        try:
-            yield sessions
-        finally:
-            for session in sessions.values():
-                session.close()
-            for memo in memos:
-                memo.close()
-
-    def _memo(self, model: Model, opened: list[Memo]) -> Memo | None:
-        if not (self.config["memo"] and self.sampling.greedy and model.folder):
-            return None
-        opened.append(model.memo(cache_root()))
-        return opened[-1]
-
-    def _serve(self, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
-        """All requests, on a real device as often as asked and after one that does not count."""
-        if self.emulated:
-            for session in sessions.values():
-                with device.phase("load"):
-                    device.play(session.load())
-        else:
-            with device.phase("warm-up"):
-                self._answer(self.requests[0], device, sessions)
-        repeats = 1 if self.emulated else self.config["repeats"]
-        out: list[Generation] = []
-        for repeat in range(repeats):
-            if repeat and isinstance(device, LocalDevice):
-                device.rest(self.config["cooldown"])
-            for request in self.requests:
-                progress("answering", len(out), repeats * len(self.requests))
-                out.append(self._answer(request, device, sessions))
-        progress("answering", len(out), len(out))
-        return out
-
-    def _answer(self, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
-        for session in sessions.values():
-            session.keep(Prefix.empty())
-        return device.play(self.method.serve(request, device, **sessions))
-
-    def _figures(
-        self, generations: Sequence[Generation], trace: Trace
-    ) -> tuple[dict[str, Scalar], dict[str, float]]:
-        """Figures over all answers, and the decode speed's spread over repeats where there are several."""
-        figures = values.timing(generations, trace) | values.calls(generations, "target" in self.places)
-        count = len(self.requests)
-        runs = [generations[i : i + count] for i in range(0, len(generations), count)]
-        speeds = [values.timing(run, trace)["decode_tokens_per_s"] for run in runs]
-        numbers = [float(s) for s in speeds if s is not None]
-        spread = {"decode_tokens_per_s": stdev(numbers)} if len(numbers) > 1 else {}
-        return figures, spread
-
-    def _quality(self, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
-        """How close the answers are to the target's own, and that a lossless method's are the same."""
-        text_of, verified = self.target.tokenizer.decode, "target" in self.places
-        if not (self.sampling.greedy and self.target.folder):
-            return quality.scores(generations, None, text_of, self.config["metrics"], verified)
-        memos: list[Memo] = []
-        network = self.target.network(self._memo(self.target, memos))
-        count = len(self.requests)
-        own = quality.own_answers(
-            self.target, network, self.requests, lambda done: progress("the target's own text", done, count)
-        )
-        found = quality.scores(generations, own, text_of, self.config["metrics"], verified)
-        if self.method.lossless:
-            dtype = self.models["target"].dtype
-            found["ties"] = quality.require_lossless(generations, own, network, dtype)
-        for memo in memos:
-            memo.close()
-        return found
-
-    def _provenance(self, started: str, device: Device | None) -> Provenance:
-        used = [self.model(role) for role in self.places]
-        kinds = {model.weights for model in used}
-        memory = {"resident_set": peak_resident_bytes()}
-        notes = []
-        if device and self.emulated:
-            memory["emulated_dram"] = int(device.memory.peak)
-        if device:
-            notes += [f"{lacking} ops ran on {used}" for lacking, used in device.substituted.items()]
-        if isinstance(pacing := getattr(device, "flash_pacing", None), str):
-            notes.append(f"flash reads are {pacing}")
-        cells = {c for fact in facts(self.config["device"]) for c in fact.cells} if self.emulated else set()
-        return Provenance(
-            config=self.config,
-            config_hash=content_hash(self.config),
-            inputs=self.inputs,
-            sources=self.sources,
-            seed=self.config["seed"],
-            clock="virtual" if self.emulated else "wall",
-            weights=next(kind for kind in ("proxy", "none", "real") if kind in kinds),
-            costs="predicted" if self.emulated else "measured",
-            started=started,
-            finished=_now(),
-            fitted=tuple(sorted(cells)),
-            dequantized=any(model.dequantized for model in used),
-            memory=memory,
-            budget=int(device.memory.budget) if device else None,
-            notes=tuple(notes),
-            **circumstances(),
-        )
-
 
 def _method(given: Mapping[str, Any]) -> Method:
     """The method that a configuration names, with its fields."""
@@ -420,7 +251,3 @@ def _host(config: Mapping[str, Any], emulated: bool) -> str:
             "this run needs a GPU, and torch sees none; choose host=cpu and a device without one"
         )
     return host
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from repro.cell import Cell, is_current
+from repro.compute import compute, failed
 from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
@@ -108,9 +109,9 @@ class Sweep:
         try:
             cell.check()
             with self._alone(cell), self._progress(cell) as progress:
-                outcome = cell.compute(progress)
+                outcome = compute(cell, progress)
         except Exception as wrong:
-            record = self._keep(cell.failed(traceback.format_exc()))
+            record = self._keep(failed(cell, traceback.format_exc()))
             error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
             return Note(cell.key, cell.labels, "failed", _seconds(record), error)
         record = self._keep(outcome.record, outcome.rounds, outcome.timeline)

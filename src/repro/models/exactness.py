@@ -13,7 +13,7 @@ from repro.models.network import Network
 from repro.models.prefix import Prefix
 
 BOUNDS = {"float32": 1e-3}
-"""Largest logit margin that rounding explains. In fp32 a batch of rows differs from single rows by under 1e-4."""
+"""Largest logit margin that rounding explains. In fp32 batched rows differ from single ones by under 1e-4."""
 
 LOW_PRECISION = 0.25
 """The same below fp32: bf16 numbers near 20 are 0.125 apart, and the errors of several layers add up."""

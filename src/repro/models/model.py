@@ -181,8 +181,9 @@ class Model:
         """
         if self.weights != "real":
             raise InputError(
-                f"{device.name} computes for real, but {self.config.name} is only billed there: its checkpoint "
-                f"is {self.config.checkpoint.name if self.config.checkpoint else 'absent'}; choose that model"
+                f"{device.name} computes for real, but {self.config.name} is only billed there: "
+                f"{self.config.checkpoint.name if self.config.checkpoint else 'nothing'} computes in its place; "
+                "choose a model without a `shape` of its own"
             )
         streamed = placement.held(self.own_shape.layers) == 0
         if not streamed and placement.resident < 1:

@@ -1,0 +1,195 @@
+"""A cell computed: every request answered on its device, measured, and set against the target's own text.
+
+Knows nothing of Hydra, of other cells, or of where records lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import stdev
+
+from repro import quality, values
+from repro.cell import Cell
+from repro.core.device import Device
+from repro.core.facts import facts
+from repro.core.local import LocalDevice
+from repro.core.once import cache_root
+from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
+from repro.core.record import Record, Scalar, content_hash
+from repro.core.trace import Trace
+from repro.methods.base import Generation, Request
+from repro.models.model import Model
+from repro.models.network import Network
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+
+Progress = Callable[[str, int, int], None]
+"""Told what is under way, how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell's record, its rounds, and the timeline of its first request as Chrome's JSON."""
+
+    record: Record
+    rounds: list[dict[str, Scalar]]
+    timeline: str
+
+
+def compute(cell: Cell, progress: Progress) -> Outcome:
+    """Answer all requests of a cell and measure.
+
+    Raises:
+        Exception: whatever went wrong; `failed` makes a record of it.
+    """
+    started = _now()
+    device = cell.open_device()
+    with closing(device), _sessions(cell, device) as sessions:
+        generations = _serve(cell, device, sessions, progress)
+    figures, spread = _figures(cell, generations, device.trace)
+    figures |= _quality(cell, generations[: len(cell.requests)], progress)
+    record = Record(
+        key=cell.key,
+        experiment=cell.config["name"],
+        labels=cell.labels,
+        status="done",
+        values=figures,
+        uncertainty=spread,
+        provenance=_provenance(cell, started, device, figures),
+    )
+    first = generations[0]
+    timeline = device.trace.chrome(f"{cell.labels['method']} on {device.name}", first.arrived, first.ended)
+    return Outcome(record, values.round_rows(generations), timeline)
+
+
+def failed(cell: Cell, error: str) -> Record:
+    """The record of a cell that could not be computed, from its traceback."""
+    provenance = _provenance(cell, _now(), None, {})
+    return Record(cell.key, cell.config["name"], cell.labels, "failed", {}, provenance, error=error)
+
+
+@contextmanager
+def _network(cell: Cell, model: Model) -> Iterator[Network]:
+    """What computes a model's tokens, with its memo where it may have one."""
+    if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
+        yield model.network()
+        return
+    with closing(model.memo(cache_root())) as memo:
+        yield model.network(memo)
+
+
+@contextmanager
+def _sessions(cell: Cell, device: Device) -> Iterator[dict[str, Session]]:
+    with ExitStack() as opened:
+        sessions: dict[str, Session] = {}
+        for role, place in cell.places.items():
+            model = cell.model(role)
+            if cell.emulated:
+                network = opened.enter_context(_network(cell, model))
+                sessions[role] = model.session(role, device, place, network)
+            else:
+                sessions[role] = model.local_session(role, device, place)
+            opened.callback(sessions[role].close)
+            sessions[role].reserve(cell.tokens)
+        yield sessions
+
+
+def _serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
+    """All requests, on a real device as often as asked and after one that does not count."""
+    if cell.emulated:
+        for session in sessions.values():
+            with device.phase("load"):
+                device.play(session.load())
+    else:
+        with device.phase("warm-up"):
+            _answer(cell, cell.requests[0], device, sessions)
+    repeats = 1 if cell.emulated else cell.config["repeats"]
+    out: list[Generation] = []
+    for repeat in range(repeats):
+        if repeat and isinstance(device, LocalDevice):
+            device.rest(cell.config["cooldown"])
+        for request in cell.requests:
+            progress("answering", len(out), repeats * len(cell.requests))
+            out.append(_answer(cell, request, device, sessions))
+    progress("answering", len(out), len(out))
+    return out
+
+
+def _answer(cell: Cell, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
+    for session in sessions.values():
+        session.keep(Prefix.empty())
+    return device.play(cell.method.serve(request, device, **sessions))
+
+
+def _figures(
+    cell: Cell, generations: Sequence[Generation], trace: Trace
+) -> tuple[dict[str, Scalar], dict[str, float]]:
+    """Figures over all answers, and the decode speed's spread over repeats where there are several."""
+    figures = values.timing(generations, trace) | values.calls(generations, "target" in cell.places)
+    count = len(cell.requests)
+    runs = [generations[i : i + count] for i in range(0, len(generations), count)]
+    speeds = [values.timing(run, trace)["decode_tokens_per_s"] for run in runs]
+    numbers = [float(s) for s in speeds if s is not None]
+    spread = {"decode_tokens_per_s": stdev(numbers)} if len(numbers) > 1 else {}
+    return figures, spread
+
+
+def _quality(cell: Cell, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
+    """How close the answers are to the target's own, and that a lossless method's are the same."""
+    target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
+    text_of, count = target.tokenizer.decode, len(cell.requests)
+    if not (cell.sampling.greedy and target.folder):
+        return quality.scores(generations, None, text_of, metrics, verified)
+    with _network(cell, target) as network:
+        own = quality.own_answers(
+            target, network, cell.requests, lambda done: progress("the target's own text", done, count)
+        )
+        found = quality.scores(generations, own, text_of, metrics, verified)
+        if cell.method.lossless:
+            dtype = target.config.dtype
+            found["ties"] = quality.require_lossless(generations, own, network, dtype)
+    return found
+
+
+def _provenance(cell: Cell, started: str, device: Device | None, figures: dict[str, Scalar]) -> Provenance:
+    used = [cell.model(role) for role in cell.places]
+    kinds = {model.weights for model in used}
+    fitted = {c for fact in facts(cell.config["device"]) for c in fact.cells} if cell.emulated else set()
+    memory = {"resident_set": peak_resident_bytes()}
+    if device and cell.emulated:
+        memory["emulated_dram"] = int(device.memory.peak)
+    return Provenance(
+        config=cell.config,
+        config_hash=content_hash(cell.config),
+        inputs=cell.inputs,
+        sources=cell.sources,
+        seed=cell.config["seed"],
+        clock="virtual" if cell.emulated else "wall",
+        weights=next(kind for kind in ("proxy", "none", "real") if kind in kinds),
+        costs="predicted" if cell.emulated else "measured",
+        started=started,
+        finished=_now(),
+        fitted=tuple(sorted(fitted)),
+        dequantized=any(model.dequantized for model in used),
+        memory=memory,
+        budget=int(device.memory.budget) if device else None,
+        notes=tuple(_notes(cell, device, figures)) if device else (),
+        **circumstances(),
+    )
+
+
+def _notes(cell: Cell, device: Device, figures: dict[str, Scalar]) -> Iterator[str]:
+    """What a reader of the figures should know."""
+    for lacking, served in device.substituted.items():
+        yield f"{lacking} ops ran on {served}"
+    if isinstance(device, LocalDevice):
+        yield f"flash reads are {device.flash_pacing}"
+    if len(cell.places) > 1 and figures.get("acceptance_length") == 1.0:
+        yield "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
