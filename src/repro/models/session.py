@@ -186,6 +186,8 @@ class _Stream:
         self._session = session
         self._source = source
         self._layers = session._bill.shape.layers
+        # With more slots than layers, reading on between passes would read a layer that is still held.
+        self._ahead = min(session._placement.prefetch, self._layers - session._held - 1)
         self._coming: deque[tuple[int, Future[Any]]] = deque()
         self._computing = 0
         self._next = self._layers
@@ -216,7 +218,7 @@ class _Stream:
 
     def _read_ahead(self) -> None:
         placement = self._session._placement
-        while len(self._coming) + self._computing <= placement.prefetch:
+        while len(self._coming) + self._computing <= self._ahead:
             if self._next == self._layers:
                 if not placement.preload:
                     return
