@@ -182,7 +182,7 @@ class Model:
         if self.weights != "real":
             raise InputError(
                 f"{device.name} computes for real, but {self.config.name} is only billed there: "
-                f"{self.config.checkpoint.name if self.config.checkpoint else 'nothing'} computes in its place; "
+                f"{self.config.checkpoint.name if self.config.checkpoint else None!r} computes in its place; "
                 "choose a model without a `shape` of its own"
             )
         streamed = placement.held(self.own_shape.layers) == 0

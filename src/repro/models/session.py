@@ -26,6 +26,10 @@ from repro.models.tree import TokenTree
 class LayerSource(Protocol):
     """Where a real device's streamed layers come from."""
 
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes that one layer takes on the disk, and that every read of it moves."""
+
     def fetch(self, layer: int) -> LayerWeights:
         """Read a layer's weights from the disk; runs on a flash worker and blocks."""
 
@@ -229,5 +233,6 @@ class _Stream:
     def _load(self, layer: int) -> Future[Any]:
         session, source = self._session, self._source
         compute = (lambda: source.fetch(layer)) if source else None
+        size = source.layer_bytes if source else session._bill.layer_bytes
         name = f"{session.name} load {layer}"
-        return session.device.run(Op(FLASH, "load", name, bytes=session._bill.layer_bytes, compute=compute))
+        return session.device.run(Op(FLASH, "load", name, bytes=size, compute=compute))

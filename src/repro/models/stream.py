@@ -191,6 +191,11 @@ class LayerReader:
         self._closed = False
         self._lock = Condition()
 
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes that every read moves."""
+        return self.file.layer_bytes
+
     def fetch(self, layer: int) -> LayerWeights:
         """Read a layer's weights into a free slot, where they stay until `release`; blocks.
 
