@@ -50,18 +50,20 @@ class UserConf(SearchPathPlugin):
 
 
 def publish() -> None:
-    """Make every registered method a Hydra option: its fields, typed, are its configuration.
-
-    Of a package that is announced as `repro.components` every module is imported.
-    """
-    announced = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
-    discover("repro.methods", "repro.data", *filter(_is_package, announced))
+    """Make every registered method a Hydra option: its fields, typed, are its configuration."""
+    load_components()
     for name, cls in registered("method").items():
         types = get_type_hints(cls)
         rows: list[Any] = [("name", str, field(default=name))]
         rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
         ConfigStore.instance().store(group="method", name=name, node=make_dataclass(cls.__name__, rows))
     Plugins.instance().register(UserConf)
+
+
+def load_components() -> None:
+    """Import what registers itself, ours and every module of the packages announced as `repro.components`."""
+    announced = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
+    discover("repro.methods", "repro.data", *filter(_is_package, announced))
 
 
 def _is_package(announced: str) -> bool:
@@ -117,8 +119,9 @@ def finish(config: DictConfig) -> int:
 
 
 def task(config: DictConfig) -> None:
-    """One cell, alone or in a sweep."""
+    """One cell, alone or in a sweep; of some launchers in a process that has not been through `main`."""
     quiet()
+    load_components()
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
@@ -139,8 +142,8 @@ def attempt(config: DictConfig) -> Note:
     try:
         return Sweep(plain(config), screen()).cell(plain(config))
     except InputError as wrong:
-        labels = {"method": str(config.method.name), "device": str(config.device.name)}
-        return Note("", {**labels, "dataset": str(config.dataset.name)}, "failed", error=str(wrong))
+        labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
+        return Note("", labels, "failed", error=str(wrong))
 
 
 def screen() -> Console:
