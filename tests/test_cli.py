@@ -1,0 +1,129 @@
+"""`python -m repro` as users meet it: a whole sweep with all that it leaves, its launchers, its help."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.run import WIDE
+from tiny_project import METHODS, Project, write_project
+
+QUICK = "experiment=quickstart"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+def wandb_runs(folder: Path) -> list[dict[str, Any]]:
+    """What wandb's own reader says of every run below a folder."""
+    found = []
+    for run in sorted(folder.glob("offline-run-*")):
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", "--summary", str(run)]
+        found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    return found
+
+
+def events(timeline: Path) -> list[dict[str, Any]]:
+    """The events of a timeline, if it is what Chrome and Perfetto read."""
+    content = json.loads(timeline.read_text())
+    assert set(content) == {"traceEvents", "displayTimeUnit"}
+    for event in content["traceEvents"]:
+        assert event["ph"] in ("M", "X")
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            assert {"ts", "pid", "tid", "name", "cat"} <= set(event)
+    return list(content["traceEvents"])
+
+
+def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = ("std", "chain_sd")
+    done = project.run(QUICK, f"method={','.join(methods)}", "wandb.mode=offline")
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+    tables = project.out / "results" / "tables"
+    for kind, name in (("Markdown", "md"), ("CSV", "csv"), ("LaTeX", "tex"), ("picture", "png")):
+        path = tables / f"quickstart.{name}"
+        assert f"{kind:<20} {path}\n" in done.stdout
+        assert path.stat().st_size > 500
+    assert (tables / "quickstart.png").read_bytes().startswith(b"\x89PNG")
+    assert r"\toprule" in (tables / "quickstart.tex").read_text()
+    assert "made by `python -m repro experiment=quickstart`" in (tables / "quickstart.md").read_text()
+    header = next(line for line in done.stdout.splitlines() if "Acceptance length" in line)
+    assert 80 < len(header.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
+    assert "Target calls ↓" in done.stdout
+
+    timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json"))
+    assert sorted(path.name.partition("-")[0] for path in timelines) == sorted(methods)
+    for path in timelines:
+        assert str(path) in done.stdout
+        names = {event["name"] for event in events(path)}
+        assert {"prefill", "decode", "target head"} <= names or {"prefill", "decode"} <= names
+
+    runs = wandb_runs(project.out / "outputs" / "wandb")
+    assert {run["state"] for run in runs} == {"finished"}
+    assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", "quickstart", "std"]
+
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+    listed = [project.cell(QUICK, f"method={m}", "sweep=list") for m in reversed(methods)]
+    assert [note.state for note in listed] == ["done"] * 2, "another process and order gave other keys"
+
+
+def test_one_cell_prints_its_figures_and_help_names_the_choices(project: Project, tmp_path: Path) -> None:
+    done = project.apart(tmp_path).run("method=std")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    shown = {line[0]: line[1] for line in lines if len(line) == 2}
+    assert shown["exact_match"] == "1"
+    assert shown["target_calls"] == "10"
+    text = project.run("--help").stdout
+    assert f"method: {', '.join(sorted(METHODS))}\n" in text
+    for word in ("oneplus_12", "humaneval", "quickstart", "sweep=list", "sweep=retry", "sweep=force"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param("joblib", id="joblib"),
+        pytest.param("submitit_local", id="submitit_local", marks=pytest.mark.slow),
+    ],
+)
+def test_cells_side_by_side(project: Project, tmp_path: Path, launcher: str) -> None:
+    """The launcher's processes compute what one process would, to the same table."""
+    plugin = {"joblib": "hydra_joblib_launcher", "submitit_local": "hydra_submitit_launcher"}[launcher]
+    if importlib.util.find_spec(f"hydra_plugins.{plugin}") is None:
+        pytest.skip(f"needs the extra {launcher.partition('_')[0]}")
+    several = {"joblib": "hydra.launcher.n_jobs=2", "submitit_local": "hydra.launcher.timeout_min=5"}
+    mine = project.apart(tmp_path)
+    done = mine.run(QUICK, "method=std,chain_sd", f"hydra/launcher={launcher}", several[launcher])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
+    md = (tmp_path / "results" / "tables" / "quickstart.md").read_text()
+    assert "| Chain-SD (8) | —" not in md
+    assert "| Std (resident) | 1.00" in md
+
+
+def test_ray_composes(project: Project) -> None:
+    if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
+        pytest.skip("needs the extra ray, whose pinned packages are older than ours")
+    done = project.run(QUICK, "hydra/launcher=ray", "--cfg", "hydra")
+    assert done.returncode == 0, done.stderr
+    assert "ray" in done.stdout
+
+
+def test_the_terminal_s_own_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from repro.run import screen
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert screen().width == WIDE
+    monkeypatch.setenv("COLUMNS", "90")
+    assert screen().width == 90
+    assert os.environ["COLUMNS"] == "90"
