@@ -1,0 +1,338 @@
+"""What a pass bills, worked out by hand; how layers stream; which real layer computes for a billed one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.trace import Span, most_at_once
+from repro.models import weights
+from repro.models.chooser import Greedy
+from repro.models.layer import LayerWeights
+from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
+from repro.models.placement import RESIDENT, STREAMED, Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, precision
+from repro.models.stream import LayerReader, layer_file
+from repro.models.tree import TokenTree
+from tiny import BILL, SHAPE, alone, bill_of, decoder, here, processor, toy
+
+# hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32
+LAYER_WEIGHTS = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
+LAYER_BYTES = 4 * LAYER_WEIGHTS
+TABLE_BYTES = 2 * 4 * 8 * 10
+
+
+def session(placement: Placement, device: EmulatedDevice | None = None, bill: Bill = BILL) -> Session:
+    return Session("target", device or EmulatedDevice(toy()), bill, NoNetwork(), placement)
+
+
+def chains(opened: Session, *lengths: int) -> list[Span]:
+    """Passes over so many new tokens each; all spans."""
+
+    async def run() -> None:
+        text = Prefix.of([])
+        for length in lengths:
+            text = text.extend([0] * length)
+            await opened.forward([text])
+
+    opened.device.play(run())
+    return opened.device.trace.spans
+
+
+def bills(spans: Sequence[Span]) -> list[tuple[str, int, float, float]]:
+    return [(s.name, s.rows, s.flops, s.bytes) for s in spans]
+
+
+def test_a_resident_pass_to_the_last_byte() -> None:
+    def layers(rows: int, context: int) -> tuple[str, int, float, float]:
+        flops = 2 * rows * LAYER_WEIGHTS + 4 * rows * context * 4 * 2
+        moved = LAYER_BYTES + 2 * (context + rows) * 2 * 2 * 4
+        return "target layers 0-3", rows, 4 * flops, 4 * moved
+
+    assert LAYER_WEIGHTS == 576
+    assert bills(chains(session(RESIDENT), 5, 1)) == [
+        ("target embed", 5, 0.0, 5 * 8 * 4),
+        layers(5, 0),
+        ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
+        ("target embed", 1, 0.0, 8 * 4),
+        layers(1, 5),
+        ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
+    ]
+
+
+def test_a_tree_is_verified_in_one_pass_of_all_its_rows() -> None:
+    opened = session(RESIDENT)
+
+    async def run() -> None:
+        text = Prefix.of([1, 2, 3])
+        await opened.forward([text])
+        tree = TokenTree(text.then(0))
+        for parent, token in [(0, 0), (0, 1), (1, 0), (1, 2)]:
+            tree.grow(parent, token)
+        verdict = await opened.verify(tree, Greedy())
+        assert verdict.path == [0, 1, 3]
+        assert verdict.rows == 5
+        assert verdict.text is text.extend([0, 0, 0, 0])
+        await opened.forward([verdict.text])
+
+    opened.device.play(run())
+    rows = [(s.kind, s.rows) for s in opened.device.trace]
+    assert rows[:3] == [("embed", 3), ("layer", 3), ("head", 1)]
+    assert rows[3:6] == [("embed", 5), ("layer", 5), ("head", 5)]
+    assert rows[6:] == [("embed", 1), ("layer", 1), ("head", 1)]
+    contexts = [(s.bytes / 4 - LAYER_BYTES) / 32 for s in opened.device.trace if s.kind == "layer"]
+    assert contexts == [3, 8, 7]  # what was rejected has left the cache: 3 + root and two accepted + bonus
+    assert opened.passes == 3
+
+
+def test_what_was_answered_costs_nothing_the_second_time() -> None:
+    opened = session(RESIDENT)
+
+    async def run() -> None:
+        text = Prefix.of([1, 2])
+        first = await opened.forward([text, text])
+        assert await opened.forward([text]) == [first[0]]
+        assert opened.known(text) is first[1]
+
+    opened.device.play(run())
+    assert opened.passes == 1
+    assert [s.rows for s in opened.device.trace if s.kind == "head"] == [1]
+
+
+def test_quantized_weights_are_read_as_stored_and_computed_as_their_arithmetic() -> None:
+    device = EmulatedDevice(toy(processors={"cpu": processor(peak={"int8": 4e9})}))
+    chains(session(RESIDENT, device, Bill(SHAPE, precision("q4_0"))), 1)
+    layer = next(s for s in device.trace if s.kind == "layer")
+    assert layer.bytes == 4 * (LAYER_WEIGHTS * 4.5 / 8 + 2 * 1 * 4 * 2)
+
+
+def test_processors_are_the_placements() -> None:
+    device = EmulatedDevice(toy())
+    chains(session(Placement(on="npu", head="gpu"), device), 1)
+    assert [(s.kind, s.on) for s in device.trace] == [("embed", "npu"), ("layer", "npu"), ("head", "gpu")]
+
+
+def test_small_runs_are_ops_of_their_own_and_cost_the_same() -> None:
+    coarse, fine = (chains(session(Placement(run=run)), 3) for run in (0, 3))
+    assert [s.name for s in fine if s.kind == "layer"] == ["target layers 0-2", "target layer 3"]
+    assert sum(s.flops for s in fine) == sum(s.flops for s in coarse)
+    assert sum(s.bytes for s in fine) == sum(s.bytes for s in coarse)
+
+
+def loads(spans: Sequence[Span]) -> list[int]:
+    return [int(s.name.split()[-1]) for s in spans if s.kind == "load"]
+
+
+def in_hand(spans: Sequence[Span]) -> int:
+    """The most layers that were being read, lay ready or computed at once."""
+    begun = [s.start for s in spans if s.kind == "load"]
+    over = [s.end for s in spans if s.kind == "layer" and s.name.startswith("target layer ")]
+    edges = sorted(
+        [(moment, 1) for moment in begun] + [(moment, -1) for moment in over], key=lambda e: (e[0], e[1])
+    )
+    level = most = 0
+    for _, step in edges:
+        level += step
+        most = max(most, level)
+    return most
+
+
+@pytest.mark.parametrize("resident", [0.0, 0.5])
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 3, 6])
+def test_each_streamed_layer_is_read_once_a_pass_into_few_slots(
+    prefetch: int, preload: bool, resident: float
+) -> None:
+    placement = Placement(resident=resident, prefetch=prefetch, preload=preload)
+    slow = toy(processors={"cpu": processor(peak={"fp32": 1e7})})  # so that reading gets as far as it may
+    opened = session(placement, EmulatedDevice(slow))
+    spans = chains(opened, 3, 1, 1)
+    streamed = list(range(int(4 * resident), 4))
+    read = loads(spans)
+    assert read[: 3 * len(streamed)] == 3 * streamed
+    ahead = read[3 * len(streamed) :]
+    assert ahead == (streamed * 2)[: len(ahead)]
+    assert bool(ahead) <= preload
+    assert all(s.bytes == LAYER_BYTES for s in spans if s.kind == "load")
+    slots = min(prefetch + 1, len(streamed))
+    assert in_hand(spans) == slots
+    assert in_hand(chains(session(placement), 3, 1, 1)) <= slots
+    assert opened.resident_bytes == TABLE_BYTES + (4 - len(streamed) + slots) * LAYER_BYTES
+    for layer, load in zip(
+        [s for s in spans if s.kind == "layer" and "-" not in s.name],
+        [s for s in spans if s.kind == "load"],
+        strict=False,
+    ):
+        assert load.end <= layer.start
+
+
+def test_without_prefetch_reading_and_computing_take_turns() -> None:
+    spans = chains(session(replace(STREAMED, prefetch=0)), 2, 1)
+    assert most_at_once(spans) == 1
+    assert most_at_once(chains(session(STREAMED), 2, 1)) == 2
+
+
+def test_reading_goes_on_between_passes_only_with_preload() -> None:
+    def first_layer_waits(preload: bool) -> float:
+        device = EmulatedDevice(toy())
+        opened = session(Placement(resident=0.0, prefetch=1, preload=preload), device)
+        chains(opened, 1)
+        before = device.now
+
+        device.play(opened.forward([Prefix.of([0, 0])]))
+        layer = [s for s in device.trace if s.kind == "layer"][4]
+        return layer.start - before
+
+    read_seconds = LAYER_BYTES / 1e8
+    assert first_layer_waits(preload=True) < read_seconds / 2
+    assert first_layer_waits(preload=False) > read_seconds
+
+
+class Counting:
+    """A network that notes which of its layers ran."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self.ran: list[list[int]] = []
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        self.ran.append([])
+        ran = self.ran[-1]
+
+        class Noting(KnownStep):
+            def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+                ran.extend(range(first, last))
+
+        return Noting([Row(None, ([0], [0.0])) for _ in wanted])
+
+    def keep(self, text: Prefix) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("placement", [RESIDENT, STREAMED, Placement(resident=0.4, run=2)])
+@pytest.mark.parametrize("billed", [1, 3, 4, 5, 9, 32])
+@pytest.mark.parametrize("real", [0, 1, 4, 7])
+def test_each_real_layer_runs_once_whatever_depth_is_billed(
+    real: int, billed: int, placement: Placement
+) -> None:
+    network, device = Counting(real), EmulatedDevice(toy())
+    bill = Bill(replace(SHAPE, layers=billed), BILL.stored)
+    spans = chains(Session("target", device, bill, network, placement), 3, 1)
+    assert network.ran == [list(range(real))] * 2
+    moved = sum(s.bytes for s in spans if s.kind == "layer")
+    assert moved == billed * (2 * LAYER_BYTES + 32 * 3 + 32 * 4)
+
+
+@pytest.mark.parametrize("billed", [1, 2, 6, 11])
+def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None:
+    made = decoder("llama-2")
+    bill = Bill(replace(SHAPE, layers=billed), BILL.stored)
+    opened = Session("target", EmulatedDevice(toy()), bill, DecoderNetwork(made), STREAMED)
+    tokens = [5, 3, 8, 1]
+    (row,) = opened.device.play(opened.forward([Prefix.of(tokens)]))
+    assert torch.equal(row.logits, alone(made, tokens))
+
+
+def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
+    need = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 100 * 2 * 2 * 4
+    device = EmulatedDevice(toy(dram_budget=need))
+    session(RESIDENT, device).reserve(100)
+    assert device.memory.held == device.memory.peak == need
+    with pytest.raises(InputError, match=r"target weights needs .* \(held: target weights .*100 tokens"):
+        session(STREAMED, device).reserve(1)
+    streamed = EmulatedDevice(toy())
+    session(STREAMED, streamed).reserve(0)
+    assert streamed.memory.held == TABLE_BYTES + 2 * LAYER_BYTES
+
+
+def test_loading_reads_once_what_stays() -> None:
+    opened = session(Placement(resident=0.5))
+    opened.device.play(opened.load())
+    (load,) = opened.device.trace.spans
+    assert (load.on, load.kind, load.bytes) == ("flash", "load", TABLE_BYTES + 4 * LAYER_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"on": "tpu"}, "'tpu'.*cpu.*gpu.*npu"),
+        ({"resident": 1.5}, "placement.resident is 1.5; it is a share from 0 to 1"),
+        ({"prefetch": -1}, "placement.prefetch is -1"),
+    ],
+)
+def test_a_placement_that_cannot_be_is_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Placement(**given)
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.0, 0), (0.24, 0), (0.25, 1), (0.3, 1), (0.99, 3), (1.0, 4)])
+def test_a_share_of_the_layers(share: float, held: int) -> None:
+    assert Placement(resident=share).held(4) == held
+    assert Placement(resident=0.29).held(100) == 29  # as a float, 0.29 * 100 lies below 29
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+@pytest.mark.parametrize("preload", [False, True])
+def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
+    tmp_path: Path, prefetch: int, preload: bool
+) -> None:
+    from tiny_families import write
+
+    write("qwen-3", tmp_path / "checkpoint")
+    folder, device = tmp_path / "checkpoint", here()
+    file = layer_file(folder, cache=tmp_path / "cache")
+    reader = LayerReader(file, slots=prefetch + 1)
+    bill = bill_of(decoder("qwen-3"))
+    placement = Placement(resident=0.0, prefetch=prefetch, preload=preload)
+    bare, whole = (weights.load(folder, packed=False, resident=resident) for resident in (False, True))
+    streamed = Session("target", device, bill, DecoderNetwork(bare), placement, reader)
+    resident = Session("target", device, bill, DecoderNetwork(whole), RESIDENT)
+
+    async def passes(opened: Session) -> list[torch.Tensor]:
+        text, out = Prefix.of([1, 2, 3]), []
+        for _ in range(3):
+            (row,) = await opened.forward([text])
+            out.append(row.logits)
+            text = text.then(row.choice)
+        tree = TokenTree(text)
+        for token in (4, 5, 6):
+            tree.grow(0, token)
+        out += [row.logits for row in await opened.forward(tree.prefixes)]
+        return out
+
+    expected = device.play(passes(resident))
+    found = device.play(passes(streamed))
+    assert len(found) == 7
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    device.close()
+    streamed.close()
+    assert reader.bytes_read >= 4 * 4 * file.layer_bytes
+
+
+def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
+    device = EmulatedDevice(toy())
+    target = Session("target", device, BILL, NoNetwork(), RESIDENT, priority=0)
+    draft = Session("draft", device, BILL, NoNetwork(), RESIDENT, priority=1)
+    hold = [device.spawn(session(RESIDENT, device).forward([Prefix.of([0] * 50)])) for _ in range(2)]
+
+    async def both() -> None:
+        tasks = [
+            device.spawn(draft.forward([Prefix.of([1])])),
+            device.spawn(target.forward([Prefix.of([1])])),
+        ]
+        for task in [*tasks, *hold]:
+            await task
+
+    seen = len(device.trace.spans)
+    device.play(both())
+    started = sorted(device.trace.spans[seen:], key=lambda s: s.start)
+    names = [s.name for s in started if s.rows == 1 and s.kind == "embed"]
+    assert names == ["target embed", "draft embed"]
