@@ -161,7 +161,7 @@ def test_play_stops_what_is_left_over(device: Device) -> None:
     async def main() -> str:
         device.spawn(forever())
         for _ in range(3):
-            await device.run(Op("flash", "load", "own", bytes=1e5))
+            await device.run(Op("cpu", "k", "own"))
         return "over"
 
     assert device.play(main()) == "over"
@@ -209,7 +209,7 @@ def test_an_error_comes_out_once_and_leaves_no_task_behind(device: Device) -> No
         device.spawn(_fails(device))
         device.spawn(beside())
         for _ in range(3):
-            await device.run(Op("flash", "load", "read", bytes=1e5))
+            await device.run(Op("cpu", "k", "own"))
 
     with pytest.raises(LookupError):
         device.play(main())

@@ -44,7 +44,9 @@ def test_rows_round_up_to_tiles_and_static_shapes() -> None:
 
 
 def test_a_precision_without_a_rate_is_named_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"cpu has no rate for precision 'fp8' \(op a\); it has fp16, fp32, int8"):
+    with pytest.raises(
+        InputError, match=r"cpu has no rate for precision 'fp8' \(op a\); it has fp16, fp32, int8"
+    ):
         processor().demand(Op("cpu", "k", "a", precision="fp8"))
 
 
