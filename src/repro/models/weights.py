@@ -54,7 +54,7 @@ def load(
     """The decoder that a checkpoint folder holds.
 
     `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, `q4_0` like Q4_0; both keep embeddings in bf16 and
-    the output projection in 8 bits, as 4-bit GGUF files do: in 4 bits it costs a fifth of the greedy agreement.
+    the output projection in 8 bits, as 4-bit GGUF files do: 4 bits cost a fifth of the greedy agreement.
     `packed` reorders weights for speed: dense ones for oneDNN; 8- and 4-bit ones get a 16-bit twin for passes
     of many rows, at 2 more bytes a weight. `embeddings_from` lends its embedding and output projection to a
     checkpoint whose config says `shares_embeddings`. `resident=False` leaves the layers out, for streaming.
