@@ -15,7 +15,6 @@ import torch
 from rich.console import Console
 
 from repro import run
-from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.models.cuda import cuda_stream
 from repro.sweep import Sweep
@@ -41,7 +40,7 @@ def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def compute(*_: Any) -> None:
         raise AssertionError("long work began")
 
-    monkeypatch.setattr(Cell, "compute", compute)
+    monkeypatch.setattr("repro.sweep.compute", compute)
     return mine
 
 
@@ -101,6 +100,8 @@ def test_the_command_says_one_thing_and_fails(
     said: str,
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "")
+    for module in ("hydra.core.utils", "hydra._internal.hydra"):  # logging is this process's, and pytest's
+        monkeypatch.setattr(f"{module}.configure_log", lambda *_: None)
     monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
     monkeypatch.setattr(sys, "argv", ["repro", *shared.apart(tmp_path).overrides, argument])
     with pytest.raises(SystemExit) as ended:

@@ -17,7 +17,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from repro.cell import Cell
 from repro.core import once
 from repro.core.errors import InputError
 from repro.methods.decoding.edgellm import EdgeLLM
@@ -68,7 +67,7 @@ def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.Mon
     def compute(*_: Any) -> None:
         raise AssertionError("a finished cell was computed again")
 
-    monkeypatch.setattr(Cell, "compute", compute)
+    monkeypatch.setattr("repro.sweep.compute", compute)
     again = sweep(project)
     assert states(again) == ["cached"] * 5
     assert [note.key for note in again] == [note.key for note in notes]
