@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from itertools import count
@@ -99,15 +100,15 @@ class Task(Future[T]):
             awaited.on_done(self._step)
 
 
-class Clock:
+class Clock(ABC):
     """Seconds since the start, and the loop that lets tasks run."""
 
     kind: str
 
     @property
+    @abstractmethod
     def now(self) -> float:
         """Seconds since the clock was made."""
-        raise NotImplementedError
 
     def run(self, coroutine: Coroutine[Any, None, T]) -> T:
         """Run a coroutine to its end, and everything that it spawned and that must run for it."""
@@ -116,8 +117,9 @@ class Clock:
             self._advance()
         return task.result()
 
+    @abstractmethod
     def _advance(self) -> None:
-        raise NotImplementedError
+        """Let the next thing happen."""
 
 
 class VirtualClock(Clock):
