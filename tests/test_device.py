@@ -235,6 +235,23 @@ def test_a_static_graph_is_built_once_for_each_of_its_shapes() -> None:
     check_slots(device)
 
 
+def test_no_op_overtakes_the_build_of_its_graph() -> None:
+    """Neither a free slot nor a higher priority lets an op begin before its graph is there."""
+    roomy = processor(graph_seconds=0.5, shapes=(8,), slots=2)
+    device = EmulatedDevice(toy(processors={"cpu": processor(), "npu": roomy}))
+    ops = [Op("npu", "layer", f"{p}", rows=8, flops=1.0, graph="g", priority=p) for p in (1, 0)]
+    for op in ops:
+        device.run(op)
+
+    async def wait() -> None:
+        await device.run(ops[0])
+
+    device.play(wait())
+    (build,) = [s for s in device.trace if s.kind == "build"]
+    assert all(s.start >= build.end for s in device.trace if s.kind == "layer")
+    assert len(device.trace.spans) == 4
+
+
 def test_graphs_cost_nothing_where_shapes_are_free() -> None:
     device = EmulatedDevice(toy(processors=STATIC))
     _play(device, [[Op("cpu", "layer", "a", graph="a"), Op("npu", "layer", "b")]])

@@ -133,32 +133,37 @@ class EmulatedDevice(Device):
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
         self._order = count()
         self._working: list[_Running] = []
-        self._built: set[tuple[str, str, int]] = set()
+        self._builds: dict[tuple[str, str, int], Future[Any]] = {}
 
     def run(self, op: Op) -> Future[Any]:
-        """Queue an op on its resource, behind the graph that it needs if that is not built yet."""
+        """Queue an op on its resource, once the static graph that it needs is built."""
         on = self.resource(op.on, op.precision)
         if on != op.on:
             op = replace(op, on=on)
-        if op.graph:
-            self._build(op)
-        return self._enqueue(op)
-
-    def _enqueue(self, op: Op) -> Future[Any]:
         done: Future[Any] = Future()
+        build = self._build(op) if op.graph else None
+        if build and not build.done:
+            build.on_done(lambda: self._enqueue(op, done))
+        else:
+            self._enqueue(op, done)
+        return done
+
+    def _enqueue(self, op: Op, done: Future[Any]) -> None:
         heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
         self._serve(op.on)
-        return done
 
     def _instead(self, precision: str) -> str:
         return self.machine.fastest(precision)
 
-    def _build(self, op: Op) -> None:
+    def _build(self, op: Op) -> Future[Any] | None:
+        """The build of the static graph that an op needs, begun by the first op that needs it."""
         processor = self.machine.processors[op.on]
         graph = (op.on, op.graph, processor.rows(op.rows))
-        if processor.graph_seconds and graph not in self._built:
-            self._built.add(graph)
-            self._enqueue(Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority))
+        if processor.graph_seconds and graph not in self._builds:
+            self._builds[graph] = Future()
+            build = Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority)
+            self._enqueue(build, self._builds[graph])
+        return self._builds.get(graph)
 
     def _serve(self, on: str) -> None:
         while self._free[on] and self._queue[on]:
