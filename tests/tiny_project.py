@@ -156,7 +156,9 @@ def spec_of(config: Any) -> dict[str, Any]:
 
 def write_project(root: Path) -> Project:
     """Fill a folder with checkpoints and rows."""
-    target = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # the same model whatever tests ran before
+        target = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE))
     generator = torch.Generator().manual_seed(0)
     write_model(target, root / "target", generator, spread=1.0)
     write_model(target, root / "draft", generator, spread=0.1)
