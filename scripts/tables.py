@@ -20,7 +20,7 @@ from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.core.registry import unknown
 from repro.paths import conf_dir
-from repro.run import publish
+from repro.run import publish, screen
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"there are no records in {options.records}; experiments: {', '.join(experiments())}"
             )
         for experiment in wanted:
-            regenerate(experiment, options.records, options.out, options.formats, Console())
+            regenerate(experiment, options.records, options.out, options.formats, screen())
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
