@@ -32,9 +32,9 @@ def test_counts() -> None:
     assert counted == {
         "device": 18,
         "dataset": 37,
-        "model": 4,
+        "model": 23,
         "model/checkpoint": 37,
-        "model/shape": 2,
+        "model/shape": 15,
         "experiment": 1,
     }
     assert list(registered("method")) == ["chain_sd", "draft", "edgellm", "flash_ar", "std"]
@@ -71,7 +71,7 @@ def test_model(name: str, role: str) -> None:
 @pytest.mark.parametrize("name", names("model/shape"))
 def test_shape(name: str) -> None:
     config = plain(composed(f"+model/shape@given={name}"))
-    assert Shape(**config["given"]).parameters > 1e8
+    assert Shape.parse(config["given"]).parameters > 1e7
 
 
 @pytest.mark.parametrize("name", names("experiment"))

@@ -65,7 +65,7 @@ class ModelConfig:
             precision(given["precision"])
         return cls(
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
-            shape=Shape(**shape) if shape else None,
+            shape=Shape.parse(shape) if shape else None,
             **given,
         )
 

@@ -6,7 +6,9 @@ linear; an embedding look-up moves the gathered rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -35,6 +37,8 @@ PRECISIONS = {
     # llama.cpp's blocks of 32 weights with an fp16 scale (and, for _1, an fp16 minimum)
     "q8_0": Precision(8.5, "int8", 2),
     "q4_0": Precision(4.5, "int8", 2),
+    # AutoGPTQ's 4 bits, with an fp16 scale and a 4-bit zero point per group of 128 weights
+    "gptq4": Precision(4 + 20 / 128, "int8", 2),
     "q4_1": Precision(5.0, "int8", 2),
     # super-blocks of 256; the mixes Q4_K_M and Q2_K-Q6_K are stated by their average
     "q4_k": Precision(4.5, "int8", 2),
@@ -50,12 +54,25 @@ def precision(name: str) -> Precision:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """The encoder before a decoder; its rows, its heads and the kind of its MLPs are the decoder's.
+
+    Attributes:
+        intermediate: width inside its MLPs.
+    """
+
+    layers: int
+    intermediate: int
+
+
+@dataclass(frozen=True)
 class Shape:
     """A decoder's dimensions, as far as its cost depends on them.
 
     Attributes:
         gated: the MLP has three matrices and not two.
         tied: the output projection is the embedding table.
+        encoder: what reads the prompt before the decoder does; `None` where the decoder reads it itself.
     """
 
     layers: int
@@ -67,6 +84,13 @@ class Shape:
     vocab: int
     gated: bool = True
     tied: bool = False
+    encoder: Encoder | None = None
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, Any]) -> Shape:
+        """The shape that one file of `conf/model/shape/` describes."""
+        encoder = mapping.get("encoder")
+        return cls(**{**mapping, "encoder": Encoder(**encoder) if encoder else None})
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
