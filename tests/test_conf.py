@@ -25,16 +25,15 @@ def names(group: str) -> list[str]:
 
 
 def test_counts() -> None:
-    counted = {
-        group: len(names(group))
-        for group in ("device", "dataset", "model", "model/checkpoint", "model/shape", "experiment")
-    }
+    groups = ("device", "dataset", "model", "model/checkpoint", "model/shape", "workload", "experiment")
+    counted = {group: len(names(group)) for group in groups}
     assert counted == {
         "device": 18,
         "dataset": 37,
         "model": 23,
         "model/checkpoint": 37,
         "model/shape": 15,
+        "workload": 12,
         "experiment": 1,
     }
     assert list(registered("method")) == ["chain_sd", "draft", "edgellm", "flash_ar", "std"]

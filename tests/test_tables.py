@@ -143,6 +143,75 @@ class TestBuild:
             "edgellm has no speedup over flash_ar: its prompts are not those of the baseline",
         )
 
+    def test_a_figure_over_the_same_row_s_under_other_labels(self) -> None:
+        """Rows are workloads, columns methods, and the baseline is the row's own."""
+        records = [
+            run(method, 100, seconds, labels={"workload": workload}, inputs={"dataset": workload})
+            for method, workload, seconds in (
+                ("std", "t5", 50.0),
+                ("edgellm", "t5", 10.0),
+                ("std", "mt5", 80.0),
+                ("edgellm", "mt5", 20.0),
+                ("edgellm", "bart", 20.0),
+            )
+        ]
+        speed = {**SPEED, "where": {"method": "edgellm"}, "over": {"method": "std"}}
+        columns = [
+            {**SPEED, "key": "std", "where": {"method": "std"}},
+            {**speed, "key": "speedup", "unit": "x", "reference": {"t5": "t.x"}},
+            {**speed, "key": "gain", "compare": "difference"},
+            {**speed, "key": "less", "total": "seconds", "per": "tokens", "compare": "reduction"},
+        ]
+        cells = {**CELLS, "t.x": cell("t.x", 4, 4, "x")}
+        table = build(spec(rows={"by": ["workload"]}, columns=columns), records, cells)
+        assert [row.id for row in table.rows] == ["bart", "mt5", "t5"]
+        ours = {row.id: [entry.ours for entry in row.entries] for row in table.rows}
+        assert ours["t5"] == [2.0, 5.0, 8.0, 80.0]
+        assert ours["mt5"] == [1.25, 4.0, 3.75, 75.0]
+        assert ours["bart"] == [None] * 4, "a row without its baseline has no comparison"
+        assert table.entry("t5", "speedup").ratio == 1.25
+
+    def test_a_baseline_that_failed_or_answered_other_prompts_is_said(self) -> None:
+        failure = {"status": "failed", "error": "OSError: gone"}
+        records = [
+            run("edgellm", 9, 1.0, labels={"workload": "t5"}),
+            run("std", 9, 1.0, labels={"workload": "t5"}, **failure),
+            run("edgellm", 9, 1.0, labels={"workload": "mt5"}),
+            run("std", 9, 1.0, labels={"workload": "mt5"}, prompts=8),
+        ]
+        column = {**SPEEDUP, "relative_to": None, "where": {"method": "edgellm"}, "over": {"method": "std"}}
+        table = build(spec(rows={"by": ["workload"]}, columns=[column]), records, CELLS)
+        assert [row.entries[0].ours for row in table.rows] == [None, None]
+        assert table.footnotes == (
+            "mt5 has no speedup over std: its prompts are not those of the baseline",
+            "t5 has no speedup over std: the baseline failed",
+        )
+
+    def test_one_failed_cell_of_many_costs_its_own_figures_only(self) -> None:
+        """12 workloads by 8 methods, of which one cell failed: 94 figures stand, and those over it."""
+        records = [
+            run(f"m{i}", 100, 10.0 + i, labels={"workload": f"w{j:02}"}) for i in range(8) for j in range(12)
+        ]
+        broken = replace(records[3 * 12 + 5], status="failed", values={}, error="Traceback\nOSError: gone")
+        columns = [{**SPEED, "key": f"m{i}", "where": {"method": f"m{i}"}} for i in range(8)]
+        columns.append({**SPEED, "key": "over", "where": {"method": "m0"}, "over": {"method": "m3"}})
+        columns.append({**SPEED, "key": "mean", "aggregate": "mean", "where": {"method": "m3"}})
+        whole = spec(rows={"by": ["workload"]}, columns=columns[:9])
+        table = build(whole, [broken if r is records[41] else r for r in records], CELLS)
+        places = [(row, column.key) for row in range(12) for column in table.columns]
+        absent = [place for place in places if table.entry(f"w{place[0]:02}", place[1]).ours is None]
+        assert absent == [(5, "m3"), (5, "over")]
+        assert table.entry("w05", "m3").failed == 1
+        assert table.footnotes[0] == "w05 failed: OSError: gone"
+        mean = build(spec(rows={"by": ["device"]}, columns=columns[9:]), [broken, *records[36:41]], CELLS)
+        assert mean.rows[0].entries[0].failed == 1, "a mean over a failed cell is none"
+
+    def test_rows_of_numbers_stand_in_their_order(self) -> None:
+        records = [run("std", 1, 1.0, labels={"length": n}) for n in ("64", "256", "128", "all", "8.5")]
+        table = build(spec(rows={"by": ["length"]}), records, CELLS)
+        assert [row.id for row in table.rows] == ["8.5", "64", "128", "256", "all"]
+        assert table.rows[0].labels == {"length": "8.5"}
+
     def test_rows_keep_the_order_of_the_spec_and_new_methods_join(self) -> None:
         table = build(spec(), [run("zeta", 1, 1.0), run("alpha", 1, 1.0), run("edgellm", 6, 1.0)], CELLS)
         assert [row.id for row in table.rows] == ["flash_ar", "chain_sd", "edgellm", "alpha", "zeta"]
@@ -172,7 +241,7 @@ class TestBuild:
             ({"weights": "proxy"}, ("proxy",)),
             ({"weights": "none"}, ("costs_only",)),
             ({"dequantized": True}, ("dequantized",)),
-            ({"matched": 0.7, "weights": "proxy"}, ("proxy", "matched")),
+            ({"matched": {"published": 87.1}, "weights": "proxy"}, ("proxy", "matched")),
             ({"fitted": ["seconds"]}, ("fitted",)),
             ({"fitted": ["t.edge"]}, ("fitted",)),
             ({"fitted": ["rouge"]}, ()),
@@ -247,6 +316,8 @@ class TestSpec:
             ({"columns": [{**SPEED, "digits": "2"}]}, r"columns\[0\], digits must be a int, not '2'"),
             ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: 'higher', 'lower', ''"),
             ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
+            ({"columns": [{**SPEEDUP, "over": {"method": "std"}}]}, "column 'speedup' has two baselines"),
+            ({"columns": [{**SPEED, "compare": "difference"}]}, "column 'speed' has no baseline"),
             ({"columns": [SPEED, SPEED]}, "two columns with the key 'speed'"),
             ({"columns": "speed"}, "columns must be a list, not 'speed'"),
             ({"rows": ["method"]}, r"rows must be a mapping, not \['method'\]"),
@@ -338,13 +409,15 @@ class TestFormats:
         chain = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "speed"))
         assert chain == {
             **dict.fromkeys(("spread_low", "spread_high", "failed", "note"), ""),
-            **{"row": "Chain SD", "column": "speed", "unit": "tokens/s", "ours": "5.0", "ratio": "1.25"},
+            **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
+            **{"ours": "5.0", "ratio": "1.25"},
             **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
             **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02"},
         }
         rouge = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "rouge"))
         assert (rouge["spread_low"], rouge["spread_high"]) == ("99.25", "99.75")
         assert [line["failed"] for line in lines if line["row"] == "EdgeLLM"] == ["failed"] * 3
+        assert [line["id"] for line in lines[::3]] == ["flash_ar", "chain_sd", "edgellm", "mine", ""]
         assert lines[-1]["column"] == "aside"
         assert lines[-1]["published_high"] == "9.3"
 

@@ -109,6 +109,10 @@ class Project:
         assert record is not None
         return record
 
+    def sweep(self, *overrides: str) -> Sweep:
+        """A sweep in this process, with nothing on the screen."""
+        return Sweep(self.config(*overrides), Console(file=io.StringIO()))
+
     def table(self, notes: list[Note]) -> tuple[dict[str, Path], str]:
         """The quickstart's table of these cells: its files, and what stood on the screen."""
         config = composed(*self.overrides, "experiment=quickstart")

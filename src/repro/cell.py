@@ -6,7 +6,7 @@ cheap to find, `check` what takes a look at checkpoints and prompts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from functools import cache, cached_property
 from typing import Any
@@ -79,6 +79,7 @@ class Cell:
             "target": self.models["target"].name,
             "draft": self.models["draft"].name,
         }
+        self.labels |= own_labels(config, taken=self.labels)
 
     @cached_property
     def places(self) -> Mapping[str, Placement]:
@@ -181,6 +182,25 @@ class Cell:
         if self.emulated:
             return EmulatedDevice(machine(self.config["device"]))
         return local_device(self.config["device"], cuda_stream())
+
+
+def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
+    """The labels that an experiment gives its cells beside the usual ones; a null one is left out.
+
+    They say where a cell stands in a table and are no part of its key: one cell may have others elsewhere.
+
+    Raises:
+        InputError: they are no mapping of single values, or one has the name of a usual label.
+    """
+    given = config.get("labels") or {}
+    if not isinstance(given, Mapping):
+        raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
+    for name, value in given.items():
+        if name in taken:
+            raise InputError(f"labels.{name} is a label that every cell has already; choose another name")
+        if isinstance(value, (Mapping, list)):
+            raise InputError(f"labels.{name} is {value!r}; it must be a single value")
+    return {str(name): str(value) for name, value in given.items() if value is not None}
 
 
 def _method(given: Mapping[str, Any]) -> Method:

@@ -71,9 +71,10 @@ def _is_package(announced: str) -> bool:
     return ":" not in announced and found is not None and found.submodule_search_locations is not None
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """The configuration resolved into plain dictionaries, Hydra's own part left out."""
-    ours = OmegaConf.masked_copy(config, [str(name) for name in config if name not in ("hydra", "table")])
+def plain(config: DictConfig, *without: str) -> dict[str, Any]:
+    """The configuration resolved into plain dictionaries, Hydra's own part and `without` left out."""
+    left = {"hydra", "table", *without}
+    ours = OmegaConf.masked_copy(config, [str(name) for name in config if name not in left])
     content = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
     assert isinstance(content, dict)
     return {str(name): value for name, value in content.items()}
@@ -108,7 +109,9 @@ def finish(config: DictConfig) -> int:
     assert spec is None or isinstance(spec, dict)
     console = screen()
     named = {str(name): value for name, value in spec.items()} if spec else None
-    show_files(console, Sweep(plain(config), console).finish(str(config.name), named, notes))
+    # The sweep's own labels may name settings that only its cells have.
+    sweep = Sweep(plain(config, "labels"), console)
+    show_files(console, sweep.finish(str(config.name), named, notes))
     failed = [note for note in notes if note.state == "failed"]
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
@@ -141,9 +144,17 @@ def attempt(config: DictConfig) -> Note:
     """A sweep's cell: bad input fails that cell and not the sweep."""
     try:
         return Sweep(plain(config), screen()).cell(plain(config))
-    except InputError as wrong:
+    except (InputError, OmegaConfBaseException) as wrong:
         labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
-        return Note("", labels, "failed", error=str(wrong))
+        labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
+        return Note("", labels, "failed", error=" ".join(str(wrong).split()))
+
+
+def _own_label(config: DictConfig, name: str) -> str:
+    try:
+        return str(config.labels[name])
+    except OmegaConfBaseException as wrong:  # it names a setting that this cell has not
+        return type(wrong).__name__
 
 
 def screen() -> Console:

@@ -159,7 +159,7 @@ class Sweep:
         self.console.print(summary(notes, self.mode))
         if self.mode == "list":
             self.console.print(left(notes))
-        own = [r for r in map(self.store.get, dict.fromkeys(n.key for n in notes if n.key)) if r]
+        own = members.records([(note.key, note.labels) for note in notes if note.key], self.store)
         if self.mode == "list" or not spec or not own:
             return {}
         tables = self.results / "tables"

@@ -1,6 +1,6 @@
 """From the records of one row to the one figure that a column shows of them.
 
-Owns what totals, means and ratios to a baseline are. Knows neither published values nor layout.
+Owns what totals, means and comparisons with a baseline are. Knows neither published values nor layout.
 """
 
 from __future__ import annotations
@@ -45,20 +45,22 @@ def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
 
 
 def relative(column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]) -> Scalar:
-    """The column's figure over the baseline's, totals over totals on the same prompts; means are of ratios.
+    """The column's figure against the baseline's on the same prompts: totals against totals, means of ratios.
 
     Raises:
-        Incomparable: a record has no counterpart in the baseline, or one over other prompts.
+        Incomparable: the baseline failed, has no counterpart of a record, or one over other prompts.
     """
     if not records or not baseline:
         return None
+    if not all(base.done for base in baseline):
+        raise Incomparable("the baseline failed")
     pairs = _pairs(records, baseline)
     if column.aggregate in MEANS:
-        ratios = [_ratio(_single(column, [one]), _single(column, [base]), column) for one, base in pairs]
-        numbers = [ratio for ratio in ratios if ratio is not None]
-        return MEANS[column.aggregate](numbers) if len(numbers) == len(ratios) else None
+        each = [_against(_single(column, [one]), _single(column, [base]), column) for one, base in pairs]
+        numbers = [number for number in each if number is not None]
+        return MEANS[column.aggregate](numbers) if len(numbers) == len(each) else None
     bases = [base for _, base in pairs]
-    return _ratio(figure(column, records), figure(column, bases), column)
+    return _against(figure(column, records), figure(column, bases), column)
 
 
 def varying(records: Sequence[Record]) -> list[str]:
@@ -86,10 +88,16 @@ def _number(column: ColumnSpec, value: Scalar) -> float:
     return value
 
 
-def _ratio(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
-    if one is None or not base:
+def _against(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
+    """One figure against the baseline's, as the column compares."""
+    if one is None or base is None:
         return None
-    return _number(column, one) / _number(column, base)
+    ours, its = _number(column, one), _number(column, base)
+    if column.compare == "difference":
+        return ours - its
+    if not its:
+        return None
+    return ours / its if column.compare == "ratio" else 100 * (1 - ours / its)
 
 
 def _pairs(records: Sequence[Record], baseline: Sequence[Record]) -> list[tuple[Record, Record]]:

@@ -6,6 +6,7 @@ came about.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -15,6 +16,9 @@ from repro.tables.aggregate import Incomparable, figure, relative
 from repro.tables.reference import Cell, find
 from repro.tables.spec import AsideSpec, ColumnSpec, TableSpec
 from repro.tables.table import Aside, Entry, Errors, Published, Row, Table
+
+SEPARATOR = " / "
+"""Between the labels of a row's id."""
 
 UNITS = {
     ("ms", "s"): 1e-3,
@@ -67,14 +71,17 @@ class _Builder:
         self.records = records
         self.footnotes: list[str] = list(spec.footnotes)
         self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
-        for record in sorted(records, key=self._row_id):
+        for record in sorted(records, key=self._order):
             self.groups.setdefault(self._row_id(record), []).append(record)
 
     def table(self, older: int) -> Table:
         spec = self.spec
         rows = tuple(
             Row(
-                row, spec.rows.names.get(row, row), tuple(self._entry(row, column) for column in spec.columns)
+                row,
+                spec.rows.names.get(row, row),
+                tuple(self._entry(row, column) for column in spec.columns),
+                labels=dict(zip(spec.rows.by, row.split(SEPARATOR), strict=False)),
             )
             for row in self.groups
         )
@@ -85,7 +92,7 @@ class _Builder:
         return Table(
             experiment=spec.experiment,
             title=spec.title,
-            heading=" / ".join(spec.rows.by),
+            heading=SEPARATOR.join(spec.rows.by),
             columns=spec.columns,
             rows=rows,
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
@@ -97,8 +104,11 @@ class _Builder:
             figure=spec.figure,
         )
 
+    def _order(self, record: Record) -> list[tuple[float, str]]:
+        return [_natural(record.labels.get(name, "")) for name in self.spec.rows.by]
+
     def _row_id(self, record: Record) -> str:
-        return " / ".join(record.labels.get(name, "") for name in self.spec.rows.by)
+        return SEPARATOR.join(record.labels.get(name, "") for name in self.spec.rows.by)
 
     def _footnote(self, text: str) -> int:
         """The number of a footnote, which is added when it is new."""
@@ -113,12 +123,12 @@ class _Builder:
         if failed:
             last = str(failed[0].error).strip().splitlines()[-1]
             return Entry(published=published, failed=self._footnote(f"{row} failed: {last}"))
-        baseline = self._of(column.relative_to, column) if column.relative_to else []
+        baseline = self._baseline(row, column)
         ours = self._ours(row, column, records, baseline)
         if ours is None:
             return Entry(published=published)
         ratio = published.ratio(ours) if published else None
-        alone = len(records) == 1 and column.value and not column.relative_to
+        alone = len(records) == 1 and column.value and not column.baseline
         return Entry(
             ours=ours,
             spread=_scaled(records[0].uncertainty.get(str(column.value)), column.scale) if alone else None,
@@ -130,15 +140,21 @@ class _Builder:
     def _of(self, row: str, column: ColumnSpec) -> list[Record]:
         return [record for record in self.groups.get(row, ()) if matches(record, column.where)]
 
+    def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
+        if column.relative_to:
+            return self._of(column.relative_to, column)
+        where = {**column.where, **column.over}
+        return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
+
     def _ours(
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
     ) -> Scalar:
-        if not column.relative_to:
+        if not column.baseline:
             return figure(column, records)
         try:
-            return relative(column, records, [record for record in baseline if record.done])
+            return relative(column, records, baseline)
         except Incomparable as reason:
-            self._footnote(f"{row} has no {column.heading.lower()} over {column.relative_to}: {reason}")
+            self._footnote(f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}")
             return None
 
     def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
@@ -220,6 +236,14 @@ def _commits(records: Sequence[Record]) -> tuple[str, ...]:
     """The code that made the records, abbreviated; `+` says that files differed from the commit."""
     codes = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
     return tuple(sorted(codes))
+
+
+def _natural(label: str) -> tuple[float, str]:
+    """What sorts numbers by their size and words after them."""
+    try:
+        return float(label), label
+    except ValueError:
+        return math.inf, label
 
 
 def _scaled(spread: Spread | None, scale: float) -> Spread | None:

@@ -1,4 +1,4 @@
-"""Which cells a table consists of, remembered beside its files.
+"""Which cells a table consists of and how it labels them, remembered beside its files.
 
 Owns that list and the rule by which an earlier cell stays in it. Must not know how cells are computed.
 """
@@ -6,7 +6,8 @@ Owns that list and the rule by which an earlier cell stays in it. Must not know 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from repro.core.errors import InputError
@@ -16,19 +17,30 @@ TERMS = ("prompts", "max_tokens", "sampling", "seed")
 """What of a configuration must agree for two cells to stand in one table, beside what their labels say."""
 
 
+def records(members: Iterable[tuple[str, Mapping[str, str]]], store: Store) -> list[Record]:
+    """The records of these keys under these labels, which an experiment may choose as it likes.
+
+    A cell that has several labellings comes several times; one that has no record is left out.
+    """
+    found = [(store.get(key), dict(labels)) for key, labels in members]
+    labelled = [replace(record, labels=labels) for record, labels in found if record]
+    return list({(r.key, tuple(sorted(r.labels.items()))): r for r in labelled}.values())
+
+
 def join(own: Sequence[Record], earlier: Iterable[Record]) -> list[Record]:
-    """A sweep's own records, and earlier ones of other labels that were asked the same.
+    """A sweep's own records, and earlier ones of other cells and labels that were asked the same.
 
     So a method that is run alone joins the rows that are there already.
     """
     labels = [record.labels for record in own]
+    keys = {record.key for record in own}
     terms = [_terms(record) for record in own]
-    stay = [r for r in earlier if r.done and r.labels not in labels and _terms(r) in terms]
-    return [*own, *stay]
+    others = (r for r in earlier if r.key not in keys and r.labels not in labels)
+    return [*own, *(r for r in others if r.done and _terms(r) in terms)]
 
 
 def read(folder: Path, experiment: str, store: Store) -> list[Record]:
-    """The records of the table that was last written; none if there was none.
+    """The records of the table that was last written, as it labelled them; none if there was none.
 
     Raises:
         InputError: the list is corrupt.
@@ -37,16 +49,18 @@ def read(folder: Path, experiment: str, store: Store) -> list[Record]:
     if not path.exists():
         return []
     try:
-        keys = [str(key) for key in json.loads(path.read_text())]
-    except ValueError as wrong:
+        listed = [(str(each["key"]), dict(each["labels"])) for each in json.loads(path.read_text())]
+    except (ValueError, TypeError, KeyError) as wrong:
         raise InputError(f"{path} is corrupt ({wrong}); remove it and run the experiment again") from wrong
-    return [record for record in map(store.get, keys) if record]
+    return records(listed, store)
 
 
 def write(folder: Path, experiment: str, records: Iterable[Record]) -> None:
     """Remember the cells of a table."""
     path = _path(folder, experiment)
-    write_atomically(path, json.dumps(sorted(record.key for record in records), indent=1) + "\n")
+    listed = [{"key": record.key, "labels": dict(record.labels)} for record in records]
+    listed.sort(key=lambda each: json.dumps(each, sort_keys=True))
+    write_atomically(path, json.dumps(listed, indent=1, sort_keys=True) + "\n")
 
 
 def _path(folder: Path, experiment: str) -> Path:

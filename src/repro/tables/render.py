@@ -18,7 +18,7 @@ from repro.tables.layout import Grid, aside_grid, grid, notes
 from repro.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
-    *("row", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),
+    *("row", "id", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),
     *("ratio", "marks", "failed", "reference", "note", "commit", "date"),
 )
 
@@ -76,10 +76,10 @@ def to_csv(table: Table) -> str:
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            writer.writerow([row.name, column.key, column.unit, *_csv_entry(entry), "", *origin])
+            writer.writerow([row.name, row.id, column.key, column.unit, *_csv_entry(entry), "", *origin])
     for aside in table.aside:
         entry = Entry(published=aside.published)
-        writer.writerow([aside.label, "aside", aside.unit, *_csv_entry(entry), aside.note, *origin])
+        writer.writerow([aside.label, "", "aside", aside.unit, *_csv_entry(entry), aside.note, *origin])
     return out.getvalue()
 
 

@@ -32,10 +32,14 @@ class ColumnSpec:
 
     Either `value`, a value of the records as it is, or `total` over `per`, two values that are summed over
     the row's records first. It is multiplied by `scale` and shown in `unit` with `digits` decimals.
-    `relative_to` is the id of the row by whose figure it is divided, over the same prompts. `where` keeps
-    only records with these labels. Of several records `aggregate` makes one figure, `only` wants a single
-    one. `reference` maps row ids to published cells, `tolerance` is the relative difference from them that is
-    still called agreement. `timed` is false for what needs neither clock nor costs (accuracy, acceptance).
+    `where` keeps only records with these labels. Of several records `aggregate` makes one figure, `only`
+    wants a single one. `reference` maps row ids to published cells, `tolerance` is the relative difference
+    from them that is still called agreement. `timed` is false for what needs neither clock nor costs
+    (accuracy, acceptance).
+
+    A figure may be set against a baseline over the same prompts: that of the row with the id `relative_to`,
+    or that of the same row's records with the labels `over` (and otherwise those of `where`). `compare` says
+    how: `ratio` to it, `difference` from it, or `reduction` below it in percent.
     """
 
     key: str
@@ -48,6 +52,8 @@ class ColumnSpec:
     scale: float = 1.0
     better: Literal["higher", "lower", ""] = ""
     relative_to: str | None = None
+    over: Mapping[str, str] = field(default_factory=dict)
+    compare: Literal["ratio", "difference", "reduction"] = "ratio"
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
     where: Mapping[str, str] = field(default_factory=dict)
     reference: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +67,15 @@ class ColumnSpec:
             raise InputError(
                 f"column {self.key!r} aggregates totals: give `total` and `per` instead of `value`"
             )
+        if self.relative_to and self.over:
+            raise InputError(f"column {self.key!r} has two baselines; give either `relative_to` or `over`")
+        if self.compare != "ratio" and not self.baseline:
+            raise InputError(f"column {self.key!r} has no baseline: give `relative_to` or `over`")
+
+    @property
+    def baseline(self) -> str:
+        """What the figure is set against, in words; "" when it stands for itself."""
+        return self.relative_to or " ".join(self.over.values())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Owns what a table consists of. Knows neither how it is built (`build`) nor how i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from repro.core.record import Scalar, Spread
@@ -60,11 +61,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One line; `id` is the labels it stands for."""
+    """One line; `id` is the labels it stands for in one word, `labels` are these by their names."""
 
     id: str
     name: str
     entries: tuple[Entry, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
