@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.methods.decoding.specinfer import merge
 from repro.models import accept
 from repro.models.accept import greedy, sampled
 from repro.models.prefix import Prefix
@@ -88,12 +89,25 @@ def mixed(chance: torch.Generator) -> TokenTree:
     return tree
 
 
+def merged(chance: torch.Generator) -> TokenTree:
+    """What two drafts drew from distributions of their own, with what they drew after it."""
+    drafts = []
+    for q, times in ((Q, 2), (Q.roll(2), 1)):
+        tree = TokenTree(Prefix.empty() if not drafts else drafts[0].root)
+        level = [tree.grow(0, draw(q, chance), drawn=q) for _ in range(times)]
+        for node in level:
+            if tree.find(tree.prefixes[node]) == node:
+                tree.grow(node, draw(q.flip(0), chance), drawn=q.flip(0))
+        drafts.append(tree)
+    return merge(drafts)
+
+
 def bare(chance: torch.Generator) -> TokenTree:
     """Nothing drafted."""
     return TokenTree(Prefix.empty())
 
 
-DRAFTERS = [chain, with_replacement, without_replacement, chosen, mixed, bare]
+DRAFTERS = [chain, with_replacement, without_replacement, chosen, mixed, merged, bare]
 
 
 def emitted(drafter: Drafter, draws: int = DRAWS) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ def complaint(project: Project, *overrides: str) -> str:
     [
         (
             "method=chain_ds",
-            "there is no method 'chain_ds'. Did you mean chain_sd? Choices: chain_sd, dra",
+            "there is no method 'chain_ds'. Did you mean chain_sd? Choices: bld, chain_sd",
         ),
         ("device=oneplus_21", "there is no device 'oneplus_21'. Did you mean oneplus_12"),
         ("dataset=humanevel", "there is no dataset 'humanevel'. Did you mean humaneval"),

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from repro.core.registry import registered
 from repro.run import WIDE
-from tiny_project import METHODS, Project, write_project
+from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
 
@@ -84,7 +85,7 @@ def test_one_cell_prints_its_figures_and_help_names_the_choices(project: Project
     assert shown["exact_match"] == "1"
     assert shown["target_calls"] == "10"
     text = project.run("--help").stdout
-    assert f"method: {', '.join(sorted(METHODS))}\n" in text
+    assert f"method: {', '.join(registered('method'))}\n" in text
     for word in ("oneplus_12", "humaneval", "quickstart", "sweep=list", "sweep=retry", "sweep=force"):
         assert word in text
 

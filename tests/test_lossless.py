@@ -20,6 +20,8 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import DraftAlone, FlashAutoregressive, Standard
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.decoding.sp import SpeculativeDecoding
+from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.chooser import Greedy, chooser
 from repro.models.lineage import Lineage
 from repro.models.network import DecoderNetwork, Network
@@ -54,6 +56,11 @@ TREES = [
     EdgeLLM(provisional=provisional, choices=choices, update=update, limit=4, ahead=3)
     for provisional, choices, update in product((True, False), (1, 2, 3), ("exponential", "printed"))
 ]
+EXPANSIONS = [
+    SpecInfer(expansion=(1, 2, 2)),
+    SpecInfer(expansion=(2, 3), drafts=2),
+    SpecInfer(expansion=(1, 1, 2, 1), drafts=3),
+]
 
 
 def request(family: str, seed: int = 0, **changes: object) -> Request:
@@ -73,15 +80,20 @@ def said(family: str) -> dict[bytes, torch.Tensor]:
 
 
 def networks(family: str, strength: float) -> dict[str, Network]:
-    target, draft = DecoderNetwork(decoder(family)), DecoderNetwork(decoder(family))
-    return {"target": target, "draft": NoisedNetwork(draft, strength, said(family))}
+    """The target and three drafts of it, whose noises differ."""
+    drafts = {
+        role: NoisedNetwork(DecoderNetwork(decoder(family)), strength, said(family), seed=seed)
+        for seed, role in enumerate(("draft", "draft_2", "draft_3"))
+    }
+    return {"target": DecoderNetwork(decoder(family)), **drafts}
 
 
 def speculate(
     method: Method, family: str, strength: float, device: Device, seed: int = 0, **changes: object
 ) -> Generation:
-    bills = dict.fromkeys(("target", "draft"), bill_of(decoder(family)))
-    return answer(method, request(family, seed, **changes), device, networks(family, strength), bills)
+    opened = networks(family, strength)
+    bills = dict.fromkeys(opened, bill_of(decoder(family)))
+    return answer(method, request(family, seed, **changes), device, opened, bills)
 
 
 def kinds(generation: Generation) -> Counter[str]:
@@ -94,7 +106,7 @@ def kinds(generation: Generation) -> Counter[str]:
 
 def test_every_family_is_here() -> None:
     assert len(FAMILIES) == 16
-    assert (len(CHAINS), len(TREES), len(STRENGTHS)) == (3, 12, 3)
+    assert (len(CHAINS), len(TREES), len(EXPANSIONS), len(STRENGTHS)) == (3, 12, 3, 3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -104,11 +116,11 @@ def test_chains_and_trees_emit_the_targets_own_tokens(family: str) -> None:
     # Every tree method meets one strength here and all of them over the families.
     turn = list(FAMILIES).index(family)
     cases = [(method, strength) for method in CHAINS for strength in STRENGTHS]
-    cases += [(method, STRENGTHS[(i + turn) % 3]) for i, method in enumerate(TREES)]
+    cases += [(method, STRENGTHS[(i + turn) % 3]) for i, method in enumerate([*TREES, *EXPANSIONS])]
     for method, strength in cases:
         made = speculate(method, family, strength, EmulatedDevice(toy()))
         assert made.tokens == truth(family), f"{method} at noise {strength}"
-        (trees if isinstance(method, EdgeLLM) else chains).update(kinds(made))
+        (chains if isinstance(method, ChainSD) else trees).update(kinds(made))
     assert set(chains) == {"none", "partial", "full"}, f"the chains of {family} were not mixed: {chains}"
     assert set(trees) >= {"none", "partial"}, f"the trees of {family} were not mixed: {trees}"
 
@@ -120,6 +132,7 @@ def test_also_on_this_machines_own_clock(family: str) -> None:
         (ChainSD(resident=1.0, length=4), 0.2),
         (EdgeLLM(resident=1.0, choices=3, limit=4, ahead=3), 0.2),
         (EdgeLLM(resident=1.0, choices=2, limit=4, ahead=3), 0.0),
+        (SpecInfer(resident=1.0, expansion=(1, 2, 1), drafts=2), 0.2),
     ]:
         assert speculate(method, family, strength, device).tokens == truth(family), f"{method}"
     device.close()
@@ -242,7 +255,10 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
         torch.testing.assert_close(draft.known(prefix).logits, expected, atol=TOLERANCE, rtol=0)
 
 
-METHODS = [Standard(), FlashAutoregressive(), *CHAINS, TREES[0], TREES[3], TREES[8], TREES[11]]
+METHODS = [
+    *(Standard(), FlashAutoregressive(), SpeculativeDecoding()),
+    *(*CHAINS, TREES[0], TREES[3], TREES[8], TREES[11], *EXPANSIONS),
+]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 7])
@@ -282,11 +298,11 @@ HOT = Sampling(temperature=1.0)
 
 def sampled(method: Method, sampling: Sampling = HOT) -> torch.Tensor:
     """How often each triple of first tokens came, `[3, 3, 3]`."""
-    target, draft = TableNetwork(SMALL, seed=1), TableNetwork(SMALL, seed=2)
-    bills, counts = dict.fromkeys(("target", "draft"), ONE_LAYER), torch.zeros(SMALL, SMALL, SMALL)
+    tables = {role: TableNetwork(SMALL, seed=i + 1) for i, role in enumerate(("target", "draft", "draft_2"))}
+    bills, counts = dict.fromkeys(tables, ONE_LAYER), torch.zeros(SMALL, SMALL, SMALL)
     for seed in range(DRAWS):
         asked = Request("", (0, 1), 3, sampling=sampling, seed=seed)
-        made = answer(method, asked, EmulatedDevice(FREE), {"target": target, "draft": draft}, bills)
+        made = answer(method, asked, EmulatedDevice(FREE), tables, bills)
         counts[tuple(made.tokens)] += 1
     return counts
 
@@ -310,6 +326,9 @@ def joint(sampling: Sampling = HOT) -> torch.Tensor:
         (ChainSD(length=2), HOT),
         (ChainSD(length=2), Sampling(0.7, 0.8)),
         (EdgeLLM(limit=3, choices=2, ahead=2), HOT),
+        (SpecInfer(expansion=(2, 2)), HOT),
+        (SpecInfer(expansion=(2, 1), drafts=2), HOT),
+        (SpecInfer(expansion=(1, 2), drafts=2), Sampling(0.7, 0.8)),
     ],
 )
 def test_sampled_text_has_the_targets_distribution(method: Method, sampling: Sampling) -> None:

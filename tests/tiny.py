@@ -97,9 +97,14 @@ class NoisedNetwork:
     """
 
     def __init__(
-        self, network: Network, strength: float, said: dict[bytes, Tensor] | None = None, spread: float = 3.0
+        self,
+        network: Network,
+        strength: float,
+        said: dict[bytes, Tensor] | None = None,
+        spread: float = 3.0,
+        seed: int = 0,
     ) -> None:
-        self._network, self._strength, self._spread = network, strength, spread
+        self._network, self._strength, self._spread, self._seed = network, strength, spread, seed
         self._said = {} if said is None else said
         self.depth = network.depth
 
@@ -116,7 +121,7 @@ class NoisedNetwork:
         if row is not None:
             self._said[text.digest] = row.logits
         logits = self._said[text.digest]
-        noise = torch.randn(logits.shape, generator=seeded(text, 0))
+        noise = torch.randn(logits.shape, generator=seeded(text, self._seed))
         return Row(self._spread * (logits / logits.std() + self._strength * noise))
 
 

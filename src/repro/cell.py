@@ -68,7 +68,9 @@ class Cell:
         self.method = _method(config["method"])
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.dataset = data.parse(config["dataset"])
-        self.models = {role: ModelConfig.parse(config[role]) for role in ("target", "draft")}
+        roles = dict.fromkeys(["target", "draft", *self.places])
+        self.models = {role: _model(config, role) for role in roles}
+        self._drafts: dict[str, Model] = {}
         self.emulated = _kind(config["device"]) == "emulated"
         _check_scalars(config)
         self.host = _host(config, self.emulated)
@@ -91,14 +93,18 @@ class Cell:
         """The target model; the checkpoint is fetched if need be."""
         return Model(self.models["target"], host=self.host)
 
-    @cached_property
+    @property
     def draft(self) -> Model:
-        """The draft model."""
-        return Model(self.models["draft"], lender=self.target, host=self.host)
+        """The draft model, the first if there are several."""
+        return self.model("draft")
 
     def model(self, role: str) -> Model:
-        """A model by role."""
-        return self.target if role == "target" else self.draft
+        """A model by role; all but the target draft for it."""
+        if role == "target":
+            return self.target
+        if role not in self._drafts:
+            self._drafts[role] = Model(self.models[role], lender=self.target, host=self.host)
+        return self._drafts[role]
 
     @cached_property
     def rows(self) -> data.Rows:
@@ -150,8 +156,8 @@ class Cell:
             InputError: it cannot.
         """
         for role in self.places:
-            if role == "draft":
-                require_same_tokenizer(self.target.tokenizer, self.draft.tokenizer)
+            if role != "target":
+                require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
             self._check_context(role)
         device = self.open_device()
         try:
@@ -206,13 +212,25 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
 def _method(given: Mapping[str, Any]) -> Method:
     """The method that a configuration names, with its fields."""
     cls = lookup("method", given["name"])
-    settings = {name: value for name, value in given.items() if name not in ("name", "_target_")}
+    settings = {
+        name: tuple(value) if isinstance(value, list) else value  # no field of a method changes
+        for name, value in given.items()
+        if name not in ("name", "_target_")
+    }
     known = [field.name for field in fields(cls)]
     for name in settings:
         if name not in known:
             raise InputError(unknown(f"setting of {given['name']}", name, known))
     method: Method = cls(**settings)
     return method
+
+
+def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
+    """The model of a role; a method may want more drafts than a configuration has."""
+    if config.get(role) is None:
+        name = config["method"]["name"]
+        raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")
+    return ModelConfig.parse(config[role])
 
 
 def is_current(record: Record) -> bool:

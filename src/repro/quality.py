@@ -54,7 +54,7 @@ def scores(
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     discover("repro.metrics")
-    names = ["acceptance"] if verified and any(g.rounds for g in generations) else []
+    names = ["acceptance"] if verified and any(r.rows for g in generations for r in g.rounds) else []
     seen: dict[str, list[Any]] = dict(values.outcome(generations))
     if own is not None:
         seen["references"] = list(own)

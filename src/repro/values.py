@@ -59,7 +59,7 @@ def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str,
         target_calls: forward passes that verified, over all answers; prefill is none.
         verification_width: rows per verification, the root included.
     """
-    rounds = [r for g in generations for r in g.rounds if verified]
+    rounds = [r for g in generations for r in g.rounds if verified and r.rows]
     width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
     return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
 
@@ -68,8 +68,8 @@ def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
     """What metrics read of answers: token ids, and per verification what was accepted and emitted."""
     return {
         "predictions": [g.tokens for g in generations],
-        "accepted": [[r.accepted for r in g.rounds] for g in generations],
-        "emitted": [[r.emitted for r in g.rounds] for g in generations],
+        "accepted": [[r.accepted for r in g.rounds if r.rows] for g in generations],
+        "emitted": [[r.emitted for r in g.rounds if r.rows] for g in generations],
     }
 
 

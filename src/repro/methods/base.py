@@ -40,11 +40,11 @@ class Request:
 
 
 class Round(NamedTuple):
-    """One call of the verifying model while decoding.
+    """One call of the verifying model while decoding, or an answer's end that a lossy method did without one.
 
     Attributes:
         drafted: draft tokens in the tree (the root left out).
-        rows: rows that were verified, root included: the verification width.
+        rows: rows that were verified, root included: the verification width; 0 without a call.
         accepted: draft tokens that the target accepted and the answer's end did not cut off.
         emitted: tokens that the round added to the answer, bonus token included.
         reason: why drafting stopped.

@@ -45,6 +45,10 @@ def sampled(tree: TokenTree, target: Callable[[int], Tensor], generator: torch.G
     At a node the children are tried in their order. One drawn from `q` is accepted with probability
     `min(1, p/q)`, and a rejection leaves `norm(max(0, p - q))`; a chosen child is one drawn from certainty.
 
+    Deviation: SpecInfer tries a node's children in random order. Any order that does not depend on the drawn
+    tokens leaves the distribution as it is; draws from one `q` can change places, so that only where several
+    drafts drew does the order matter at all, and then for how many are accepted.
+
     Args:
         tree: the drafted tree; `tree.drawn` holds each node's `q`, `[vocab]`.
         target: the target's distribution after a node, `[vocab]`.

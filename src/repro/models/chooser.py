@@ -33,6 +33,9 @@ class Chooser(Protocol):
     def propose(self, row: Row) -> Proposal:
         """The token that a draft puts forward in a chain."""
 
+    def branch(self, row: Row, count: int) -> list[Proposal]:
+        """So many tokens that a draft puts forward side by side."""
+
     def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
         """The accepted path of a tree, and the target's own next token."""
 
@@ -48,8 +51,12 @@ class Greedy:
 
     def propose(self, row: Row) -> Proposal:
         """The draft's most likely token."""
-        (token, logp), *_ = row.top(1)
-        return Proposal(token, logp, None)
+        (proposal,) = self.branch(row, 1)
+        return proposal
+
+    def branch(self, row: Row, count: int) -> list[Proposal]:
+        """The draft's most likely tokens."""
+        return [Proposal(token, logp, None) for token, logp in row.top(count)]
 
     def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
         """Follow the target's choices."""
@@ -74,6 +81,10 @@ class Sampled:
         probabilities = self._probabilities(row)
         token = draw(probabilities, self._chance)
         return Proposal(token, float(probabilities[token].log()), probabilities)
+
+    def branch(self, row: Row, count: int) -> list[Proposal]:
+        """As many draws, each from the whole distribution; one token may come several times."""
+        return [self.propose(row) for _ in range(count)]
 
     def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
         """Speculative sampling over the tree."""

@@ -128,7 +128,7 @@ class Session:
         path, bonus = chooser.accept(tree, rows)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
-        return Verdict(path, text, len(tree))
+        return Verdict(path, text, len(set(tree.prefixes)))
 
     def keep(self, text: Prefix) -> None:
         """Forget all that neither leads to `text` nor goes on from it."""

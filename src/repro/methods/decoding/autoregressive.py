@@ -58,6 +58,12 @@ class FlashAutoregressive(Method):
         return await decode(request, device, target)
 
 
+@register("method", "spl")
+@dataclass(frozen=True)
+class StandardPipeline(FlashAutoregressive):
+    """EdgeLLM's baseline SPL (sec. IV-A): a layer is read while the one before computes."""
+
+
 @register("method", "draft")
 @dataclass(frozen=True)
 class DraftAlone(Method):

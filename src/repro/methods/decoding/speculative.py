@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.core.device import Device
@@ -37,23 +37,36 @@ class Speculative(Method):
         self, request: Request, device: Device, *, target: Session, draft: Session
     ) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
-        writing = await begin(request, device, target, draft)
-        with device.phase("decode"):
-            while not writing.done:
-                tree, reason = await self.grow(writing, draft)
-                verdict = await target.verify(tree, writing.chooser)
-                writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
+        return await speculate(request, device, target, [draft], lambda writing: self.grow(writing, draft))
+
+
+async def speculate(
+    request: Request,
+    device: Device,
+    target: Session,
+    drafts: Sequence[Session],
+    grow: Callable[[Writing], Awaitable[tuple[TokenTree, str]]],
+) -> Generation:
+    """Grow a tree with some drafts, verify it, and again until the answer ends."""
+    writing = await begin(request, device, target, *drafts)
+    with device.phase("decode"):
+        while not writing.done:
+            tree, reason = await grow(writing)
+            verdict = await target.verify(tree, writing.chooser)
+            writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
+            for draft in drafts:
                 draft.keep(verdict.text)
-        return writing.generation
+    return writing.generation
 
 
-async def begin(request: Request, device: Device, target: Session, draft: Session) -> Writing:
-    """Prefill both models; the target's prefill gives the first token."""
+async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Writing:
+    """Prefill all models; the target's prefill gives the first token."""
     writing = Writing(request, device)
     with device.phase("prefill"):
         (row,) = await target.forward([writing.text])
         writing.first(writing.chooser.first(row))
         if not writing.done:
             target.keep(writing.text)
-            await draft.forward([writing.text])
+            for draft in drafts:
+                await draft.forward([writing.text])
     return writing

@@ -1,0 +1,92 @@
+"""SpecInfer (Miao et al., ASPLOS 2024), EdgeLLM's baseline SI: trees of a fixed form, of one or more drafts.
+
+Knows nothing of which device runs it, and not whether its drafts were tuned to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.base import Generation, Request, Writing
+from repro.methods.decoding.speculative import Speculative, speculate
+from repro.models.network import RANKED
+from repro.models.placement import RESIDENT, Placement
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+
+@register("method", "specinfer")
+@dataclass(frozen=True)
+class SpecInfer(Speculative):
+    """Each draft grows a tree step by step, one pass a step; the target verifies them merged.
+
+    Greedy requests follow the target's choices; sampled ones are verified by multi-step speculative sampling
+    (`models.accept.sampled`), children then being drawn from the draft and not its first choices.
+
+    Deviation: SpecInfer spreads its drafts over GPUs; here they share a processor and run in turn.
+
+    Attributes:
+        expansion: children of every node of the level before, step by step (SpecInfer's own default).
+        drafts: how many; the roles are `draft`, `draft_2`, `draft_3` and so on.
+        prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
+    """
+
+    expansion: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
+    drafts: int = 1
+    prefetch: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.expansion or not all(1 <= width <= RANKED for width in self.expansion):
+            given = list(self.expansion)
+            raise InputError(f"method.expansion is {given}; it lists children a step, each 1 to {RANKED}")
+        if self.drafts < 1:
+            raise InputError(f"method.drafts is {self.drafts}; at least 1 model must draft")
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash, the drafts in memory."""
+        more = (f"draft_{number}" for number in range(2, self.drafts + 1))
+        return {**super().places(), **dict.fromkeys(more, RESIDENT)}
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, **drafts: Session
+    ) -> Generation:
+        """Rounds of drafting, merging and verifying until the answer ends."""
+
+        async def grow(writing: Writing) -> tuple[TokenTree, str]:
+            trees = [(await self.grow(writing, draft))[0] for draft in drafts.values()]
+            return merge(trees), "depth"
+
+        return await speculate(request, device, target, list(drafts.values()), grow)
+
+    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+        """One draft's tree: the expansion's children at every node of the level before."""
+        tree, level = TokenTree(writing.text), [0]
+        for width in self.expansion:
+            rows = await draft.forward([tree.prefixes[node] for node in level])
+            grown = [
+                tree.grow(node, *proposal)
+                for node, row in zip(level, rows, strict=True)
+                for proposal in writing.chooser.branch(row, width)
+            ]
+            # A token that was drawn twice is two draws, but goes on only once.
+            level = [node for node in grown if tree.find(tree.prefixes[node]) == node]
+        return tree, "depth"
+
+
+def merge(trees: Iterable[TokenTree]) -> TokenTree:
+    """The tree whose sequences are those of all trees, which share their root (SpecInfer sec. 3, Def. 3.2).
+
+    Draws stay draws, each with its own distribution; a sequence's children hang below its first node.
+    """
+    first, *others = trees
+    merged = first.below(first.root)
+    for tree in others:
+        for node in range(1, len(tree)):
+            parent = merged.find(tree.prefixes[tree.parents[node]])
+            assert parent is not None, "parents come before children"
+            merged.grow(parent, tree.token(node), tree.logps[node], tree.drawn[node])
+    return merged
