@@ -94,11 +94,25 @@ class AsideSpec:
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """The picture: which columns, each in a panel of its own, the title, and rows that are left `without`."""
+    """The picture: which columns, the title, and rows that are left `without`.
+
+    `bars` has a panel a column and a bar a row. The others show columns of one unit on one axis, which is
+    called `heading`: `grouped` as a group of bars a row, `stacked` as the parts of one bar a row, `lines` as
+    lines over the label `x`, which is a number, called `x_heading` and on a logarithmic axis with `log`. With
+    `lines` each value of the label `panel` has a panel, each value of the labels that are left a line.
+    `names` says how values of labels are called.
+    """
 
     columns: tuple[str, ...]
     title: str = ""
     without: tuple[str, ...] = ()
+    kind: Literal["bars", "grouped", "stacked", "lines"] = "bars"
+    heading: str = ""
+    x: str = ""
+    x_heading: str = ""
+    log: bool = False
+    panel: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,23 @@ class TableSpec:
         for key in pointed:
             if key not in keys:
                 raise InputError(f"in table {self.experiment!r} {unknown('column', key, keys)}")
+        if self.figure:
+            self._check(self.figure)
+
+    def _check(self, figure: FigureSpec) -> None:
+        """That what is on one axis has one unit, and that axes are labels of the rows."""
+        units = {column.unit for column in self.columns if column.key in figure.columns}
+        if figure.kind != "bars" and len(units) > 1:
+            raise InputError(
+                f"the picture of table {self.experiment!r} has {', '.join(sorted(map(repr, units)))} on one "
+                "axis; choose columns of one unit, or kind: bars"
+            )
+        if figure.kind == "lines":
+            for name in (figure.x, *([figure.panel] if figure.panel else [])):
+                if name not in self.rows.by:
+                    raise InputError(
+                        f"in the picture of table {self.experiment!r} {unknown('label', name, self.rows.by)}"
+                    )
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> TableSpec:

@@ -32,6 +32,11 @@ class Published:
     low: float | None
     high: float | None
 
+    @property
+    def ends(self) -> list[float]:
+        """The ends that are given."""
+        return [value for value in (self.low, self.high) if value is not None]
+
     def ratio(self, ours: Scalar) -> float | None:
         """Ours over the published value; over the nearer end of a range, 1 inside it; none for a bound."""
         if isinstance(ours, str) or ours is None or not self.low or not self.high:

@@ -1,0 +1,124 @@
+"""Pictures of bars: a panel a column, or a group of bars or a stack of parts a row.
+
+Owns how bars are drawn. What stands in them is `shown`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from repro.tables.layout import heading, own_words
+from repro.tables.paint import FITTED, GREY, OURS, canvas, colour, diamonds, tidy
+from repro.tables.shown import Shown
+from repro.tables.spec import ColumnSpec
+from repro.tables.table import Entry, Row
+
+HALF = 0.29
+"""Half the height of a bar of which there is one a row; rows are 1 apart."""
+
+
+def panels(shown: Shown) -> tuple[Figure, list[Artist]]:
+    """A panel a column, a bar a row; a fitted figure's is pale."""
+    columns, rows = shown.columns, shown.rows
+    picture = canvas(1.6 + 2.7 * len(columns), 1.1 + 0.42 * max(len(rows), 2))
+    axes = picture.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for i, (panel, column) in enumerate(zip(axes, columns, strict=True)):
+        entries = [line[i] for line in shown.lines]
+        reach = _reach(entries)
+        for y, entry in enumerate(entries):
+            shade = FITTED if "fitted" in entry.marks else OURS
+            _bar(panel, y, HALF, entry, reach, shade)
+            _words(panel, y, entry, reach, own_words(entry, column, shown.hidden), 8)
+        _scale(panel, reach, heading(column).rstrip(" ↑↓"), column.better)
+    _rows(axes[0], rows)
+    keys: list[Artist] = [Patch(color=OURS, label="ours")]
+    if any("fitted" in entry.marks for entry in shown.entries):
+        keys.append(Patch(color=FITTED, label="ours, fitted"))
+    return picture, keys
+
+
+def grouped(shown: Shown) -> tuple[Figure, list[Artist]]:
+    """One panel, a group of bars a row, in it a bar a column."""
+    columns, rows = shown.columns, shown.rows
+    picture = canvas(7.2, 1.1 + (0.15 * len(columns) + 0.1) * max(len(rows), 2))
+    panel = picture.subplots()
+    half, reach = 0.42 / len(columns), _reach(shown.entries)
+    for y, line in enumerate(shown.lines):
+        for i, (entry, column) in enumerate(zip(line, columns, strict=True)):
+            at = y + (2 * i + 1 - len(columns)) * half
+            _bar(panel, at, half * 0.9, entry, reach, colour(i))
+            _words(panel, at, entry, reach, own_words(entry, column, shown.hidden), 6)
+    _scale(panel, reach, shown.heading, columns[0].better)
+    _rows(panel, rows)
+    return picture, _keys(columns)
+
+
+def stacked(shown: Shown) -> tuple[Figure, list[Artist]]:
+    """One panel, a bar a row, its parts the columns; published values of parts have no place in it."""
+    columns, rows = shown.columns, shown.rows
+    picture = canvas(7.2, 1.1 + 0.42 * max(len(rows), 2))
+    panel = picture.subplots()
+    reach = max([sum(map(_number, line)) for line in shown.lines], default=1.0) or 1.0
+    for y, line in enumerate(shown.lines):
+        left = 0.0
+        for i, entry in enumerate(line):
+            panel.barh(y, _number(entry), left=left, height=2 * HALF, color=colour(i))
+            left += _number(entry)
+        words = [own_words(entry, column, shown.hidden) for entry, column in zip(line, columns, strict=True)]
+        panel.text(left + reach * 0.02, y, " + ".join(words), va="center", fontsize=8)
+    _scale(panel, reach, shown.heading, columns[0].better)
+    _rows(panel, rows)
+    return picture, _keys(columns)
+
+
+def _bar(panel: Axes, y: float, half: float, entry: Entry, reach: float, shade: str) -> None:
+    """Our figure as a bar, and the published value over it."""
+    if isinstance(entry.ours, (int, float)):
+        panel.barh(y, entry.ours, height=2 * half, color=shade)
+    ends = entry.published.ends if entry.published else []
+    diamonds(panel, ends, [y] * len(ends))
+
+
+def _words(panel: Axes, y: float, entry: Entry, reach: float, words: str, size: float) -> None:
+    """Our figure behind its bar; grey words where there is no number."""
+    number = isinstance(entry.ours, (int, float))
+    words = "failed" if entry.failed is not None else words
+    at = max(_extent(entry), default=0.0) + reach * 0.03
+    panel.text(at, y, words, va="center", fontsize=size, color="black" if number else GREY)
+
+
+def _extent(entry: Entry) -> list[float]:
+    """Where an entry's bar and published values end."""
+    ours = [float(entry.ours)] if isinstance(entry.ours, (int, float)) else []
+    return ours + (entry.published.ends if entry.published else [])
+
+
+def _reach(entries: Sequence[Entry]) -> float:
+    return max([x for entry in entries for x in _extent(entry)], default=1.0) or 1.0
+
+
+def _number(entry: Entry) -> float:
+    return float(entry.ours) if isinstance(entry.ours, (int, float)) else 0.0
+
+
+def _scale(panel: Axes, reach: float, words: str, better: str) -> None:
+    tidy(panel, "x")
+    panel.set_xlim(0, reach * 1.32)
+    panel.set_xlabel(words, fontsize=9)
+    panel.tick_params(axis="y", length=0, labelsize=9)
+    if better:
+        panel.set_title(f"{better} is better", fontsize=7.5, color=GREY, loc="right")
+
+
+def _rows(panel: Axes, rows: Sequence[Row]) -> None:
+    panel.set_yticks(range(len(rows)), [row.name for row in rows])
+    panel.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def _keys(columns: Sequence[ColumnSpec]) -> list[Artist]:
+    return [Patch(color=colour(i), label=column.heading) for i, column in enumerate(columns)]

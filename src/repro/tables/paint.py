@@ -1,0 +1,56 @@
+"""Colours and strokes that all pictures share, and how a picture becomes bytes.
+
+Owns the look. Must not know tables or what is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+OURS, FITTED, PAPER, GREY, GRID = "#2f6f9f", "#a9c4d8", "#c8501e", "#6b6b6b", "#e4e4e4"
+SERIES = (OURS, "#d9a441", "#5b8c5a", "#8a5a9f", "#46a6a6", "#b0506a", "#8c8c8c", "#7a5c3e")
+"""One colour a series, the first of them our usual one; they are told apart in grey, too."""
+
+
+def canvas(width: float, height: float) -> Figure:
+    """An empty picture of so many inches, 200 dots each."""
+    picture = Figure(figsize=(width, height), dpi=200, layout="constrained")
+    FigureCanvasAgg(picture)
+    return picture
+
+
+def png(picture: Figure) -> bytes:
+    """The picture as PNG; the same bytes for the same strokes."""
+    out = io.BytesIO()
+    picture.savefig(out, format="png", metadata={"Software": None})
+    return out.getvalue()
+
+
+def colour(series: int) -> str:
+    """Of a series; after the last they begin again."""
+    return SERIES[series % len(SERIES)]
+
+
+def tidy(panel: Axes, grid: str) -> None:
+    """Only the axes that are read, and a faint grid across one of them (`x`, `y` or `both`)."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)
+    panel.grid(axis=grid, color=GRID, linewidth=0.6)  # type: ignore[arg-type]
+    panel.set_axisbelow(True)
+
+
+def diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], edge: str = "white") -> None:
+    """Published values: one as a diamond, the ends of a range as two that are joined."""
+    panel.plot(x, y, color=PAPER, linewidth=2.2, solid_capstyle="butt", zorder=3)
+    panel.plot(x, y, "D", color=PAPER, markersize=5, markeredgecolor=edge, zorder=4)
+
+
+def diamond_key() -> Line2D:
+    """What the legend says of published values."""
+    return Line2D([], [], color=PAPER, marker="D", markersize=4.5, label="published")
