@@ -36,7 +36,7 @@ def test_counts() -> None:
         "workload": 12,
         "experiment": 1,
     }
-    methods = "bld chain_sd draft edgellm flash_ar sp specinfer spl std"
+    methods = "bld chain_sd corrected draft edgellm flash_ar sp specinfer spl std"
     assert " ".join(registered("method")) == methods
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     assert len(every) == sum(counted.values()) + len([Path("config.yaml")]), "a YAML is in no group"

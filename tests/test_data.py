@@ -156,6 +156,45 @@ def test_conditions_choose_rows_before_they_are_counted(tmp_path: Path) -> None:
         load_rows(simple(columns=columns, where={"app": "z"}), 2, tmp_path)
 
 
+def test_long_texts_are_cut_after_their_rows_have_counted(tmp_path: Path) -> None:
+    write(tmp_path, "mine.jsonl", [{"question": " one\n two  three four "}, {"question": "one two"}])
+    whole, cut = simple(), simple(min_words={"question": 2}, max_words={"question": 2})
+    loaded = load_rows(cut, None, tmp_path)
+    assert [row["question"] for row in loaded.rows] == [" one\n two", "one two"]
+    assert [prompt.text for prompt in prompts(cut, loaded, Bytes())] == ["Q:  one\n two", "Q: one two"]
+    assert loaded.digest != load_rows(whole, None, tmp_path).digest
+    assert loaded.digest == digest(cut, loaded.rows)
+    longer = load_rows(replace(cut, max_words={"question": 4}), None, tmp_path)
+    assert [row["question"] for row in longer.rows] == [" one\n two  three four", "one two"]
+
+
+def test_worked_examples_are_cut_too(tmp_path: Path) -> None:
+    write(tmp_path, "mine.jsonl", [{"question": "a b c"}])
+    write(tmp_path, "shots.jsonl", [{"question": "d e f"}])
+    config = simple(shots={"file": "shots.jsonl", "count": 1}, max_words={"question": 1})
+    assert prompts(config, load_rows(config, 1, tmp_path), Bytes())[0].text.split() == ["Q:", "d", "Q:", "a"]
+
+
+def test_only_texts_are_cut_and_never_to_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "mine.jsonl", [{"question": ["a", "b"]}])
+    with pytest.raises(InputError, match=r"max_words\.question cuts texts; a row has a list there"):
+        load_rows(simple(max_words={"question": 1}), 1, tmp_path)
+    with pytest.raises(InputError, match=r"max_words\.question is 0"):
+        simple(max_words={"question": 0})
+    with pytest.raises(InputError, match="uses answer, which is not among its columns question"):
+        simple(max_words={"answer": 5})
+
+
+def test_texts_are_cut_from_the_command_line() -> None:
+    from repro.run import plain  # late: composing takes libraries that the other tests here do without
+    from tiny_project import composed
+
+    config = composed("dataset=cnn_dailymail", "+dataset.max_words.article=250")
+    assert parse(plain(config)["dataset"]).max_words == {"article": 250}
+    config = composed("dataset=squad", "+dataset.max_words={context: 250, question: 50}")
+    assert parse(plain(config)["dataset"]).max_words == {"context": 250, "question": 50}
+
+
 def test_the_digest_depends_on_rows_version_and_examples_alone(tmp_path: Path) -> None:
     config = simple()
     write(tmp_path / "a", "mine.jsonl", [{"question": "a"}, {"question": "b"}])

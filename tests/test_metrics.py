@@ -11,7 +11,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.registry import discover, registered
-from repro.metrics.acceptance import Acceptance
+from repro.metrics.acceptance import Acceptance, DraftCorrectness
 from repro.metrics.accuracy import Accuracy, MultipleChoice, PairedDifference
 from repro.metrics.base import Metric, score
 from repro.metrics.text import ExactMatch, RougeL, RougeLTokens
@@ -19,6 +19,7 @@ from repro.metrics.text import ExactMatch, RougeL, RougeLTokens
 NAMES = [
     "acceptance",
     "accuracy",
+    "draft_correctness",
     "exact_match",
     "multiple_choice",
     "paired_difference",
@@ -132,6 +133,25 @@ def test_counts_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=says):
         accept(accepted, emitted)
+
+
+def correctness(drafted: list[list[int]], accepted: list[list[int]]) -> dict[str, Any]:
+    scores: dict[str, Any] = DraftCorrectness().compute(drafted=drafted, accepted=accepted)
+    return scores
+
+
+def test_draft_correctness_is_totals_over_totals_with_a_standard_error() -> None:
+    # 3 of 4 right; the sample's variance of (1, 1, 1, 0) is 1/4, its mean's standard error 1/4.
+    assert correctness([[1, 1], [1, 1]], [[1, 0], [1, 1]]) == pytest.approx(
+        {"draft_correctness": 75.0, "draft_correctness_stderr": 25.0}
+    )
+    assert correctness([[1]], [[1]]) == {"draft_correctness": 100.0, "draft_correctness_stderr": None}
+
+
+@pytest.mark.parametrize(("drafted", "accepted"), [([[0]], [[0]]), ([[1]], [[2]])])
+def test_a_share_of_nothing_is_refused(drafted: list[list[int]], accepted: list[list[int]]) -> None:
+    with pytest.raises(InputError, match="drafted tokens were accepted, which is no share"):
+        correctness(drafted, accepted)
 
 
 # Accuracy

@@ -212,6 +212,7 @@ def test_provenance_is_complete(project: Project) -> None:
         "dataset": "humaneval",
         "target": "Qwen3-8B",
         "draft": "Qwen3-0.6B",
+        "agreement": "native",
     }
     rounds = project.store.rounds(record.key)
     assert len(rounds) == record.values["target_calls"]

@@ -7,11 +7,11 @@ cheap to find, `check` what takes a look at checkpoints and prompts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
-from repro import data
+from repro import agreement, data
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import machine
@@ -80,6 +80,7 @@ class Cell:
             "dataset": self.dataset.name,
             "target": self.models["target"].name,
             "draft": self.models["draft"].name,
+            "agreement": "matched" if self.match else "native",
         }
         self.labels |= own_labels(config, taken=self.labels)
 
@@ -87,6 +88,17 @@ class Cell:
     def places(self) -> Mapping[str, Placement]:
         """The method's roles and where each lies."""
         return self.method.places()
+
+    @cached_property
+    def match(self) -> agreement.Wanted | None:
+        """The published agreement that drafts are brought to, if one is asked for and there is a draft."""
+        if self.config["match"] is None:
+            return None
+        wanted = agreement.published(self.config["match"])
+        if "draft" not in self.places:
+            return None
+        agreement.require_matchable(self.emulated, self.sampling, self.models)
+        return wanted
 
     @cached_property
     def target(self) -> Model:
@@ -112,10 +124,25 @@ class Cell:
         return data.load_rows(self.dataset, self.config["prompts"], self.config.get("data_dir"))
 
     @cached_property
+    def calibration_rows(self) -> data.Rows:
+        """The rows that follow those in use; InputError if the dataset ends before."""
+        used, count = self.config["prompts"], self.config["calibration"]
+        found = data.load_rows(self.dataset, used + count, self.config.get("data_dir"))
+        rows = found.rows[used:]
+        if len(rows) < count:
+            raise InputError(
+                f"match needs {count} rows of dataset {self.dataset.name!r} after the first {used}; "
+                f"it has {len(found.rows)} in all; lower prompts or calibration"
+            )
+        return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
+
+    @cached_property
     def inputs(self) -> dict[str, str]:
         """Content hashes of all that the cell is given."""
         roles = dict.fromkeys(["target", *self.places])
         hashes = {role: self.model(role).digest for role in roles}
+        if self.match:
+            hashes["calibration"] = self.calibration_rows.digest
         return {**hashes, "dataset": self.rows.digest, "device": content_hash(self.config["device"])}
 
     @cached_property
@@ -127,6 +154,8 @@ class Cell:
             asked[role] = {name: value for name, value in self.config[role].items() if name != "checkpoint"}
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
+        if self.match:
+            asked |= {"match": asdict(self.match), "calibration": self.config["calibration"]}
         return cell_key(asked, self.inputs, self.sources)
 
     @cached_property
@@ -137,6 +166,14 @@ class Cell:
     @cached_property
     def requests(self) -> list[Request]:
         """The prompts as requests."""
+        return self._requests(self.rows)
+
+    @cached_property
+    def calibration(self) -> list[Request]:
+        """The prompts on which an agreement is matched; none where none is."""
+        return self._requests(self.calibration_rows) if self.match else []
+
+    def _requests(self, rows: data.Rows) -> list[Request]:
         return [
             Request(
                 id=prompt.id,
@@ -146,7 +183,7 @@ class Cell:
                 sampling=self.sampling,
                 seed=self.config["seed"] + i,
             )
-            for i, prompt in enumerate(data.prompts(self.dataset, self.rows, self.target.tokenizer))
+            for i, prompt in enumerate(data.prompts(self.dataset, rows, self.target.tokenizer))
         ]
 
     def check(self) -> None:
@@ -171,9 +208,11 @@ class Cell:
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)
-        if model.folder and self.tokens - ROOM > model.decoder_config.max_positions:
+        longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
+        tokens = longest + int(self.config["max_tokens"])
+        if model.folder and tokens > model.decoder_config.max_positions:
             raise InputError(
-                f"{self.tokens - ROOM} tokens of prompt and answer do not fit the context of {role} "
+                f"{tokens} tokens of prompt and answer do not fit the context of {role} "
                 f"{model.config.name}, {model.decoder_config.max_positions} tokens"
             )
 
@@ -245,7 +284,8 @@ def is_current(record: Record) -> bool:
 
 @cache
 def _sources(method: str, metrics: tuple[str, ...]) -> str:
-    return source_hash({lookup("method", method).__module__, *CODE, *map(_metric_module, metrics)})
+    cls: type[Method] = lookup("method", method)
+    return source_hash({cls.__module__, *CODE, *map(_metric_module, (cls.round_metric, *metrics))})
 
 
 def _metric_module(name: str) -> str:
@@ -255,7 +295,7 @@ def _metric_module(name: str) -> str:
 
 def _check_scalars(config: Mapping[str, Any]) -> None:
     """The run's own numbers and names, whose types YAML does not tell."""
-    for name in ("prompts", "max_tokens", "repeats"):
+    for name in ("prompts", "max_tokens", "repeats", "calibration"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
     if type(config["seed"]) is not int or config["seed"] < 0:

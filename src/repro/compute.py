@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import stdev
 
-from repro import quality, values
+from repro import agreement, quality, values
+from repro.agreement import Matched
 from repro.cell import Cell
 from repro.core.device import Device
 from repro.core.facts import facts
@@ -21,6 +22,7 @@ from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, content_hash
 from repro.core.trace import Trace
 from repro.methods.base import Generation, Request
+from repro.models.matched import MatchedNetwork
 from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.prefix import Prefix
@@ -46,8 +48,9 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
         Exception: whatever went wrong; `failed` makes a record of it.
     """
     started = _now()
+    matched = _match(cell, progress)
     device = cell.open_device()
-    with closing(device), _sessions(cell, device) as sessions:
+    with closing(device), _sessions(cell, device, matched) as sessions:
         generations = _serve(cell, device, sessions, progress)
     figures, spread = _figures(cell, generations, device.trace)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
@@ -58,7 +61,7 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
         status="done",
         values=figures,
         uncertainty=spread,
-        provenance=_provenance(cell, started, device, figures),
+        provenance=_provenance(cell, started, device, figures, matched),
     )
     first = generations[0]
     timeline = device.trace.chrome(f"{cell.labels['method']} on {device.name}", first.arrived, first.ended)
@@ -81,14 +84,39 @@ def _network(cell: Cell, model: Model) -> Iterator[Network]:
         yield model.network(memo)
 
 
+def _match(cell: Cell, progress: Progress) -> Matched | None:
+    """How the draft is brought to the agreement that is asked for, from the calibration prompts."""
+    if cell.match is None:
+        return None
+    models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
+    with ExitStack() as opened:
+        networks = {role: opened.enter_context(_network(cell, model)) for role, model in models.items()}
+        share = agreement.native(
+            models, networks, cell.calibration, lambda done: progress("matching agreement", done, count)
+        )
+    return agreement.match(cell.match, share)
+
+
 @contextmanager
-def _sessions(cell: Cell, device: Device) -> Iterator[dict[str, Session]]:
+def _matched_network(cell: Cell, model: Model, matched: Matched | None) -> Iterator[Network]:
+    """What computes a model's tokens; of a draft that is matched with an oracle, its target, beside it."""
+    with _network(cell, model) as own:
+        if matched is None:
+            yield own
+            return
+        with _network(cell, cell.target) as oracle:
+            yield MatchedNetwork(own, oracle, matched.probability, cell.config["seed"])
+
+
+@contextmanager
+def _sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[dict[str, Session]]:
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for role, place in cell.places.items():
             model = cell.model(role)
             if cell.emulated:
-                network = opened.enter_context(_network(cell, model))
+                oracle = None if role == "target" else matched
+                network = opened.enter_context(_matched_network(cell, model, oracle))
                 sessions[role] = model.session(role, device, place, network)
             else:
                 sessions[role] = model.local_session(role, device, place)
@@ -141,23 +169,32 @@ def _quality(cell: Cell, generations: Sequence[Generation], progress: Progress) 
     """How close the answers are to the target's own, and that a lossless method's are the same."""
     target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
     text_of, count = target.tokenizer.decode, len(cell.requests)
+    round_metric = cell.method.round_metric
     if not (cell.sampling.greedy and target.folder):
-        return quality.scores(generations, None, text_of, metrics, verified)
+        return quality.scores(generations, None, text_of, metrics, verified, round_metric)
     with _network(cell, target) as network:
         own = quality.own_answers(
             target, network, cell.requests, lambda done: progress("the target's own text", done, count)
         )
-        found = quality.scores(generations, own, text_of, metrics, verified)
+        found = quality.scores(generations, own, text_of, metrics, verified, round_metric)
         if cell.method.lossless:
             dtype = target.config.dtype
             found["ties"] = quality.require_lossless(generations, own, network, dtype)
     return found
 
 
-def _provenance(cell: Cell, started: str, device: Device | None, figures: dict[str, Scalar]) -> Provenance:
+def _provenance(
+    cell: Cell,
+    started: str,
+    device: Device | None,
+    figures: dict[str, Scalar],
+    matched: Matched | None = None,
+) -> Provenance:
     used = [cell.model(role) for role in cell.places]
     kinds = {model.weights for model in used}
     fitted = {c for fact in facts(cell.config["device"]) for c in fact.cells} if cell.emulated else set()
+    if matched:
+        fitted.add(matched.cell)
     memory = {"resident_set": peak_resident_bytes()}
     if device and cell.emulated:
         memory["emulated_dram"] = int(device.memory.peak)
@@ -173,6 +210,7 @@ def _provenance(cell: Cell, started: str, device: Device | None, figures: dict[s
         started=started,
         finished=_now(),
         fitted=tuple(sorted(fitted)),
+        matched=asdict(matched) if matched else None,
         dequantized=any(model.dequantized for model in used),
         memory=memory,
         budget=int(device.memory.budget) if device else None,

@@ -49,12 +49,13 @@ def scores(
     text_of: Callable[[Sequence[int]], str],
     metrics: Sequence[str] = (),
     verified: bool = True,
+    round_metric: str = "acceptance",
 ) -> dict[str, Scalar]:
-    """Acceptance if a target verified; the metrics against its own answers if given; what else is asked."""
+    """What the rounds amount to if a target verified; metrics against its own answers if given; the rest."""
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
     discover("repro.metrics")
-    names = ["acceptance"] if verified and any(r.rows for g in generations for r in g.rounds) else []
+    names = [round_metric] if verified and any(r.rows for g in generations for r in g.rounds) else []
     seen: dict[str, list[Any]] = dict(values.outcome(generations))
     if own is not None:
         seen["references"] = list(own)

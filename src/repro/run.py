@@ -146,6 +146,7 @@ def attempt(config: DictConfig) -> Note:
         return Sweep(plain(config), screen()).cell(plain(config))
     except (InputError, OmegaConfBaseException) as wrong:
         labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
+        labels["agreement"] = "matched" if config.match else "native"
         labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
         return Note("", labels, "failed", error=" ".join(str(wrong).split()))
 

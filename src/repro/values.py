@@ -65,9 +65,10 @@ def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str,
 
 
 def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
-    """What metrics read of answers: token ids, and per verification what was accepted and emitted."""
+    """What metrics read of answers: token ids, and per verification what was drafted, accepted, emitted."""
     return {
         "predictions": [g.tokens for g in generations],
+        "drafted": [[r.drafted for r in g.rounds if r.rows] for g in generations],
         "accepted": [[r.accepted for r in g.rounds if r.rows] for g in generations],
         "emitted": [[r.emitted for r in g.rounds if r.rows] for g in generations],
     }

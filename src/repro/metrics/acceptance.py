@@ -5,6 +5,7 @@ Owns the one definition of acceptance length. Must not know how drafts are made.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -53,6 +54,30 @@ class Acceptance(Metric):
             "acceptance_histogram": histogram,
             "acceptance_by_position": [sum(histogram[k + 1 :]) / rounds for k in range(len(histogram) - 1)],
         }
+
+
+@register("metric", "draft_correctness")
+class DraftCorrectness(Metric):
+    """Drafted tokens in percent that the target accepted, with the standard error in percentage points.
+
+    Of a method that drafts one token after each token of the target's own text this is how often the draft is
+    right after a right prefix, the greedy agreement of EdgeLLM's Table I.
+
+    Inputs, one list a prompt with one entry a verification: `drafted`, tokens drafted; `accepted`, those of
+    them that were accepted and emitted.
+    """
+
+    inputs: ClassVar[Mapping[str, Any]] = {"drafted": INTEGERS, "accepted": INTEGERS}
+    unit: ClassVar[str] = "%"
+
+    def _compute(self, drafted: Sequence[Sequence[int]], accepted: Sequence[Sequence[int]]) -> Scores:
+        count, right = (sum(n for row in rows for n in row) for rows in (drafted, accepted))
+        require_rows([n for row in drafted for n in row], "draft_correctness")
+        if not 0 <= right <= count or not count:
+            raise InputError(f"{right} of {count} drafted tokens were accepted, which is no share")
+        share = right / count
+        error = 100 * math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else None
+        return {"draft_correctness": 100 * share, "draft_correctness_stderr": error}
 
 
 def _check(drafted: Sequence[int], tokens: Sequence[int]) -> None:

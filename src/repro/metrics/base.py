@@ -29,7 +29,8 @@ class Metric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
 
     - `predictions`, `references`: token ids that a method and the target alone emitted;
     - `prediction_texts`, `reference_texts`: the same, decoded by the caller;
-    - `accepted`, `emitted`: draft tokens accepted and tokens emitted, verification by verification;
+    - `drafted`, `accepted`, `emitted`: tokens drafted, draft tokens accepted and tokens emitted,
+      verification by verification;
     - `correct`: 1 where an answer is right;
     - `loglikelihoods`, `lengths`, `answers`: of each continuation its log-likelihood and its bytes, and which
       is right;

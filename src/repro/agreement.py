@@ -1,0 +1,129 @@
+"""How often a draft says its target's token, and what brings that to a published figure.
+
+Knows nothing of records, sweeps or published tables beyond the one value that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from repro.core.cost import FREE
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.methods.base import Request
+from repro.methods.decoding.corrected import Corrected
+from repro.models.matched import swap_probability
+from repro.models.model import Model, ModelConfig
+from repro.models.network import Network
+from repro.models.placement import RESIDENT
+from repro.models.prefix import Prefix
+from repro.models.sampling import Sampling
+from repro.tables.reference import find, load_cells
+
+METRIC = "draft_token_correctness"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A published agreement: the id of its cell, and percent of the target's tokens that the draft said."""
+
+    cell: str
+    published: float
+
+
+@dataclass(frozen=True)
+class Matched:
+    """How a pair was brought to it.
+
+    Attributes:
+        cell: id of the published cell.
+        published: percent, as it is printed.
+        native: percent, of the draft as it is, on the calibration prompts.
+        probability: that in a context the target's choice takes the first place.
+    """
+
+    cell: str
+    published: float
+    native: float
+    probability: float
+
+
+def published(name: object) -> Wanted:
+    """The published agreement of that id.
+
+    Raises:
+        InputError: there is no such cell, or it is no single agreement (with near misses).
+    """
+    cells = load_cells()
+    cell = find(cells, str(name))
+    single = {c.id: c.value_low for c in cells.values() if c.metric == METRIC and c.value_low == c.value_high}
+    value = single.get(cell.id)
+    if value is None:
+        raise InputError(f"match: {unknown('single published agreement', cell.id, single)}")
+    return Wanted(cell.id, value)
+
+
+def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
+    """InputError for a run whose draft cannot be corrected unbilled, has no tokens, or is not alone."""
+    if not emulated:
+        raise InputError(
+            "match lets the target correct the draft unbilled, and a real device would have to pay for it; "
+            "choose an emulated device, or match=null"
+        )
+    if not sampling.greedy:
+        raise InputError(
+            f"match puts a first choice in its place, and sampling.temperature is {sampling.temperature}; "
+            "choose sampling.temperature=0, or match=null"
+        )
+    if drafts := models.keys() - {"target", "draft"}:
+        raise InputError(
+            f"match brings one draft to a published agreement, and there are {', '.join(sorted(drafts))} "
+            "beside it; choose a single draft, or match=null"
+        )
+    for model in models.values():
+        if model.checkpoint is None:
+            raise InputError(
+                f"match needs real tokens, and {model.name} has no checkpoint; choose one, or match=null"
+            )
+
+
+def native(
+    models: Mapping[str, Model],
+    networks: Mapping[str, Network],
+    requests: Sequence[Request],
+    told: Callable[[int], None],
+) -> float:
+    """Share of the target's own greedy tokens that the draft says after the same prefix (EdgeLLM sec. II-C).
+
+    Args:
+        models: the `target` and the `draft`.
+        networks: what computes their tokens.
+        requests: the prompts that the target answers.
+        told: how many are done.
+
+    Raises:
+        InputError: no answer has a second token, so nothing is drafted.
+    """
+    device = EmulatedDevice(FREE)
+    sessions = {role: models[role].session(role, device, RESIDENT, networks[role]) for role in models}
+    rounds = []
+    for i, request in enumerate(requests):
+        told(i)
+        for session in sessions.values():
+            session.keep(Prefix.empty())
+        rounds += device.play(Corrected().serve(request, device, **sessions)).rounds
+    told(len(requests))
+    if not rounds:
+        raise InputError(
+            f"the target's answers to {len(requests)} calibration prompts end with their first token, where "
+            "nothing is drafted; raise calibration or max_tokens"
+        )
+    return sum(r.accepted for r in rounds) / len(rounds)
+
+
+def match(wanted: Wanted, native_share: float) -> Matched:
+    """What a native agreement lacks to the published one; InputError if it lacks nothing."""
+    probability = swap_probability(native_share, wanted.published / 100)
+    return Matched(wanted.cell, wanted.published, 100 * native_share, probability)

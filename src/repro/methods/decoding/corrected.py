@@ -1,0 +1,54 @@
+"""The target's own text token by token, with the draft's guess at each (EdgeLLM Table I)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from repro.core.device import Device
+from repro.core.registry import register
+from repro.methods.base import Generation, Method, Request
+from repro.methods.decoding.speculative import begin
+from repro.models.placement import RESIDENT, Placement
+from repro.models.session import Session
+
+
+@register("method", "corrected")
+@dataclass(frozen=True)
+class Corrected(Method):
+    """The draft with a target-corrected prefix: it says its next token, and the target's takes its place.
+
+    It measures how often the draft is right after a right prefix (EdgeLLM sec. II-C); it gains nothing.
+    A round drafts one token and emits the target's; the first token, from the prefill, is not drafted.
+
+    Attributes:
+        resident: share of the target's layers in memory; the rest is streamed in each pass.
+        prefetch: layers that are read ahead.
+    """
+
+    round_metric: ClassVar[str] = "draft_correctness"
+
+    resident: float = 0.0
+    prefetch: int = 1
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash, the draft in memory."""
+        return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """One guess and one token of the target's a round."""
+        writing = await begin(request, device, target, draft)
+        with device.phase("decode"):
+            while not writing.done:
+                (guess,) = await draft.forward([writing.text])
+                (said,) = await target.forward([writing.text])
+                token = writing.chooser.first(said)
+                right = writing.chooser.propose(guess).token == token
+                text = writing.text.then(token)
+                for session in (target, draft):
+                    session.keep(text)
+                writing.round(text, drafted=1, accepted=int(right))
+        return writing.generation

@@ -1,0 +1,442 @@
+"""A matched draft: the coin's contexts are swapped and no others, confidences stay, the agreement is met."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from repro import agreement, quality
+from repro.cell import Cell
+from repro.core.cost import FREE
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.methods.base import Method, Request
+from repro.methods.decoding.autoregressive import DraftAlone
+from repro.methods.decoding.chain_sd import ChainSD
+from repro.methods.decoding.corrected import Corrected
+from repro.methods.decoding.edgellm import EdgeLLM
+from repro.models.matched import MatchedNetwork, coin, swap_probability, with_first
+from repro.models.memo import Memo, MemoNetwork
+from repro.models.network import RANKED, DecoderNetwork, Network, Row, Step
+from repro.models.prefix import Prefix
+from repro.models.sampling import GREEDY
+from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
+from tiny_project import Project, write_project
+
+VOCAB = 100
+FAMILY = "qwen-3"
+ASKED = Request("r", (7, 1, 9, 3), 12)
+METHODS = [Corrected(), ChainSD(length=3), EdgeLLM(limit=4, ahead=3, choices=3)]
+TABLE1 = "edgellm.table1.truthful_qa"
+
+
+class Noted:
+    """A network that notes which sequences were wanted, what it said and which texts were kept."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.depth = network.depth
+        self.said: dict[bytes, tuple[list[int], list[float]]] = {}
+        self.kept: list[bytes] = []
+
+    def begin(self, wanted: Sequence[Prefix]) -> Step:
+        return Rewritten(self._network.begin(wanted), lambda rows: self._note(wanted, rows))
+
+    def _note(self, wanted: Sequence[Prefix], rows: list[Row]) -> list[Row]:
+        self.said |= {text.digest: row.ranked() for text, row in zip(wanted, rows, strict=True)}
+        return rows
+
+    def keep(self, text: Prefix) -> None:
+        self.kept.append(text.digest)
+        self._network.keep(text)
+
+
+def tables() -> tuple[TableNetwork, TableNetwork]:
+    """A target and a draft that have nothing to do with each other."""
+    return TableNetwork(VOCAB, seed=1), TableNetwork(VOCAB, seed=2)
+
+
+def contexts(count: int) -> list[Prefix]:
+    return [Prefix.of([i, i + 1]) for i in range(count)]
+
+
+def rows(network: Network, texts: Sequence[Prefix]) -> list[Row]:
+    step = network.begin(texts)
+    step.layers(0, network.depth)
+    return step.rows()
+
+
+# One row
+
+
+def test_a_swap_changes_two_places_and_no_confidence() -> None:
+    row = Row(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
+    assert with_first(row, 8).ranked() == ([8, 3, 5, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert with_first(row, 5).ranked() == ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0])
+    assert row.ranked()[0] == [5, 3, 8, 1], "a remembered row must stay what it was"
+
+
+def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() -> None:
+    _, draft = tables()
+    (row,) = rows(draft, contexts(1))
+    tokens, logps = row.ranked()
+    assert len(tokens) == RANKED < VOCAB
+    unlikely = next(token for token in range(VOCAB) if token not in tokens)
+    changed = with_first(row, unlikely)
+    assert changed.choice == unlikely
+    assert changed.ranked() == ([unlikely, *tokens[1:]], logps)
+    assert changed.top(2) == [(unlikely, logps[0]), (tokens[1], logps[1])]
+
+
+# The coin
+
+
+def test_the_coin_is_the_same_in_every_process_and_on_every_tree() -> None:
+    assert coin(Prefix.of([1, 2, 3]), 0) == 0.35090478117875357
+    assert coin(Prefix.of([1, 2, 3]), 0) == coin(Prefix.empty().then(1).then(2).then(3), 0)
+    assert len({coin(Prefix.of([1, 2, 3]), seed) for seed in range(9)}) == 9
+
+
+def test_the_coin_is_uniform_and_independent_of_the_seed_before() -> None:
+    tossed = [[coin(text, seed) for text in contexts(4000)] for seed in (0, 1)]
+    for share in (0.1, 0.5, 0.8):
+        found = sum(number < share for number in tossed[0]) / 4000
+        assert found == pytest.approx(share, abs=3 * math.sqrt(share * (1 - share) / 4000))
+    both = sum(a < 0.5 and b < 0.5 for a, b in zip(*tossed, strict=True)) / 4000
+    assert both == pytest.approx(0.25, abs=3 * math.sqrt(0.25 * 0.75 / 4000))
+
+
+# The network
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 0.8, 1.0])
+def test_exactly_the_contexts_of_the_coin_are_swapped(probability: float) -> None:
+    target, draft = tables()
+    oracle, texts = Noted(target), contexts(200)
+    made = rows(MatchedNetwork(draft, oracle, probability, seed=3), texts)
+    swapped = [text for text in texts if coin(text, 3) < probability]
+    assert list(oracle.said) == [text.digest for text in swapped], "the oracle is asked for these alone"
+    for text, row in zip(texts, made, strict=True):
+        own = Row(draft.logits(text))
+        assert row.ranked()[1] == own.ranked()[1]
+        if text in swapped:
+            choice = Row(target.logits(text)).choice
+            assert row.ranked() == with_first(own, choice).ranked()
+        else:
+            assert row.ranked() == own.ranked()
+    assert {0.0: 0, 1.0: 200}.get(probability, len(swapped)) == len(swapped)
+
+
+def matched(
+    probability: float, memos: dict[str, Memo] | None = None
+) -> tuple[dict[str, Network], dict[str, Noted]]:
+    """A target and a matched draft that really compute, and what was asked of draft and oracle."""
+    made = decoder(FAMILY)
+    noted = {
+        "draft": Noted(NoisedNetwork(DecoderNetwork(made), 20.0)),
+        "oracle": Noted(DecoderNetwork(made)),
+    }
+    behind = {name: MemoNetwork(n, memos[name]) if memos else n for name, n in noted.items()}
+    draft = Noted(MatchedNetwork(behind["draft"], behind["oracle"], probability, seed=0))
+    return {"target": DecoderNetwork(made), "draft": draft}, noted | {"matched": draft}
+
+
+def served(method: Method, networks: dict[str, Network]) -> tuple[list[int], list[int], str]:
+    """Tokens, accepted tokens by round, and the trace."""
+    device = EmulatedDevice(toy())
+    made = answer(method, ASKED, device, networks, dict.fromkeys(networks, bill_of(decoder(FAMILY))))
+    return made.tokens, [r.accepted for r in made.rounds], device.trace.chrome("run")
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
+def test_the_text_stays_the_targets_own(method: Method, probability: float) -> None:
+    tokens, _, _ = served(method, matched(probability)[0])
+    assert tokens == plain(decoder(FAMILY), ASKED)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_the_oracle_keeps_up_and_is_told_what_to_forget(method: Method) -> None:
+    networks, noted = matched(0.5)
+    served(method, networks)
+    swapped = {text for text in noted["matched"].said if text in noted["oracle"].said}
+    assert 0 < len(swapped) == len(noted["oracle"].said) < len(noted["matched"].said)
+    assert noted["oracle"].kept == noted["draft"].kept == noted["matched"].kept != []
+    for text in swapped:
+        assert noted["matched"].said[text][0][0] == noted["oracle"].said[text][0][0]
+
+
+def test_a_context_has_the_same_row_in_every_method() -> None:
+    said: list[dict[bytes, tuple[list[int], list[float]]]] = []
+    for method in METHODS:
+        networks, noted = matched(0.5)
+        served(method, networks)
+        said.append(noted["matched"].said)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        common = said[one].keys() & said[other].keys()
+        assert len(common) >= 4
+        for text in common:
+            assert said[one][text][0][:3] == said[other][text][0][:3]
+            assert said[one][text][1] == pytest.approx(said[other][text][1], abs=1e-3)
+
+
+def test_a_draft_that_always_agrees_is_accepted_whole_and_writes_the_targets_text() -> None:
+    _, accepted, _ = served(ChainSD(length=3), matched(1.0)[0])
+    assert accepted == [3, 3, 3][: len(accepted)]
+    _, native, _ = served(ChainSD(length=3), matched(0.0)[0])
+    assert sum(native) < sum(accepted)
+    assert served(DraftAlone(), matched(1.0)[0])[0] == plain(decoder(FAMILY), ASKED)
+
+
+def test_the_oracle_costs_nothing() -> None:
+    """One text, one trace to the byte, whether the oracle is asked for nothing or for everything."""
+    native, everything = (served(Corrected(), matched(p)[0]) for p in (0.0, 1.0))
+    assert native[2] == everything[2]
+    assert native[1] != everything[1] == [1] * 11
+
+
+@pytest.fixture
+def memos(tmp_path: Path) -> Iterator[dict[str, Memo]]:
+    opened = {name: Memo(tmp_path / f"{name}.sqlite") for name in ("draft", "oracle")}
+    yield opened
+    for memo in opened.values():
+        memo.close()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_memos_hold_native_rows_and_only_what_lacks_is_computed(
+    method: Method, memos: dict[str, Memo]
+) -> None:
+    without, cold, warm = (matched(0.5, each) for each in (None, memos, memos))
+    results = [served(method, networks) for networks, _ in (without, cold, warm)]
+    assert results[0] == results[1] == results[2]
+    assert warm[1]["draft"].said == warm[1]["oracle"].said == {}
+    assert cold[1]["oracle"].said.keys() == without[1]["oracle"].said.keys()
+    networks, more = matched(0.9, memos)
+    served(method, networks)
+    new = more["oracle"].said.keys()
+    assert not new & cold[1]["oracle"].said.keys(), "what a lower probability swapped is known"
+    assert len(new) > 0
+
+
+# How often
+
+
+def test_the_probability_is_the_closed_form() -> None:
+    assert swap_probability(0.25, 0.85) == pytest.approx(0.8)
+    assert swap_probability(0.0, 0.3) == 0.3
+    assert swap_probability(0.4, 0.4) == swap_probability(1.0, 1.0) == 0.0
+    assert swap_probability(0.4, 1.0) == 1.0
+    with pytest.raises(InputError, match=r"95\.0%.*87\.1%"):
+        swap_probability(0.95, 0.871)
+
+
+@pytest.mark.parametrize("wanted", [0.5, 0.816, 0.907])
+def test_the_measured_agreement_is_the_wanted_one(wanted: float) -> None:
+    target, draft = TableNetwork(8, seed=1), TableNetwork(8, seed=2)
+    requests = [Request(f"{i}", (i, 0), 101) for i in range(40)]
+
+    def correctness(draft: Network, asked: Sequence[Request]) -> float:
+        networks: dict[str, Network] = {"target": target, "draft": draft}
+        made = [answer(Corrected(), request, EmulatedDevice(FREE), networks) for request in asked]
+        drafted = [r for generation in made for r in generation.rounds]
+        assert len(drafted) == 100 * len(asked)
+        return sum(r.accepted for r in drafted) / len(drafted)
+
+    native = correctness(draft, requests[20:])
+    assert native == pytest.approx(1 / 8, abs=0.03)
+    found = correctness(MatchedNetwork(draft, target, swap_probability(native, wanted), 0), requests[:20])
+    assert found == pytest.approx(wanted, abs=3 * math.sqrt(wanted * (1 - wanted) / 2000))
+
+
+# The method
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("strength", [0.0, 0.2, 20.0])
+def test_corrected_emits_the_targets_own_tokens_and_one_a_round(device: str, strength: float) -> None:
+    opened, made = DEVICES[device](), decoder(FAMILY)
+    networks: dict[str, Network] = {
+        "target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)
+    }  # fmt: skip
+    bills = dict.fromkeys(networks, bill_of(made))
+    generation = answer(Corrected(resident=1.0), ASKED, opened, networks, bills)
+    opened.close()
+    assert generation.tokens == plain(made, ASKED)
+    assert [(r.drafted, r.rows, r.emitted) for r in generation.rounds] == [(1, 1, 1)] * 11
+    assert {r.accepted for r in generation.rounds} == ({1} if strength == 0.0 else {0, 1})
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2])
+def test_corrected_ends_where_the_answer_does(max_tokens: int) -> None:
+    target, draft = tables()
+    networks: dict[str, Network] = {"target": target, "draft": draft}
+    whole = answer(Corrected(), ASKED, EmulatedDevice(FREE), networks)
+    cut = answer(Corrected(), Request("r", ASKED.prompt, max_tokens), EmulatedDevice(FREE), networks)
+    assert cut.tokens == whole.tokens[:max_tokens]
+    assert len(cut.rounds) == max_tokens - 1
+
+
+# A cell
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = write_project(tmp_path_factory.mktemp("project"))
+    rows = [
+        {
+            "task_id": f"T/{i}",
+            "prompt": f"def f{i}(x):\n",
+            "canonical_solution": "",
+            "test": "",
+            "entry_point": "f",
+        }
+        for i in range(9)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (made.root / "data" / "openai_humaneval.jsonl").write_text(text)
+    return made.apart(made.out, "max_tokens=40", "calibration=3")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+
+
+def right_by_hand(cell: Cell, requests: Sequence[Request]) -> dict[bytes, bool]:
+    """Of each drafted context on the target's own text, whether the draft as it is says what comes next."""
+    own = quality.own_answers(cell.target, cell.target.network(), requests, lambda done: None)
+    found = {}
+    for request, tokens in zip(requests, own, strict=True):
+        draft = cell.draft.network()
+        for i in range(1, len(tokens)):
+            text = Prefix.of([*request.prompt, *tokens[:i]])
+            draft.keep(Prefix.empty())
+            found[text.digest] = rows(draft, [text])[0].choice == tokens[i]
+    return found
+
+
+def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> None:
+    native = project.record("method=corrected")
+    record = project.record("method=corrected", f"match={TABLE1}")
+    cell = Cell(project.config("method=corrected", f"match={TABLE1}"))
+    assert native.key != record.key == cell.key
+    assert (native.labels["agreement"], record.labels["agreement"]) == ("native", "matched")
+    assert native.provenance.matched is None
+
+    assert [r.prompt for r in cell.calibration] != [r.prompt for r in cell.requests]
+    assert (len(cell.requests), len(cell.calibration)) == (2, 3)
+    calibrated, used = right_by_hand(cell, cell.calibration), right_by_hand(cell, cell.requests)
+    share = sum(calibrated.values()) / len(calibrated)
+    probability = (0.871 - share) / (1 - share)
+    assert record.provenance.matched == {
+        "cell": TABLE1, "published": 87.1, "native": pytest.approx(100 * share),
+        "probability": pytest.approx(probability),
+    }  # fmt: skip
+    assert TABLE1 in record.provenance.fitted
+    assert TABLE1 not in native.provenance.fitted
+
+    assert native.values["draft_correctness"] == pytest.approx(100 * sum(used.values()) / len(used))
+    tossed = tossed_coins(cell)
+    right = sum(own or tossed[text] < probability for text, own in used.items())
+    assert record.values["draft_correctness"] == pytest.approx(100 * right / len(used))
+    assert record.values["draft_correctness"] == pytest.approx(
+        87.1, abs=300 * math.sqrt(0.87 * 0.13 / len(used))
+    )
+    assert "acceptance_length" not in record.values
+    assert record.values["exact_match"] == 1.0
+
+
+def tossed_coins(cell: Cell) -> dict[bytes, float]:
+    """The coin of each context on the target's own text."""
+    own = quality.own_answers(cell.target, cell.target.network(), cell.requests, lambda done: None)
+    texts = [
+        Prefix.of([*request.prompt, *tokens[:i]])
+        for request, tokens in zip(cell.requests, own, strict=True)
+        for i in range(1, len(tokens))
+    ]
+    return {text.digest: coin(text, cell.config["seed"]) for text in texts}
+
+
+@pytest.mark.parametrize("method", ["chain_sd", "edgellm"])
+def test_matched_speculation_is_lossless_and_accepts_more(project: Project, method: str) -> None:
+    native = project.record(f"method={method}")
+    record = project.record(f"method={method}", f"match={TABLE1}")
+    assert record.values["exact_match"] == native.values["exact_match"] == 1.0
+    assert float(record.values["acceptance_length"] or 0) > float(native.values["acceptance_length"] or 0)
+    assert {"acceptance_length", "accepted_draft_tokens"} <= set(native.values)
+    assert "draft_correctness" not in native.values
+
+
+def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
+    phones = [
+        project.record("method=chain_sd", f"match={TABLE1}", f"device={device}", "memo=false")
+        for device in ("oneplus_12", "redmi_k60_pro")
+    ]
+    names = ("acceptance_length", "acceptance_histogram", "target_calls")
+    assert [phones[0].values[n] for n in names] == [phones[1].values[n] for n in names]
+    assert phones[0].provenance.matched == phones[1].provenance.matched
+
+
+def test_a_method_without_a_draft_is_the_same_cell(project: Project) -> None:
+    cells = [Cell(project.config("method=std", *more)) for more in ((), (f"match={TABLE1}",))]
+    assert cells[0].key == cells[1].key
+    assert [cell.labels["agreement"] for cell in cells] == ["native", "native"]
+
+
+def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> None:
+    def key(*more: str) -> str:
+        return Cell(project.config("method=corrected", f"match={TABLE1}", *more)).key
+
+    assert len({key(), key("match=edgellm.table1.squad"), key("calibration=4"), key("seed=1")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((f"match={TABLE1}s",), f"'{TABLE1}s'.*{TABLE1}"),
+        (("match=edgellm.table4.mt5_large.squad.draft",), "single published agreement.*edgellm.table1.squad"),
+        (("match=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
+        ((f"match={TABLE1}", "device=local_cpu"), "real device would have to pay"),
+        ((f"match={TABLE1}", "sampling.temperature=0.7"), r"temperature is 0\.7"),
+        ((f"match={TABLE1}", "calibration=8"), "8 rows of dataset 'humaneval' after the first 2; it has 9"),
+        ((f"match={TABLE1}", "calibration=0"), "calibration is 0"),
+    ],
+)
+def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
+    settings = (
+        [o for o in project.overrides if "draft" not in o] if "draft" in str(overrides) else project.overrides
+    )
+    from repro.run import plain as resolved
+    from tiny_project import composed
+
+    with pytest.raises(InputError, match=sentence):
+        _ = Cell(resolved(composed(*settings, "method=chain_sd", *overrides))).key
+
+
+def test_several_drafts_have_no_agreement_of_their_own(project: Project) -> None:
+    models = Cell(project.config("method=chain_sd")).models
+    agreement.require_matchable(True, GREEDY, models)
+    with pytest.raises(InputError, match=r"one draft .* and there are draft_2, draft_3 beside it"):
+        agreement.require_matchable(
+            True, GREEDY, {**models, "draft_2": models["draft"], "draft_3": models["draft"]}
+        )
+
+
+def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: Project) -> None:
+    note = project.cell(
+        "method=corrected", f"match={TABLE1}", f"draft.checkpoint.folder={project.root}/target"
+    )
+    assert note.state == "failed"
+    assert "100.0%" in note.error
+    assert "87.1%" in note.error
+
+
+def test_the_published_value_is_the_file_s(project: Project) -> None:
+    assert agreement.published("edgellm.table1.cnn_daily") == agreement.Wanted(
+        "edgellm.table1.cnn_daily", 90.7
+    )
