@@ -13,11 +13,12 @@ from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import DraftAlone, Standard
 from repro.methods.decoding.bld import BigLittle, Lenient, logp
-from repro.models.network import KnownStep, Row, Step
+from repro.models.network import DecoderNetwork, KnownStep, Row, Step
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
 from repro.models.tree import TokenTree
-from tiny import DEVICES, TableNetwork, answer, toy
+from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, bill_of, decoder, plain, toy
+from tiny_families import FAMILIES
 
 VOCAB = 10
 PROMPT = (0, 1)
@@ -31,7 +32,7 @@ class Scripted:
     def __init__(self, *said: tuple[int, float] | tuple[int, float, int, float]) -> None:
         self._said = said
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         return KnownStep([Row(self._logits(text.length - len(PROMPT))) for text in wanted])
 
     def _logits(self, place: int) -> torch.Tensor:
@@ -164,6 +165,19 @@ def test_at_the_extremes_one_model_writes_alone(device: str, method: BigLittle, 
         assert rest == own.tokens
         assert [(r.rows, r.emitted) for r in made.rounds] == [(0, 19)]
     opened.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_lost_where_the_draft_agrees(family: str) -> None:
+    """On real layers and caches, through fallbacks, rollbacks and both."""
+    made, asked = decoder(family), Request("", tuple(range(9)), 9)
+    right, said = plain(made, asked), {}
+    methods = (BigLittle(fallback=0.0, most=3), BigLittle(), BigLittle(rollback=0.0, most=2))
+    for method, strength in (*((m, 0.0) for m in methods), (BigLittle(fallback=1.0), 0.2)):
+        draft = NoisedNetwork(DecoderNetwork(made), strength, said)
+        networks = {"target": DecoderNetwork(made), "draft": draft}
+        bills = dict.fromkeys(networks, bill_of(made))
+        assert answer(method, asked, EmulatedDevice(toy()), networks, bills).tokens == right, f"{method}"
 
 
 def accepted(rows: list[torch.Tensor], tokens: list[int], rollback: float) -> tuple[list[int], int]:

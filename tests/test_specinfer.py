@@ -13,12 +13,15 @@ import torch
 from repro.cell import Cell
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.methods.base import Generation, Request, Writing
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.decoding.bld import BigLittle
+from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.specinfer import SpecInfer, merge
+from repro.models.network import DecoderNetwork
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
 from repro.models.tree import TokenTree
-from tiny import DEVICES, TableNetwork, answer, opened, toy
+from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, decoder, opened, toy
 from tiny_checkpoints import write_tokenizer
 from tiny_project import Project, write_project
 
@@ -167,6 +170,19 @@ def test_answers_are_as_long_as_asked_on_both_clocks(device: str, sampling: Samp
     machine.close()
     assert len(made.tokens) == 20
     assert sum(r.emitted for r in made.rounds) == 19
+
+
+@pytest.mark.parametrize(
+    "method", [SpecInfer(drafts=3), ChainSD(length=6), BigLittle(fallback=0.0, rollback=0.5)]
+)
+def test_no_cache_keeps_what_was_not_accepted(method: Method) -> None:
+    made, asked = decoder("llama-2"), Request("", (3, 1, 2), 40)
+    caches = {role: DecoderNetwork(made) for role in method.places()}
+    noised = {r: NoisedNetwork(n, 1.0, seed=i) for i, (r, n) in enumerate(caches.items()) if r != "target"}
+    generation = answer(method, asked, EmulatedDevice(toy()), {**caches, **noised})
+    longest = len(asked.prompt) + asked.max_tokens + max(r.emitted for r in generation.rounds)
+    assert sum(r.drafted for r in generation.rounds) > 2 * longest
+    assert all(network.lineage.length <= longest for network in caches.values())
 
 
 @pytest.mark.parametrize(
