@@ -69,9 +69,11 @@ def load(
     return Decoder(source.config, [source.layer(i) if resident else None for i in range(count)], ends)
 
 
-def layers(folder: Path | str, dtype: str = "float32") -> Iterator[LayerWeights]:
+def layers(
+    folder: Path | str, dtype: str = "float32", device: torch.device | str = "cpu"
+) -> Iterator[LayerWeights]:
     """The layers of a checkpoint one at a time, in the form that can be stored on flash; errors as `load`."""
-    source = _Source(folder, _precision(dtype, False, torch.device("cpu")), torch.device("cpu"))
+    source = _Source(folder, _precision(dtype, False, torch.device(device)), torch.device(device))
     return map(source.layer, range(source.config.layers))
 
 

@@ -1,0 +1,225 @@
+"""At which width each shard of a streamed model is read (the planning of STI, Guo et al., ASPLOS 2023).
+
+Pure arithmetic on bytes and seconds. Knows nothing of weights, of how a shard is rounded, or of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from repro.core.errors import InputError
+from repro.core.record import Scalar
+
+FULL = 32
+"""The width of a shard that is not rounded, however many bits the model stores."""
+
+OUTLIERS = 0.001
+"""Share of a shard's weights that stay as they are; GOBO, whose rounding STI uses, keeps about as many."""
+
+OUTLIER_BITS = 64
+"""Of one such weight: its value in 32 bits and its place."""
+
+Widths = tuple[tuple[int, ...], ...]
+"""Bits by layer and shard."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What is asked of a model in shards.
+
+    Attributes:
+        widths: bits that a shard may be rounded to; it may always stay whole.
+        latency: what a token may take, as a share of what it takes with every shard whole and streamed.
+        preload: size of the buffer that holds the first layers' shards, as a share of all layers' bytes.
+    """
+
+    widths: tuple[int, ...]
+    latency: float
+    preload: float
+
+    def __post_init__(self) -> None:
+        if not self.widths or any(type(w) is not int or not 1 <= w <= 8 for w in self.widths):
+            raise InputError(f"widths are {list(self.widths)}; each must be a whole number of bits, 1 to 8")
+        if self.latency <= 0:
+            raise InputError(f"latency is {self.latency}; it is a share of the streamed model's, above 0")
+        if not 0 <= self.preload <= 1:
+            raise InputError(f"preload is {self.preload}; it is a share of the layers' bytes, from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds on a device of the parts of a pass over one row.
+
+    Attributes:
+        load: of reading so many bytes from flash.
+        compute: of a layer, and of moving so many bytes more in memory.
+        ends: of what comes before the first layer and after the last.
+        ahead: layers that are read ahead of the one that computes.
+    """
+
+    load: Callable[[float], float]
+    compute: Callable[[float], float]
+    ends: float
+    ahead: int
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """How a model is streamed.
+
+    Attributes:
+        widths: bits of each shard, a row for each billed layer.
+        bits: per stored weight of the layers, outliers included, on average.
+        loads: bytes read from flash for each layer in every pass, without what is preloaded.
+        unpacking: bytes moved in memory to make each layer's rounded shards whole again.
+        preloaded: bytes of shards in the buffer.
+        seconds: of one token.
+        target: seconds that one may take; less than `seconds` if the narrowest shards are too slow.
+    """
+
+    widths: Widths
+    bits: float
+    loads: tuple[float, ...]
+    unpacking: tuple[float, ...]
+    preloaded: float
+    seconds: float
+    target: float
+
+    @property
+    def figures(self) -> dict[str, Scalar]:
+        """What a record says of it."""
+        return {
+            "shard_bits": self.bits,
+            "shards_preloaded_bytes": self.preloaded,
+            "planned_time_per_token": self.seconds,
+            "latency_target": self.target,
+        }
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers that are billed: bytes of one as stored, bits of a stored weight."""
+
+    layer_bytes: float
+    bits: float
+
+
+def plan(asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: Pace) -> ShardPlan:
+    """Widths in STI's two stages: all shards as wide as fits, then the important ones wider.
+
+    A plan fits if its pass, whose loads and computing overlap, takes no longer than the target. In STI's
+    words, every layer's accumulated I/O budget is then not negative: what is left of the target after the
+    computing of the layers from this one on is enough to load all up to it.
+
+    Args:
+        asked: what the plan may use.
+        importance: of each shard, a row for each billed layer; higher is more important.
+        layers: their bytes.
+        pace: of the device.
+    """
+    planner = _Planner(asked, len(importance), len(importance[0]), layers, pace)
+    widths = planner.uniform()
+    ranked = sorted(
+        (-score, layer, shard) for layer, row in enumerate(importance) for shard, score in enumerate(row)
+    )
+    for _, layer, shard in ranked:
+        planner.raise_one(widths, layer, shard)
+    return planner.plan(widths)
+
+
+def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Pace) -> float:
+    """Seconds of a pass: layers are read in order, as far ahead as there are slots, and compute in order."""
+    read = computed = 0.0
+    freed: list[float] = []
+    for size, moved in zip(loads, unpacking, strict=True):
+        if size:
+            slot = freed[-1 - pace.ahead] if len(freed) > pace.ahead else 0.0
+            read = max(read, slot) + pace.load(size)
+            computed = max(computed, read)
+        computed += pace.compute(moved)
+        if size:
+            freed.append(computed)
+    return pace.ends + computed
+
+
+def spread(layers: int, real: int) -> list[range]:
+    """For each of `layers` billed layers the real ones that compute in its place, maybe none."""
+    starts = [layer * real // layers for layer in range(layers + 1)]
+    return [range(first, last) for first, last in pairwise(starts)]
+
+
+class _Planner:
+    """Widths tried against one target."""
+
+    def __init__(self, asked: Sharding, count: int, shards: int, layers: Layers, pace: Pace) -> None:
+        self._pace = pace
+        self._bits = {FULL: layers.bits}
+        self._bits |= {w: b for w in asked.widths if (b := stored_bits(w)) < layers.bits}
+        self._bytes_per_bit = layers.layer_bytes / layers.bits / shards
+        self._rising = sorted(self._bits, key=lambda width: self._bits[width])
+        self._buffer = asked.preload * layers.layer_bytes * count
+        self._shape = count, shards
+        whole = [layers.layer_bytes] * count
+        self.target = asked.latency * pass_seconds(whole, [0.0] * count, pace)
+
+    def uniform(self) -> list[list[int]]:
+        """All shards at the widest of the widths that fits, the narrowest if none does."""
+        count, shards = self._shape
+        tried = [[[width] * shards for _ in range(count)] for width in self._rising]
+        return next((widths for widths in reversed(tried) if self._fits(widths)), tried[0])
+
+    def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:
+        """Widen one shard as far as fits, in place."""
+        before = widths[layer][shard]
+        for width in reversed(self._rising[self._rising.index(before) :]):
+            widths[layer][shard] = width
+            if width == before or self._fits(widths):
+                return
+
+    def plan(self, widths: Sequence[Sequence[int]]) -> ShardPlan:
+        """These widths, and what they come to."""
+        loads = self._loads(widths)
+        return ShardPlan(
+            widths=tuple(map(tuple, widths)),
+            bits=fmean(self._bits[width] for row in widths for width in row),
+            loads=tuple(loads),
+            unpacking=tuple(self._unpacking(widths)),
+            preloaded=sum(sum(self._sizes(row)) for row in widths) - sum(loads),
+            seconds=self._seconds(widths),
+            target=self.target,
+        )
+
+    def _fits(self, widths: Sequence[Sequence[int]]) -> bool:
+        return self._seconds(widths) <= self.target * (1 + 1e-9)
+
+    def _seconds(self, widths: Sequence[Sequence[int]]) -> float:
+        return pass_seconds(self._loads(widths), self._unpacking(widths), self._pace)
+
+    def _sizes(self, row: Sequence[int]) -> list[float]:
+        return [self._bits[width] * self._bytes_per_bit for width in row]
+
+    def _loads(self, widths: Sequence[Sequence[int]]) -> list[float]:
+        """Bytes to read for each layer: the buffer holds the first shards that fit into it."""
+        left, loads = self._buffer, []
+        for row in widths:
+            sizes, held = self._sizes(row), 0
+            while held < len(sizes) and sizes[held] <= left:
+                left -= sizes[held]
+                held += 1
+            if held < len(sizes):
+                left = 0.0
+            loads.append(sum(sizes[held:]))
+        return loads
+
+    def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:
+        """Bytes moved for each layer to look its rounded shards up: read narrow, written whole."""
+        rounded = [[width for width in row if width != FULL] for row in widths]
+        return [sum(self._sizes([*row, *[FULL] * len(row)])) for row in rounded]
+
+
+def stored_bits(width: int) -> float:
+    """Bits per weight of a rounded shard; dictionaries, of 2^width numbers each, are too small to count."""
+    return width + OUTLIERS * OUTLIER_BITS

@@ -1,0 +1,134 @@
+"""How much a checkpoint's answers depend on each of its shards, measured once and kept.
+
+Knows nothing of devices, of what a shard costs, or of what is made of its rank.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from repro.core.once import cache_root, make_once
+from repro.core.sources import source_hash
+from repro.models import weights
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder, Ends
+from repro.models.layer import LayerWeights
+from repro.models.shards import Piece, narrowed, rewritten
+
+log = logging.getLogger(__name__)
+
+TOKENS = 192
+"""Of the calibration text that are read."""
+
+TEXT = """The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
+rest twice, and heated the oven to 240 degrees. "Two loaves, please," says the first customer, "and one of the
+small ones." That is 2 x 3.50 plus 1.20, so he pays 8.20 in all and gets 1.80 back from a ten.
+
+Question: Why does bread rise?
+Answer: Yeast eats the sugar in the dough and gives off carbon dioxide. The gas is held by the gluten, which
+stretches, and the loaf grows until the heat of the oven kills the yeast and sets the crumb.
+
+def price(loaves, rolls):
+    \"\"\"What a customer pays.\"\"\"
+    total = 3.5 * loaves + 1.2 * rolls
+    return round(total, 2)
+
+In the evening, when the street is quiet, she counts the money, sweeps the floor and writes down what she
+has to buy.
+"""
+"""What importance is measured on: a story, a sum, a question and a function, in our own words.
+
+Deviation: STI measures on the development set of its task; ours has to serve every dataset.
+"""
+
+
+def importance(
+    folder: Path, dtype: str, config: DecoderConfig, ends: Ends, text: Sequence[int], narrowest: int
+) -> list[list[float]]:
+    """How far rounding one shard to the narrowest width takes the model from itself, `[layer][shard]`.
+
+    The figure is the mean Kullback-Leibler divergence in nats of the next token's distribution.
+    Deviation: STI widens one shard of a model that is otherwise at its narrowest. A decoder that writes text
+    is broken there, whichever shard is whole, so that the ranks are noise; ours narrows one of a whole model.
+
+    Args:
+        folder: the checkpoint.
+        dtype: one of `shards.DENSE`.
+        config: its structure.
+        ends: of its decoder.
+        text: token ids to measure on, of which the first `TOKENS` count.
+        narrowest: bits.
+    """
+    code = source_hash([__name__])[:12]
+    kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
+    path = cache_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-{code}.json"
+
+    def build(scratch: Path) -> Path:
+        made = scratch / path.name
+        log.warning("ranking %d x %d shards of %s, once", config.layers, config.kv_heads, folder.name)
+        found = _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
+        made.write_text(json.dumps(found))
+        return made
+
+    found: list[list[float]] = json.loads(make_once(path, build).read_text())
+    return found
+
+
+class _Profile:
+    """A text's way through the whole model, from any layer of which it can be taken on."""
+
+    def __init__(
+        self, folder: Path, dtype: str, ends: Ends, config: DecoderConfig, text: Sequence[int]
+    ) -> None:
+        device = ends.embedding.device
+        self._config = config
+        self._decoder = Decoder(config, list(weights.layers(folder, dtype, device=device)), ends)
+        self._positions = torch.arange(len(text), device=device)
+        self._tokens = torch.tensor(text, device=device)
+
+    @torch.inference_mode()
+    def divergences(self, narrowest: int) -> list[list[float]]:
+        """See `importance`."""
+        x, rows = self._decoder.embed(self._tokens, self._positions), []
+        whole = self._rest(0, x)
+        for i, layer in enumerate(self._decoder.layers):
+            assert layer is not None
+            narrow = narrowed(layer, self._config, [narrowest] * self._config.kv_heads)
+            mixes = (_taking(narrow, layer, self._config, shard) for shard in range(self._config.kv_heads))
+            rows.append([_divergence(whole, self._rest(i, x, mix)) for mix in mixes])
+            x = self._layer(i, x, self._cache())
+        return rows
+
+    def _rest(self, first: int, x: Tensor, instead: LayerWeights | None = None) -> Tensor:
+        """Log-probabilities `[rows, vocab]` from the rows that enter layer `first`."""
+        cache = self._cache()
+        for i in range(first, self._config.layers):
+            x = self._layer(i, x, cache, instead if i == first else None)
+        return self._decoder.head(x).log_softmax(-1)
+
+    def _layer(self, i: int, x: Tensor, cache: KVCache, instead: LayerWeights | None = None) -> Tensor:
+        return self._decoder.layer(i, x, self._positions, None, cache, instead)
+
+    def _cache(self) -> KVCache:
+        return KVCache(self._config, len(self._tokens), device=self._decoder.device)
+
+
+def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
+    """A layer with one shard of another."""
+
+    def theirs(piece: Piece, _: Tensor) -> Tensor:
+        weight: Tensor = getattr(other, piece.linear).weight
+        return weight[piece.rows, piece.columns]
+
+    return rewritten(layer, config, {shard: theirs})
+
+
+def _divergence(whole: Tensor, other: Tensor) -> float:
+    return float((whole.exp() * (whole - other)).sum(-1).mean())
