@@ -15,7 +15,10 @@ class Fixed:
 
     depth = 0
 
-    def begin(self, wanted: list[Prefix]) -> KnownStep:
+    def start(self, prompt: Prefix) -> None:
+        pass
+
+    def begin(self, wanted: list[Prefix], branches: list[Prefix] | tuple[()] = ()) -> KnownStep:
         return KnownStep([Row(torch.tensor([1.0, 1.0 - 1e-4, -3.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:

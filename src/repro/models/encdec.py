@@ -1,0 +1,291 @@
+"""Encoder-decoder models (T5, mT5, BART) through `transformers`, behind the same `Network` as decoders.
+
+Owns their structure, what the encoder said, and the mini-batch of branch sequences in which several next
+tokens are found at once (EdgeLLM sec. III-B). Knows nothing of devices, costs or methods.
+
+A sequence is still prompt and answer: what the encoder reads is the prompt, the prompt itself stands for the
+decoder's start token, and each token of the answer for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models.layer import LayerWeights
+from repro.models.network import Row
+from repro.models.prefix import Prefix
+from repro.models.shape import Encoder, Shape
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig:
+    """One model's structure.
+
+    Attributes:
+        shape: what a device is billed for it.
+        start: the token that the decoder begins with.
+        max_positions: the most tokens that encoder and decoder each have positions for; `None` is any number.
+    """
+
+    shape: Shape
+    start: int
+    max_positions: int | None
+
+
+def config_of(raw: Mapping[str, Any]) -> EncoderDecoderConfig | None:
+    """The structure that a `config.json` describes; `None` if that is no encoder-decoder's.
+
+    Raises:
+        InputError: an unknown `model_type`, or a key that is lacking.
+    """
+    if not raw.get("is_encoder_decoder"):
+        return None
+    kind = str(raw.get("model_type"))
+    if kind not in FAMILIES:
+        raise InputError(unknown("encoder-decoder's model_type in config.json", kind, FAMILIES))
+    try:
+        return FAMILIES[kind](raw)
+    except KeyError as missing:
+        raise InputError(f"config.json of {kind} lacks {missing}") from missing
+
+
+def _t5(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
+    shape = Shape(
+        layers=raw.get("num_decoder_layers") or raw["num_layers"],
+        hidden=raw["d_model"],
+        heads=raw["num_heads"],
+        kv_heads=raw["num_heads"],
+        head_dim=raw["d_kv"],
+        intermediate=raw["d_ff"],
+        vocab=raw["vocab_size"],
+        gated=str(raw.get("feed_forward_proj", "relu")).startswith("gated"),
+        tied=raw.get("tie_word_embeddings", True),
+        encoder=Encoder(raw["num_layers"], raw["d_ff"]),
+    )
+    return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], None)
+
+
+def _bart(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
+    heads = raw["decoder_attention_heads"]
+    shape = Shape(
+        layers=raw["decoder_layers"],
+        hidden=raw["d_model"],
+        heads=heads,
+        kv_heads=heads,
+        head_dim=raw["d_model"] // heads,
+        intermediate=raw["decoder_ffn_dim"],
+        vocab=raw["vocab_size"],
+        gated=False,
+        tied=raw.get("tie_word_embeddings", True),
+        encoder=Encoder(raw["encoder_layers"], raw["encoder_ffn_dim"]),
+    )
+    return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], raw["max_position_embeddings"])
+
+
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], EncoderDecoderConfig]] = {
+    "t5": _t5,
+    "mt5": _t5,
+    "bart": _bart,
+}
+
+
+class EncoderDecoder:
+    """The weights: an encoder, and a decoder that attends to what it said.
+
+    Attributes:
+        config: their structure.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig, model: Any) -> None:
+        """`model` is a `transformers` model for conditional generation, in evaluation mode."""
+        self.config = config
+        self._model = model
+
+    @torch.inference_mode()
+    def encode(self, tokens: Sequence[int]) -> Tensor:
+        """The encoder's rows of a source, `[1, tokens, hidden]`."""
+        rows: Tensor = self._model.get_encoder()(input_ids=self._tensor([tokens])).last_hidden_state
+        return rows
+
+    def cache(self) -> Any:
+        """A cache with nothing in it: keys and values of the decoder's tokens and of the source."""
+        from transformers import DynamicCache, EncoderDecoderCache
+
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+
+    @torch.inference_mode()
+    def decode(self, sequences: Sequence[Sequence[int]], encoded: Tensor, cache: Any) -> Tensor:
+        """Logits `[batch, tokens, vocab]` of equally long sequences that go on from a cache, which grows."""
+        out = self._model(
+            decoder_input_ids=self._tensor(sequences),
+            encoder_outputs=(encoded.expand(len(sequences), -1, -1),),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        logits: Tensor = out.logits
+        return logits
+
+    def _tensor(self, sequences: Sequence[Sequence[int]]) -> Tensor:
+        return torch.tensor([list(tokens) for tokens in sequences], device=self._model.device)
+
+
+def load(
+    folder: Path, config: EncoderDecoderConfig, dtype: str, device: torch.device | str = "cpu"
+) -> EncoderDecoder:
+    """The weights in a checkpoint folder.
+
+    Raises:
+        InputError: a dtype that is not one of `DTYPES`.
+    """
+    from transformers import AutoModelForSeq2SeqLM  # late: takes seconds to import
+
+    if dtype not in DTYPES:
+        raise InputError(unknown("dtype of an encoder-decoder", dtype, DTYPES))
+    model = AutoModelForSeq2SeqLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+    )
+    return EncoderDecoder(config, model.to(device).eval())
+
+
+class EncoderDecoderNetwork:
+    """An encoder-decoder, the source that it read, and the cache of one sequence, the line.
+
+    Several wanted sequences run as a right-padded mini-batch of the branches behind their common start, whose
+    keys and values are computed once and lent to each branch. `transformers` runs all layers in one call, so
+    a step's `layers` computes nothing and `rows` everything: a real device shows the pass as its head.
+
+    Deviation: a checkpoint's own settings of `generate` (forced first tokens, banned n-grams, beams) are left
+    out; a row is what the decoder says.
+    """
+
+    depth = 0
+
+    def __init__(self, weights: EncoderDecoder) -> None:
+        self.weights = weights
+        self._source: list[int] = []
+        self._forget()
+
+    def start(self, prompt: Prefix) -> None:
+        """A new request: forget all; what the encoder will read is the prompt."""
+        self._source = prompt.tokens()
+        self._forget()
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
+        """A pass over the wanted sequences, as the branches that are given or else as few as hold them all.
+
+        Raises:
+            RuntimeError: `start` was not told of a prompt, or a sequence is wanted that is shorter.
+        """
+        if not self._source or any(prefix.length < len(self._source) for prefix in wanted):
+            raise RuntimeError("an encoder-decoder is told its prompt first, and asked for nothing shorter")
+        return _Pass(self, list(wanted), list(branches) or _ends(wanted))
+
+    def keep(self, text: Prefix) -> None:
+        """Forget what neither leads to `text` nor goes on from it."""
+        if not self._line.starts_with(text):
+            self._crop(_fork(self._line, text))
+
+    def rows(self, wanted: list[Prefix], ends: list[Prefix]) -> list[Row]:
+        """What the decoder says after each sequence, from a mini-batch of branches that hold them all."""
+        before = min(prefix.length for prefix in wanted) - 1
+        common = min(before, *(_fork(ends[0], end) for end in ends))
+        self._crop(min(common, _fork(self._line, ends[0])))
+        if len(ends) == 1:
+            skipped = self._inputs(self._line)
+            logits = self._extend(ends[0])
+        else:
+            self._extend(ends[0].up_to(common))
+            skipped = self._inputs(self._line)
+            logits = self._branches(ends)
+        branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in wanted]
+        place = [self._inputs(prefix) - 1 - skipped for prefix in wanted]
+        return [Row(row) for row in logits[branch, place].float()]
+
+    def _forget(self) -> None:
+        self._encoded: Tensor | None = None
+        self._cache = self.weights.cache()
+        self._line = Prefix.empty()
+
+    def _inputs(self, prefix: Prefix) -> int:
+        """How many tokens the decoder has read when it has read a sequence, its start token among them."""
+        return max(0, prefix.length - len(self._source) + 1)
+
+    def _tokens(self, end: Prefix) -> list[int]:
+        """What the decoder reads of a sequence behind the line."""
+        inputs = [self.weights.config.start, *end.tokens(after=len(self._source))]
+        return inputs[self._inputs(self._line) : self._inputs(end)]
+
+    def _crop(self, length: int) -> None:
+        """Cut the line to a length at most."""
+        if length < self._line.length:
+            shorter = self._line.up_to(length)
+            if self._inputs(shorter):
+                self._cache.crop(self._inputs(shorter) - self._inputs(self._line))
+            else:
+                self._cache = self.weights.cache()
+            self._line = shorter
+
+    def _extend(self, end: Prefix) -> Tensor:
+        """Go on with the line to `end`; logits `[1, tokens, vocab]` of what it thereby reads."""
+        tokens = self._tokens(end)
+        logits = self._decode([tokens], self._cache) if tokens else torch.empty(0)
+        self._line = end
+        return logits
+
+    def _branches(self, ends: list[Prefix]) -> Tensor:
+        """Logits `[branches, longest, vocab]` behind the line, a copy of whose cache each branch has."""
+        branches = [self._tokens(end) for end in ends]
+        longest = max(map(len, branches))
+        # What stands behind a branch's end is seen by nothing that is read.
+        padded = [tokens + [self.weights.config.start] * (longest - len(tokens)) for tokens in branches]
+        cache = deepcopy(self._cache)
+        cache.batch_repeat_interleave(len(ends))
+        return self._decode(padded, cache)
+
+    def _decode(self, sequences: list[list[int]], cache: Any) -> Tensor:
+        if self._encoded is None:
+            self._encoded = self.weights.encode(self._source)
+        return self.weights.decode(sequences, self._encoded, cache)
+
+
+class _Pass:
+    def __init__(self, network: EncoderDecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> None:
+        self._network, self._wanted, self._branches = network, wanted, branches
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        """Nothing yet: see `rows`."""
+
+    def rows(self) -> list[Row]:
+        return self._network.rows(self._wanted, self._branches)
+
+
+def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:
+    """The wanted sequences that lead to no other wanted one."""
+    inner: set[Prefix] = set()
+    for prefix in wanted:
+        node = prefix.parent
+        while node is not None and node not in inner:
+            inner.add(node)
+            node = node.parent
+    return [prefix for prefix in dict.fromkeys(wanted) if prefix not in inner]
+
+
+def _fork(a: Prefix, b: Prefix) -> int:
+    """Length of the longest start that two sequences share."""
+    length = min(a.length, b.length)
+    one: Prefix | None = a.up_to(length)
+    other: Prefix | None = b.up_to(length)
+    while one is not other:
+        one, other = (node.parent if node else None for node in (one, other))
+    return one.length if one else 0
