@@ -53,8 +53,17 @@ TOKENS = 9
 TOLERANCE = 1e-4
 CHAINS = [ChainSD(length=length) for length in (1, 4, 8)]
 TREES = [
-    EdgeLLM(provisional=provisional, choices=choices, update=update, limit=4, ahead=3)
-    for provisional, choices, update in product((True, False), (1, 2, 3), ("exponential", "printed"))
+    EdgeLLM(
+        provisional=provisional, choices=choices, update=update, verification=form, limit=4, ahead=3
+    )
+    for provisional, choices, update, form in product(
+        ("gaps", "naive", "never"), (1, 3), ("exponential", "printed"), ("tree", "branches")
+    )
+]
+ABLATED = [
+    EdgeLLM(navigation=False, length=3, limit=4),
+    EdgeLLM(fallback=False, length=4, choices=3),
+    EdgeLLM(fallback=False, navigation=False, provisional="never", length=4),
 ]
 EXPANSIONS = [
     SpecInfer(expansion=(1, 2, 2)),
@@ -106,7 +115,8 @@ def kinds(generation: Generation) -> Counter[str]:
 
 def test_every_family_is_here() -> None:
     assert len(FAMILIES) == 16
-    assert (len(CHAINS), len(TREES), len(EXPANSIONS), len(STRENGTHS)) == (3, 12, 3, 3)
+    assert (len(CHAINS), len(TREES), len(EXPANSIONS), len(STRENGTHS)) == (3, 24, 3, 3)
+    assert len(ABLATED) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -116,7 +126,7 @@ def test_chains_and_trees_emit_the_targets_own_tokens(family: str) -> None:
     # Every tree method meets one strength here and all of them over the families.
     turn = list(FAMILIES).index(family)
     cases = [(method, strength) for method in CHAINS for strength in STRENGTHS]
-    cases += [(method, STRENGTHS[(i + turn) % 3]) for i, method in enumerate([*TREES, *EXPANSIONS])]
+    cases += [(method, STRENGTHS[(i + turn) % 3]) for i, method in enumerate([*TREES, *ABLATED, *EXPANSIONS])]
     for method, strength in cases:
         made = speculate(method, family, strength, EmulatedDevice(toy()))
         assert made.tokens == truth(family), f"{method} at noise {strength}"
@@ -144,9 +154,9 @@ def test_provisional_tokens_are_used() -> None:
         provisional: speculate(
             EdgeLLM(limit=4, ahead=3, provisional=provisional), "llama-2", 0.0, EmulatedDevice(toy())
         ).ended
-        for provisional in (True, False)
+        for provisional in ("gaps", "never")
     }
-    assert ended[True] < ended[False]
+    assert ended["gaps"] < ended["never"]
 
 
 def random_tree(text: Prefix, right: list[int], chance: random.Random, size: int = 14) -> TokenTree:
@@ -220,7 +230,7 @@ def see_a_sibling(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_mask_that_shows_a_sibling_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds, family = range(6), "llama-2"
     right = [truth(family, seed) for seed in seeds]
-    method = EdgeLLM(choices=3, alpha=1e-6, limit=8, provisional=False)
+    method = EdgeLLM(choices=3, alpha=1e-6, limit=8, provisional="never")
 
     def wrong_answers() -> list[int]:
         made = [speculate(method, family, 0.2, EmulatedDevice(toy()), seed).tokens for seed in seeds]
@@ -239,7 +249,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
     """As a draft grows a tree: node after node, among the nodes that came before."""
     made, chance = decoder(family), random.Random(7)
     device = EmulatedDevice(toy())
-    draft = Session("draft", device, bill_of(made), DecoderNetwork(made), RESIDENT, priority=1)
+    draft = Session("draft", device, bill_of(made), DecoderNetwork(made), RESIDENT)
 
     async def grow() -> TokenTree:
         tree = TokenTree(Prefix.of(request(family).prompt))
@@ -257,7 +267,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
 
 METHODS = [
     *(Standard(), FlashAutoregressive(), SpeculativeDecoding()),
-    *(*CHAINS, TREES[0], TREES[3], TREES[8], TREES[11], *EXPANSIONS),
+    *(*CHAINS, TREES[0], TREES[7], TREES[16], TREES[22], *ABLATED, *EXPANSIONS),
 ]
 
 

@@ -36,7 +36,7 @@ class Counted:
         self.depth = network.depth
         self.wanted: list[list[int]] = []
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         self.wanted.append([text.length for text in wanted])
         return self._network.begin(wanted)
 

@@ -108,11 +108,14 @@ class NoisedNetwork:
         self._said = {} if said is None else said
         self.depth = network.depth
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def start(self, prompt: Prefix) -> None:
+        self._network.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         texts = list(wanted)
         if all(text.digest in self._said for text in texts):
             return KnownStep([self._noised(text) for text in texts])
-        return Rewritten(self._network.begin(texts), lambda rows: list(map(self._noised, texts, rows)))
+        return Rewritten(self._network.begin(texts, branches), lambda rows: list(map(self._noised, texts, rows)))
 
     def keep(self, text: Prefix) -> None:
         self._network.keep(text)
@@ -141,7 +144,10 @@ class TableNetwork:
             self._said[text.digest] = self.sharpness * noise
         return self._said[text.digest]
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def start(self, prompt: Prefix) -> None:
+        """Nothing is held."""
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         return KnownStep([Row(self.logits(text)) for text in wanted])
 
     def keep(self, text: Prefix) -> None:
@@ -158,9 +164,7 @@ def opened(
 ) -> dict[str, Session]:
     """The sessions that a method needs, opened as `Model.session` does."""
     return {
-        role: Session(
-            role, device, (bills or {}).get(role, BILL), networks[role], place, priority=int(role != "target")
-        )
+        role: Session(role, device, (bills or {}).get(role, BILL), networks[role], place)
         for role, place in method.places().items()
     }
 

@@ -198,11 +198,11 @@ class Cell:
             self._check_context(role)
         device = self.open_device()
         try:
-            for role, place in self.places.items():
+            for role, place in last("target", self.places):
                 model = self.model(role)
                 if not self.emulated and model.weights != "real":
                     model.local_session(role, device, place)
-                Session(role, device, model.bill, NoNetwork(), place).reserve(self.tokens)
+                Session(role, device, model.bill, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
             device.close()
 
@@ -227,6 +227,11 @@ class Cell:
         if self.emulated:
             return EmulatedDevice(machine(self.config["device"]))
         return local_device(self.config["device"], cuda_stream())
+
+
+def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
+    """The roles with `role` at the end: what a target may hold is what its drafts leave."""
+    return sorted(places.items(), key=lambda item: item[0] == role)
 
 
 def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:

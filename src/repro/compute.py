@@ -13,7 +13,7 @@ from statistics import stdev
 
 from repro import agreement, quality, values
 from repro.agreement import Matched
-from repro.cell import Cell
+from repro.cell import Cell, last
 from repro.core.device import Device
 from repro.core.facts import facts
 from repro.core.local import LocalDevice
@@ -112,16 +112,17 @@ def _matched_network(cell: Cell, model: Model, matched: Matched | None) -> Itera
 def _sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[dict[str, Session]]:
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
-        for role, place in cell.places.items():
+        for role, place in last("target", cell.places):
             model = cell.model(role)
             if cell.emulated:
-                oracle = None if role == "target" else matched
-                network = opened.enter_context(_matched_network(cell, model, oracle))
-                sessions[role] = model.session(role, device, place, network)
+                # Of several drafts the first is matched: none of the others was measured.
+                brought = matched if role == "draft" else None
+                network = opened.enter_context(_matched_network(cell, model, brought))
+                sessions[role] = model.session(role, device, place, network, cell.tokens)
             else:
-                sessions[role] = model.local_session(role, device, place)
+                sessions[role] = model.local_session(role, device, place, cell.tokens)
             opened.callback(sessions[role].close)
-            sessions[role].reserve(cell.tokens)
+            sessions[role].reserve()
         yield sessions
 
 

@@ -106,7 +106,8 @@ class Processor:
         computed = self.rows(op.rows)
         flops = op.flops * computed / op.rows * self.slower.get(op.kind, 1.0)
         seconds = flops / (self.peak[op.precision] * self.efficiency.at(computed))
-        return _demand(self.launch, max(seconds, op.bytes / self.bandwidth), op.bytes, self.watts)
+        work = max(seconds, op.bytes / self.bandwidth)
+        return _demand(self.launch * op.launches, work, op.bytes, self.watts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class Machine:
         dram_bandwidth: bytes per second that all resources share.
         dram_budget: bytes that models may hold.
         idle_watts: drawn always.
+        keeps_tables: whether its engine holds a streamed model's embedding table and output projection in
+            memory, or reads the projection again in every pass like one more layer.
     """
 
     name: str
@@ -149,6 +152,7 @@ class Machine:
     dram_bandwidth: float
     dram_budget: float
     idle_watts: float
+    keeps_tables: bool = True
 
     def demand(self, op: Op) -> Demand:
         """What an op asks of the resource that it names."""

@@ -29,6 +29,7 @@ class Device(ABC):
         trace: all that ran.
         memory: the DRAM budget.
         resources: what ops may name.
+        keeps_tables: whether its engine holds a streamed model's embedding table and output projection.
         substituted: resources that ops asked for and the device lacks, with what served instead.
     """
 
@@ -40,12 +41,14 @@ class Device(ABC):
         memory: Memory,
         resources: frozenset[str],
         idle: float | None,
+        keeps_tables: bool = True,
     ) -> None:
         self.name = name
         self.main = main
         self.clock = clock
         self.memory = memory
         self.resources = resources
+        self.keeps_tables = keeps_tables
         self.trace = Trace(idle_watts=idle)
         self.substituted: dict[str, str] = {}
         self._spawned: list[Task[Any]] = []
@@ -128,7 +131,8 @@ class EmulatedDevice(Device):
         self._clock = VirtualClock()
         memory = Memory(machine.dram_budget, machine.name)
         resources = frozenset({FLASH, *machine.processors})
-        super().__init__(machine.name, machine.main, self._clock, memory, resources, machine.idle_watts)
+        idle, keeps = machine.idle_watts, machine.keeps_tables
+        super().__init__(machine.name, machine.main, self._clock, memory, resources, idle, keeps)
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
         self._order = count()

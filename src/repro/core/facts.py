@@ -179,12 +179,21 @@ def machine(device: Mapping[str, Any]) -> Machine:
         dram_bandwidth=need("dram.bandwidth").value,
         dram_budget=need("dram.budget").value,
         idle_watts=need("power.idle").value,
+        keeps_tables=_tables(name, device) == "resident",
     )
 
 
 def _curve(fact: Fact) -> Curve:
     """A fact's points, or its one value everywhere."""
     return Curve(fact.points or ((1.0, fact.value),))
+
+
+def _tables(name: str, device: Mapping[str, Any]) -> str:
+    """Where the engine leaves a streamed model's embedding table and output projection."""
+    tables = str(device.get("tables", "resident"))
+    if tables not in ("resident", "streamed"):
+        raise InputError(f"{name}: tables is {tables!r}; choose resident or streamed")
+    return tables
 
 
 def _main(name: str, device: Mapping[str, Any]) -> str:

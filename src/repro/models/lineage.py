@@ -1,7 +1,8 @@
 """Which sequences a key-value cache holds, in which slots. Knows nothing of keys and values themselves.
 
 A cache is a trunk, a sequence whose n-th token lies in slot n, and behind it branches in any order. What is
-asked for and not held is missing, ancestors included; what a mask lets a row see are its ancestors.
+asked for and not held is missing, ancestors included; what a mask lets a row see are its ancestors. Tokens
+that an encoder read lie before the trunk, in no slots.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ class Lineage:
         length: slots in use.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outside: int = 0) -> None:
+        """Of every sequence the first `outside` tokens are held elsewhere and take no slots."""
         self.trunk = Prefix.empty()
         self.length = 0
         self._branches: dict[Prefix, int] = {}
         self._fresh = True
+        self._outside = outside
 
     def __contains__(self, prefix: Prefix) -> bool:
-        return prefix in self._branches or self._on_trunk(prefix)
+        return prefix.length <= self._outside or prefix in self._branches or self._on_trunk(prefix)
 
     def _on_trunk(self, prefix: Prefix) -> bool:
         return not self._fresh and self.trunk.starts_with(prefix)
@@ -44,14 +47,21 @@ class Lineage:
                 found[node] = None
         return sorted(found, key=lambda node: node.length)
 
-    def mask(self, rows: Sequence[Prefix]) -> Tensor | None:
-        """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it."""
-        if self._continues(rows):
+    def mask(self, *groups: Sequence[Prefix]) -> Tensor | None:
+        """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it.
+
+        Rows of several groups, which may repeat each other's, see none of another group.
+        """
+        if len(groups) == 1 and self._continues(groups[0]):
             return None
-        seen = torch.zeros(len(rows), self.length + len(rows), dtype=torch.bool)
-        column = {row: self.length + i for i, row in enumerate(rows)}
-        for i, row in enumerate(rows):
-            self._see_ancestors(seen[i], row, column)
+        count = sum(map(len, groups))
+        seen = torch.zeros(count, self.length + count, dtype=torch.bool)
+        begin = 0
+        for rows in groups:
+            column = {row: self.length + begin + i for i, row in enumerate(rows)}
+            for i, row in enumerate(rows):
+                self._see_ancestors(seen[begin + i], row, column)
+            begin += len(rows)
         return seen
 
     def _see_ancestors(self, seen: Tensor, row: Prefix, column: dict[Prefix, int]) -> None:
@@ -59,7 +69,7 @@ class Lineage:
         for node in row.back():
             slot = column.get(node, self._branches.get(node, -1))
             if slot < 0:
-                seen[: node.length] = True
+                seen[: self._slots(node.length)] = True
                 break
             slots.append(slot)
         seen[slots] = True
@@ -76,11 +86,12 @@ class Lineage:
         return True
 
     def add(self, rows: Sequence[Prefix]) -> None:
-        """Take note of rows that were appended behind all slots in use."""
+        """Take note of rows that were appended behind all slots in use; of repeated ones the first counts."""
         if self._continues(rows):
             self.trunk = rows[-1]
         else:
-            self._branches.update({row: self.length + i for i, row in enumerate(rows)})
+            slots = {row: self.length + i for i, row in reversed(list(enumerate(rows)))}
+            self._branches.update(sorted(slots.items(), key=lambda item: item[1]))
         self._fresh = False
         self.length += len(rows)
 
@@ -92,13 +103,17 @@ class Lineage:
         """
         if self._on_trunk(text):
             ahead = [node for node in self._branches if node.starts_with(text)]
-            return self._rearrange(self.trunk, self.trunk.length, [], ahead)
+            return self._rearrange(self.trunk, self._slots(self.trunk.length), [], ahead)
         path = [node for node in text.back() if node in self]
         end = path[0] if path else Prefix.empty()
-        base = next((node.length for node in path if node not in self._branches), 0)
+        base = self._slots(next((node.length for node in path if node not in self._branches), 0))
         line = [node for node in reversed(path) if node in self._branches]
         ahead = [node for node in self._branches if node.length > text.length and node.starts_with(text)]
         return self._rearrange(end, base, line, ahead)
+
+    def _slots(self, length: int) -> int:
+        """Slots that the first `length` tokens of a sequence take."""
+        return max(0, length - self._outside)
 
     def _rearrange(
         self, trunk: Prefix, base: int, line: list[Prefix], ahead: list[Prefix]

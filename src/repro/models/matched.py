@@ -30,10 +30,15 @@ class MatchedNetwork:
         self._seed = seed
         self.depth = draft.depth
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def start(self, prompt: Prefix) -> None:
+        """Pass it on to both."""
+        self._draft.start(prompt)
+        self._oracle.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the draft; the oracle answers when its rows are read."""
         swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
-        return _MatchedStep(self._draft.begin(wanted), wanted, self._oracle, swapped)
+        return _MatchedStep(self._draft.begin(wanted, branches), wanted, self._oracle, swapped)
 
     def keep(self, text: Prefix) -> None:
         """Pass it on to both."""

@@ -29,14 +29,15 @@ class Memo:
             "create table if not exists rows (prefix blob primary key, ranks blob) without rowid"
         )
 
-    def get(self, prefix: Prefix) -> Row | None:
-        """What was said after a sequence, if it is known."""
-        found = self._file.execute("select ranks from rows where prefix = ?", (prefix.digest,)).fetchone()
+    def get(self, prefix: Prefix, source: int = 0) -> Row | None:
+        """What was said after a sequence, if it is known; its first `source` tokens an encoder read."""
+        key = (_key(prefix, source),)
+        found = self._file.execute("select ranks from rows where prefix = ?", key).fetchone()
         return Row(None, _unpack(found[0])) if found else None
 
-    def put(self, prefixes: Sequence[Prefix], rows: Sequence[Row]) -> None:
+    def put(self, prefixes: Sequence[Prefix], rows: Sequence[Row], source: int = 0) -> None:
         """Remember rows; what is known already stays as it is."""
-        values = [(prefix.digest, _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
+        values = [(_key(prefix, source), _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
         self._file.execute("begin immediate")
         self._file.executemany("insert or ignore into rows values (?, ?)", values)
         self._file.execute("commit")
@@ -44,6 +45,11 @@ class Memo:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+
+
+def _key(prefix: Prefix, source: int) -> bytes:
+    """The same tokens mean something else where prompt and answer part at another place."""
+    return prefix.digest + source.to_bytes(4, "little") if source else prefix.digest
 
 
 def _pack(row: Row) -> bytes:
@@ -65,17 +71,25 @@ class MemoNetwork:
     What was looked up is not in the real cache; the pass that next computes catches up.
     """
 
-    def __init__(self, network: Network, memo: Memo) -> None:
+    def __init__(self, network: Network, memo: Memo, encodes: bool = False) -> None:
+        """`encodes` says that the network has an encoder, which reads the prompt."""
         self._network = network
         self._memo = memo
+        self._encodes = encodes
+        self._source = 0
         self.depth = network.depth
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def start(self, prompt: Prefix) -> None:
+        """Pass it on."""
+        self._source = prompt.length if self._encodes else 0
+        self._network.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass over the memo if that knows all, else over the network."""
-        known = [self._memo.get(prefix) for prefix in wanted]
+        known = [self._memo.get(prefix, self._source) for prefix in wanted]
         if all(known):
             return KnownStep([row for row in known if row])
-        return _Remembering(self._network.begin(wanted), self._memo, wanted)
+        return _Remembering(self._network.begin(wanted, branches), self._memo, wanted, self._source)
 
     def keep(self, text: Prefix) -> None:
         """Pass it on."""
@@ -83,13 +97,13 @@ class MemoNetwork:
 
 
 class _Remembering:
-    def __init__(self, step: Step, memo: Memo, wanted: Sequence[Prefix]) -> None:
-        self._step, self._memo, self._wanted = step, memo, wanted
+    def __init__(self, step: Step, memo: Memo, wanted: Sequence[Prefix], source: int) -> None:
+        self._step, self._memo, self._wanted, self._source = step, memo, wanted, source
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
     def rows(self) -> list[Row]:
         rows = self._step.rows()
-        self._memo.put(self._wanted, rows)
+        self._memo.put(self._wanted, rows, self._source)
         return [Row(None, row.ranked()) for row in rows]

@@ -23,7 +23,7 @@ from repro.models.families import config_of
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, Network, NoNetwork
 from repro.models.origin import Checkpoint
-from repro.models.placement import Placement
+from repro.models.placement import Placement, settle
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.stream import LayerReader, layer_file
@@ -169,11 +169,13 @@ class Model:
         name = f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-{self._host}"
         return Memo(root / "memo" / f"{name}.sqlite")
 
-    def session(self, role: str, device: Device, placement: Placement, network: Network) -> Session:
+    def session(
+        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+    ) -> Session:
         """The model on an emulated device: the network computes, the bill is paid."""
-        return Session(role, device, self.bill, network, placement, priority=role != "target")
+        return Session(role, device, self.bill, network, placement, tokens=tokens)
 
-    def local_session(self, role: str, device: Device, placement: Placement) -> Session:
+    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """The model on this very machine: resident, or its layers really streamed from the disk.
 
         Raises:
@@ -185,16 +187,15 @@ class Model:
                 f"{self.config.checkpoint.name if self.config.checkpoint else None!r} computes in its place; "
                 "choose a model without a `shape` of its own"
             )
-        streamed = placement.held(self.own_shape.layers) == 0
-        if not streamed and placement.resident < 1:
+        held, slots, _ = settle(placement, self.bill, device.memory, tokens)
+        if held == self.own_shape.layers:
+            network = DecoderNetwork(self.decoder())
+            return Session(role, device, self.bill, network, placement, tokens=tokens)
+        if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
             )
-        network = DecoderNetwork(self.decoder(resident=not streamed))
-        priority = int(role != "target")
-        if not streamed:
-            return Session(role, device, self.bill, network, placement, priority=priority)
+        network = DecoderNetwork(self.decoder(resident=False))
         assert self.folder is not None
-        slots = placement.prefetch + 1
         reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
-        return Session(role, device, self.bill, network, placement, reader, priority)
+        return Session(role, device, self.bill, network, placement, reader, tokens)

@@ -76,8 +76,14 @@ class Network(Protocol):
 
     depth: int
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
-        """Start a pass over the wanted sequences and whatever of them is not held yet."""
+    def start(self, prompt: Prefix) -> None:
+        """A new request: forget all of the one before. Of the prompt only the tokens count."""
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """Start a pass over the wanted sequences and whatever of them is not held yet.
+
+        With `branches`, which together hold all that is wanted, each is computed as a sequence of its own.
+        """
 
     def keep(self, text: Prefix) -> None:
         """Forget what neither leads to `text` nor goes on from it."""
@@ -93,9 +99,13 @@ class DecoderNetwork:
         self.lineage = Lineage()
         self.cache = KVCache(decoder.config, capacity, device=decoder.device)
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
-        """Start a pass; the rows are the missing sequences, and the last of a wanted one's is read."""
-        return _DecoderStep(self, wanted)
+    def start(self, prompt: Prefix) -> None:
+        """Empty the cache: the prompt is computed with what is first wanted."""
+        self.keep(Prefix.empty())
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """Start a pass; the rows are the missing sequences, once or once a branch; wanted ones are read."""
+        return _DecoderStep(self, wanted, branches)
 
     def keep(self, text: Prefix) -> None:
         """Drop and compact slots."""
@@ -103,16 +113,18 @@ class DecoderNetwork:
 
 
 class _DecoderStep:
-    def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix]) -> None:
+    def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix], branches: Sequence[Prefix]) -> None:
         self._network = network
         lineage = network.lineage
-        rows = lineage.missing(wanted)
-        if not set(wanted) <= set(rows):
+        missing = lineage.missing(wanted)
+        if not set(wanted) <= set(missing):
             raise RuntimeError("a sequence whose pass is over was asked for again")
-        row = {prefix: i for i, prefix in enumerate(rows)}
+        groups = apart(missing, branches) if branches else [missing]
+        rows = [prefix for group in groups for prefix in group]
+        row = {prefix: i for i, prefix in reversed(list(enumerate(rows)))}
         self._read = [row[prefix] for prefix in wanted]
         device = network.decoder.device
-        mask = lineage.mask(rows)
+        mask = lineage.mask(*groups)
         self._mask = mask if mask is None else mask.to(device)
         self._positions = torch.tensor([prefix.length - 1 for prefix in rows], device=device)
         tokens = torch.tensor([prefix.token for prefix in rows], device=device)
@@ -134,12 +146,21 @@ class _DecoderStep:
         return [Row(row) for row in logits]
 
 
+def apart(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> list[list[Prefix]]:
+    """For each branch what is missing of it, from its start; what branches share is in each of them."""
+    new = set(missing)
+    return [[node for node in branch.back() if node in new][::-1] for branch in branches]
+
+
 class NoNetwork:
     """Weights that are nowhere: every next token is 0, and only costs are real."""
 
     depth = 0
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
+    def start(self, prompt: Prefix) -> None:
+        """Nothing is held."""
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes nothing."""
         return KnownStep([Row(None, ([0], [0.0])) for _ in wanted])
 

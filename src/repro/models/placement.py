@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.memory import Memory
 from repro.core.op import PROCESSORS
 from repro.core.registry import unknown
+from repro.models.shape import Bill
+
+POLICIES = ("share", "swap")
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,11 @@ class Placement:
         prefetch: layers that are read ahead of the one that computes; 0 reads and computes in turn.
         preload: reading goes on between passes with the first layers of the next.
         run: resident layers that go to the processor as one op; 0 is all of them. Small runs let others in.
+        policy: `share` holds `resident` of the layers. `swap` is an engine that maps its weights: all stays
+            in memory if it fits, else every layer is read again in every pass (a least-recently-used page
+            cache holds nothing of what is read in a circle).
+        fill: share of the device's memory up to which layers are read ahead, beyond `prefetch`; 0 does not.
+        background: its ops wait for those of models that are not in the background.
     """
 
     on: str = ""
@@ -28,19 +38,62 @@ class Placement:
     prefetch: int = 1
     preload: bool = False
     run: int = 0
+    policy: str = "share"
+    fill: float = 0.0
+    background: bool = False
 
     def __post_init__(self) -> None:
         for processor in (self.on, self.head):
             if processor and processor not in PROCESSORS:
                 raise InputError(unknown("processor", processor, PROCESSORS))
-        if not 0 <= self.resident <= 1:
-            raise InputError(f"placement.resident is {self.resident}; it is a share from 0 to 1")
+        for name in ("resident", "fill"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"placement.{name} is {getattr(self, name)}; it is a share from 0 to 1")
         if self.prefetch < 0:
             raise InputError(f"placement.prefetch is {self.prefetch}; it must be 0 or more layers")
+        if self.policy not in POLICIES:
+            raise InputError(unknown("placement policy", self.policy, POLICIES))
 
     def held(self, layers: int) -> int:
-        """How many of so many layers stay in memory: the first ones."""
+        """How many of so many layers stay in memory by `resident`: the first ones."""
         return int(self.resident * layers + 1e-9)
+
+
+class Residency(NamedTuple):
+    """What a placement comes to for one model in one memory.
+
+    Attributes:
+        held: layers in memory for good, the first ones.
+        slots: room for layers that are on their way or compute.
+        tables: whether the embedding table and the output projection stay in memory.
+    """
+
+    held: int
+    slots: int
+    tables: bool
+
+
+def settle(
+    placement: Placement, bill: Bill, memory: Memory, tokens: int = 0, keeps_tables: bool = True
+) -> Residency:
+    """How much of a model stays in what a memory has left beside the keys and values of so many tokens.
+
+    With `keeps_tables` the embedding table and the output projection of a streamed model do.
+    """
+    layers = bill.shape.layers
+    room = memory.free - bill.cache_bytes(tokens)
+    held = placement.held(layers)
+    if placement.policy == "swap":
+        held = layers if bill.model_bytes <= room else 0
+    tables = keeps_tables or held == layers
+    streamed = layers - held + (not tables)
+    slots = min(streamed, placement.prefetch + 1)
+    if placement.fill and streamed:
+        taken = memory.held + bill.cache_bytes(tokens) + held * bill.layer_bytes
+        taken += bill.table_bytes if tables else 0.0
+        spare = min(placement.fill * memory.budget - taken, streamed * bill.layer_bytes)
+        slots = max(slots, int(spare // bill.layer_bytes))
+    return Residency(held, slots, tables)
 
 
 RESIDENT = Placement()

@@ -6,9 +6,9 @@ bill of the shape that is billed. Real layers are spread evenly over billed ones
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from math import inf
+from typing import Any, NamedTuple
 
 from repro.core.clock import Future
 from repro.core.device import Device
@@ -16,28 +16,12 @@ from repro.core.op import FLASH, Op
 from repro.models.chooser import Chooser
 from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
+from repro.models.loading import LayerSource, Loading
 from repro.models.network import Network, Row, Step
-from repro.models.placement import Placement
+from repro.models.placement import Placement, settle
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
 from repro.models.tree import TokenTree
-
-
-class LayerSource(Protocol):
-    """Where a real device's streamed layers come from."""
-
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes that one layer takes on the disk, and that every read of it moves."""
-
-    def fetch(self, layer: int) -> LayerWeights:
-        """Read a layer's weights from the disk; runs on a flash worker and blocks."""
-
-    def release(self, layer: int) -> None:
-        """The layer has computed: its memory may be read into."""
-
-    def close(self) -> None:
-        """Let go of the file and its memory."""
 
 
 class Verdict(NamedTuple):
@@ -49,6 +33,15 @@ class Verdict(NamedTuple):
     rows: int
 
 
+class Pass(NamedTuple):
+    """One forward pass: its rows, its start and end, and how long of it waited for reads; seconds."""
+
+    rows: int
+    start: float
+    end: float
+    loading: float
+
+
 class Session:
     """One model on one device.
 
@@ -56,6 +49,7 @@ class Session:
         name: of the model's role, as timelines show it (`target`, `draft`).
         device: where it runs.
         passes: forward passes so far.
+        residency: what of the model stays in memory.
     """
 
     def __init__(
@@ -66,69 +60,103 @@ class Session:
         network: Network,
         placement: Placement,
         source: LayerSource | None = None,
-        priority: int = 0,
+        tokens: int = 0,
     ) -> None:
+        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for."""
         self.name = name
         self.device = device
-        self.passes = 0
+        self.passes: list[Pass] = []
         self._bill = bill
         self._network = network
         self._placement = placement
-        self._priority = priority
         self._stored = bill.stored
         self._on = device.resource(placement.on or device.main, bill.stored.arithmetic)
         self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
         self._lineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
-        self._held = placement.held(bill.shape.layers)
-        self._stream = _Stream(self, source)
+        self._tokens = tokens
+        self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
+        self._loading = self._reads(source)
+        self._computing, self._waited = False, 0.0
+        self._first: Session | None = None
+        self._took: dict[str, float] = {}
+        self._moved: Future[None] = Future()
+
+    def _reads(self, source: LayerSource | None) -> Loading:
+        bill, (held, slots, tables) = self._bill, self.residency
+        sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
+        if not tables:
+            sizes.append(bill.head(1)[1])
+        preload = self._placement.preload
+        return Loading(self.name, self.device, sizes, held, slots, preload, source)
 
     @property
     def resident_bytes(self) -> float:
         """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through."""
-        streamed = self._bill.shape.layers - self._held
-        slots = min(streamed, self._placement.prefetch + 1)
-        return self._bill.table_bytes + (self._held + slots) * self._bill.layer_bytes
+        held, slots, tables = self.residency
+        return (self._bill.table_bytes if tables else 0.0) + (held + slots) * self._bill.layer_bytes
 
-    def reserve(self, tokens: int) -> None:
-        """Take the memory for the model and for the keys and values of so many tokens.
+    def reserve(self) -> None:
+        """Take the memory for the model and for its keys and values.
 
         Raises:
             InputError: it does not fit the device's budget.
         """
-        memory = self.device.memory
+        memory, tokens = self.device.memory, self._tokens
         memory.reserve(self.resident_bytes, f"{self.name} weights")
         memory.reserve(self._bill.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
 
     def close(self) -> None:
         """Let go of the disk."""
-        self._stream.close()
+        self._loading.close()
+
+    @property
+    def gap(self) -> float:
+        """Seconds for which this model will leave its processor alone: 0 while it computes, else until its
+        next layer should be there; infinite between passes."""
+        if not self._computing:
+            return inf
+        return self._loading.due if self._loading.awaited else 0.0
+
+    def yield_to(self, other: Session | None) -> None:
+        """From now on begin an op only if it should be over when `other` needs the processor."""
+        self._first = other
 
     async def load(self) -> None:
         """Read what stays in memory from flash, once, before the first request."""
-        await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=self.resident_bytes))
+        held, _, tables = self.residency
+        size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
+        await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
-    async def forward(self, wanted: Sequence[Prefix]) -> list[Row]:
+    async def forward(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> list[Row]:
         """One pass over the wanted sequences and all that is not computed of them; one row for each.
 
-        A sequence that was asked for before, and kept, costs nothing.
+        A sequence that was asked for before, and kept, costs nothing. With `branches`, which together hold
+        all that is wanted, each of them is computed as a sequence of its own.
         """
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
         if new:
-            self._rows.update(zip(new, await self._pass(new), strict=True))
+            self._rows.update(zip(new, await self._pass(new, branches), strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
     def known(self, prefix: Prefix) -> Row:
         """The row of a sequence that a pass has answered."""
         return self._rows[prefix]
 
-    async def verify(self, tree: TokenTree, chooser: Chooser) -> Verdict:
-        """One pass over a tree; the accepted path stays in the cache, the rest of the tree does not."""
-        rows = await self.forward(tree.prefixes)
+    async def verify(self, tree: TokenTree, chooser: Chooser, apart: bool = False) -> Verdict:
+        """One pass over a tree; the accepted path stays in the cache, the rest of the tree does not.
+
+        With `apart` the branches are a mini-batch of sequences, padded to the longest (EdgeLLM sec. III-B),
+        which is the only way with an encoder-decoder, and without it one sequence under a tree mask.
+        """
+        before = len(self.passes)
+        apart = apart or self._bill.shape.encoder is not None
+        branches = [tree.prefixes[leaf] for leaf in tree.leaves()] if apart else []
+        rows = await self.forward(tree.prefixes, branches)
         path, bonus = chooser.accept(tree, rows)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
-        return Verdict(path, text, len(set(tree.prefixes)))
+        return Verdict(path, text, sum(p.rows for p in self.passes[before:]))
 
     def keep(self, text: Prefix) -> None:
         """Forget all that neither leads to `text` nor goes on from it."""
@@ -136,23 +164,51 @@ class Session:
         self._network.keep(text)
         self._rows = {p: row for p, row in self._rows.items() if p.starts_with(text)}
 
-    async def _pass(self, wanted: list[Prefix]) -> list[Row]:
-        rows = self._lineage.missing(wanted)
+    async def _pass(self, wanted: list[Prefix], branches: Sequence[Prefix]) -> list[Row]:
+        missing = self._lineage.missing(wanted)
         context = self._lineage.length
-        step = self._network.begin(wanted)
-        self._lineage.add(rows)
-        self.passes += 1
-        await self._run("embed", self._on, len(rows), self._bill.embed(len(rows)))
-        run = self._placement.run or self._held or 1
-        for first in range(0, self._held, run):
-            await self._layers(step, first, min(first + run, self._held), len(rows), context)
-        for layer in range(self._held, self._bill.shape.layers):
-            weights = await self._stream.take(layer)
-            await self._layers(step, layer, layer + 1, len(rows), context, weights)
-            self._stream.give_back(layer)
-        cost = self._bill.head(len(wanted))
-        out: list[Row] = await self._run("head", self._head_on, len(wanted), cost, step.rows)
+        step = self._network.begin(wanted, branches)
+        self._lineage.add(missing)
+        rows = padded(missing, branches)
+        start, self._waited, self._computing = self.device.now, 0.0, True
+        try:
+            await self._run("embed", self._on, rows, self._bill.embed(rows))
+            await self._all_layers(step, rows, context)
+            out = await self._project(step, rows if branches else len(wanted))
+        finally:
+            self._computing = False
+            self._wake()
+        self.passes.append(Pass(rows, start, self.device.now, self._waited))
         return out
+
+    async def _all_layers(self, step: Step, rows: int, context: int) -> None:
+        held = self.residency.held
+        run = self._placement.run or held or 1
+        for first in range(0, held, run):
+            await self._layers(step, first, min(first + run, held), rows, context)
+        for layer in range(held, self._bill.shape.layers):
+            weights = await self._take(layer)
+            await self._layers(step, layer, layer + 1, rows, context, weights)
+            self._loading.give_back(layer)
+
+    async def _project(self, step: Step, rows: int) -> list[Row]:
+        """The output projection, which may have to be read like one more layer."""
+        item, cost = self._bill.shape.layers, self._bill.head(rows)
+        if not self.residency.tables:
+            await self._take(item)
+        out: list[Row] = await self._run("head", self._head_on, rows, cost, step.rows)
+        if not self.residency.tables:
+            self._loading.give_back(item)
+        return out
+
+    async def _take(self, item: int) -> LayerWeights | None:
+        waiting = self.device.now
+        coming = self._loading.take(item)
+        self._wake()
+        weights: LayerWeights | None = await coming
+        self._loading.taken()
+        self._waited += self.device.now - waiting
+        return weights
 
     async def _layers(
         self, step: Step, first: int, last: int, rows: int, context: int, weights: LayerWeights | None = None
@@ -161,14 +217,23 @@ class Session:
         streamed = None if weights is None else [weights]
         name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
         cost = self._bill.layers(last - first, rows, context)
-        await self._run("layer", self._on, rows, cost, lambda: step.layers(*real, streamed), name)
+        launches = last - first
+        await self._run("layer", self._on, rows, cost, lambda: step.layers(*real, streamed), name, launches)
 
     def _real(self, layer: int) -> int:
         return layer * self._network.depth // self._bill.shape.layers
 
-    def _run(
-        self, kind: str, on: str, rows: int, cost: tuple[float, float], compute: Any = None, name: str = ""
-    ) -> Future[Any]:
+    async def _run(
+        self,
+        kind: str,
+        on: str,
+        rows: int,
+        cost: tuple[float, float],
+        compute: Any = None,
+        name: str = "",
+        launches: int = 1,
+    ) -> Any:
+        """Run an op, when its turn comes."""
         op = Op(
             on,
             kind,
@@ -177,62 +242,31 @@ class Session:
             flops=cost[0],
             bytes=cost[1],
             precision=self._stored.arithmetic,
-            priority=self._priority,
+            priority=int(self._placement.background),
+            launches=launches,
             compute=compute,
         )
-        return self.device.run(op)
+        await self._turn(kind)
+        start = self.device.now
+        value = await self.device.run(op)
+        self._took[kind] = self.device.now - start
+        self._wake()
+        return value
+
+    async def _turn(self, kind: str) -> None:
+        """Wait until an op of this kind fits into the time that the model which goes first leaves."""
+        while self._first is not None and self._first.gap < self._took.get(kind, 0.0):
+            await self._first._moved
+
+    def _wake(self) -> None:
+        """Tell who waits for this model's processor that an op is over, or that it waits itself."""
+        moved, self._moved = self._moved, Future()
+        moved.set(None)
 
 
-class _Stream:
-    """The layers on their way from flash: each read once a pass, in order, never more than the slots."""
-
-    def __init__(self, session: Session, source: LayerSource | None) -> None:
-        self._session = session
-        self._source = source
-        self._layers = session._bill.shape.layers
-        # With more slots than layers, reading on between passes would read a layer that is still held.
-        self._ahead = min(session._placement.prefetch, self._layers - session._held - 1)
-        self._coming: deque[tuple[int, Future[Any]]] = deque()
-        self._computing = 0
-        self._next = self._layers
-
-    async def take(self, layer: int) -> LayerWeights | None:
-        """Wait for a layer's weights."""
-        if not self._coming:
-            self._next = layer
-        self._read_ahead()
-        expected, loading = self._coming.popleft()
-        assert expected == layer, f"layer {layer} was wanted, {expected} came"
-        weights: LayerWeights | None = await loading
-        self._computing += 1
-        self._read_ahead()
-        return weights
-
-    def give_back(self, layer: int) -> None:
-        """A layer has computed; its slot takes the next one."""
-        self._computing -= 1
-        if self._source:
-            self._source.release(layer)
-        self._read_ahead()
-
-    def close(self) -> None:
-        """Let go of the disk."""
-        if self._source:
-            self._source.close()
-
-    def _read_ahead(self) -> None:
-        placement = self._session._placement
-        while len(self._coming) + self._computing <= self._ahead:
-            if self._next == self._layers:
-                if not placement.preload:
-                    return
-                self._next = self._session._held
-            self._coming.append((self._next, self._load(self._next)))
-            self._next += 1
-
-    def _load(self, layer: int) -> Future[Any]:
-        session, source = self._session, self._source
-        compute = (lambda: source.fetch(layer)) if source else None
-        size = source.layer_bytes if source else session._bill.layer_bytes
-        name = f"{session.name} load {layer}"
-        return session.device.run(Op(FLASH, "load", name, bytes=size, compute=compute))
+def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
+    """Rows that a pass computes: each once, or a mini-batch of branches padded to the longest."""
+    if not branches:
+        return len(missing)
+    new = set(missing)
+    return len(branches) * max(sum(node in new for node in branch.back()) for branch in branches)

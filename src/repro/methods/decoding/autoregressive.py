@@ -30,11 +30,17 @@ async def decode(request: Request, device: Device, model: Session) -> Generation
 @register("method", "std")
 @dataclass(frozen=True)
 class Standard(Method):
-    """The target, resident in memory."""
+    """The target, resident in memory.
+
+    Attributes:
+        swap: a target that does not fit the memory is streamed in every pass instead of being an error.
+    """
+
+    swap: bool = False
 
     def places(self) -> Mapping[str, Placement]:
         """The target in memory."""
-        return {"target": RESIDENT}
+        return {"target": Placement(policy="swap", prefetch=0) if self.swap else RESIDENT}
 
     async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
         """One token a pass."""
@@ -56,6 +62,14 @@ class FlashAutoregressive(Method):
     async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
         """One token a pass."""
         return await decode(request, device, target)
+
+
+@register("method", "std_flash")
+@dataclass(frozen=True)
+class StandardSwapping(FlashAutoregressive):
+    """EdgeLLM's baseline Std (sec. IV-A) for a target beyond the memory: read a layer, compute it, drop it."""
+
+    prefetch: int = 0
 
 
 @register("method", "spl")

@@ -23,6 +23,9 @@ from repro.models.tree import TokenTree
 HIGHEST = 0.9
 """Deviation: the paper gives no clamp for alpha; above 1 no tree could grow at all."""
 
+FORMS = ("tree", "branches")
+PROVISIONAL = ("gaps", "naive", "never")
+
 
 class Branch(NamedTuple):
     """A way to go on: a token after a node, the node's first choice or a later one that is not open yet."""
@@ -39,46 +42,74 @@ class EdgeLLM(Method):
     """Branch navigation, self-adaptive fallback and provisional generation.
 
     Attributes:
+        navigation: the tree has branches (BNV of Fig. 22); without, it is a chain.
+        choices: ranks of the draft that may open branches.
+        fallback: a round ends when the tree's confidence falls below alpha (SF of Fig. 22); without, after
+            `length` draft tokens.
         alpha: first value of the fallback threshold (sec. III-C: 0.01).
         shrink: factor on alpha after a round without an error (Eq. 3: 0.5).
         update: alpha after an error: `exponential`, alpha / T_c^((N_all - N_correct) / N_all), as the text
             describes, or `printed`, (N_all - N_correct) / N_all, as Eq. 3 stands.
-        choices: ranks of the draft that may open branches; 1 is a chain.
+        length: draft tokens a round without fallback, as many as the baseline SP's.
         limit: most draft tokens in a tree. Deviation: the paper gives no bound; its trees average 12-15.
-        provisional: the draft goes on while the target verifies.
+        provisional: what the draft does while the target verifies (PP of Fig. 22): it goes on in the `gaps`
+            in which the target waits for layers; `naive`, as the target's equal (Fig. 13); or `never`.
         ahead: most draft tokens that provisional generation may add.
+        verification: all branches under one `tree` mask, or as a mini-batch of `branches` (sec. III-B).
+        memory: share of the device's memory up to which target layers are read ahead (sec. III-D).
         resident: share of the target's layers in memory.
-        prefetch: layers that are read ahead; reading goes on while the draft generates (sec. III-D).
+        prefetch: layers that are read ahead whatever the memory.
+        draft_swaps: a draft that does not fit the memory is streamed instead of being an error (Fig. 19).
     """
 
+    navigation: bool = True
+    choices: int = 2
+    fallback: bool = True
     alpha: float = 0.01
     shrink: float = 0.5
     update: str = "exponential"
-    choices: int = 2
+    length: int = 7
     limit: int = 15
-    provisional: bool = True
+    provisional: str = "gaps"
     ahead: int = 15
+    verification: str = "tree"
+    memory: float = 0.9
     resident: float = 0.0
     prefetch: int = 1
+    draft_swaps: bool = False
 
     def __post_init__(self) -> None:
-        if self.update not in UPDATES:
-            raise InputError(unknown("update of alpha", self.update, UPDATES))
+        for what, value, choices in (
+            ("update of alpha", self.update, tuple(UPDATES)),
+            ("form of verification", self.verification, FORMS),
+            ("provisional generation", self.provisional, PROVISIONAL),
+        ):
+            if value not in choices:
+                raise InputError(unknown(what, value, choices))
         if not 0 < self.alpha < 1:
             raise InputError(f"method.alpha is {self.alpha}; it is a probability between 0 and 1")
-        if self.choices < 1 or self.limit < 1:
-            raise InputError("method.choices and method.limit must be at least 1")
+        for name in ("choices", "limit", "length"):
+            if getattr(self, name) < 1:
+                raise InputError(f"method.{name} is {getattr(self, name)}; it must be at least 1")
 
     def places(self) -> Mapping[str, Placement]:
-        """The target in flash, read ahead even between verifications; the draft in memory, layer by layer, so
-        that a verification never waits for more than one of its layers."""
-        target = Placement(resident=self.resident, prefetch=self.prefetch, preload=self.provisional)
-        return {"target": target, "draft": Placement(run=1 if self.provisional else 0)}
+        """The target in flash, read ahead even between verifications; the draft in memory, an op a layer, so
+        that it fits into gaps."""
+        on = self.provisional != "never"
+        target = Placement(
+            resident=self.resident, prefetch=self.prefetch, preload=on, fill=self.memory if on else 0.0
+        )
+        policy = "swap" if self.draft_swaps else "share"
+        return {
+            "target": target,
+            "draft": Placement(run=int(on), background=self.provisional == "gaps", policy=policy, prefetch=0),
+        }
 
     async def serve(  # type: ignore[override]
         self, request: Request, device: Device, *, target: Session, draft: Session
     ) -> Generation:
         """Draft until confidence falls, verify while drafting on, keep what survives."""
+        draft.yield_to(target if self.provisional == "gaps" else None)
         writing = await begin(request, device, target, draft)
         alpha, tree = self.alpha, TokenTree(writing.text)
         with device.phase("decode"):
@@ -93,8 +124,9 @@ class EdgeLLM(Method):
 
     async def _draft(self, tree: TokenTree, alpha: float, draft: Session) -> str:
         """Grow the tree until its cumulative confidence falls below alpha (sec. III-C)."""
-        while len(tree) <= self.limit:
-            if tree_confidence(tree) < alpha:
+        most = self.limit if self.fallback else self.length
+        while len(tree) <= most:
+            if self.fallback and tree_confidence(tree) < alpha:
                 return "confidence"
             await self._navigate(tree, draft)
         return "limit"
@@ -103,10 +135,11 @@ class EdgeLLM(Method):
         self, tree: TokenTree, writing: Writing, device: Device, target: Session, draft: Session
     ) -> tuple[Verdict, TokenTree]:
         """Verify the tree; meanwhile a copy of it grows on (sec. III-D)."""
-        verdict = device.spawn(target.verify(tree, writing.chooser))
+        verdict = device.spawn(target.verify(tree, writing.chooser, apart=self.verification == "branches"))
         further = tree.below(tree.root)
-        while self.provisional and not verdict.done and len(further) < len(tree) + self.ahead:
-            await self._navigate(further, draft)
+        if self.provisional != "never":
+            while not verdict.done and len(further) < len(tree) + self.ahead:
+                await self._navigate(further, draft)
         return await verdict, further
 
     async def _navigate(self, tree: TokenTree, draft: Session) -> None:
@@ -125,9 +158,10 @@ class EdgeLLM(Method):
         await draft.forward([tree.prefixes[node]])
 
     def _branches(self, tree: TokenTree, draft: Session) -> Iterator[Branch]:
+        choices = self.choices if self.navigation else 1
         for node in range(len(tree)):
             open_tokens = {tree.token(child) for child in tree.children(node)}
-            for token, logp in draft.known(tree.prefixes[node]).top(self.choices):
+            for token, logp in draft.known(tree.prefixes[node]).top(choices):
                 if token not in open_tokens:
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1)
