@@ -28,6 +28,7 @@ from repro.tables.files import FORMATS, write_all
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
+from repro.tables.timeline import chosen, write_timeline
 
 
 def experiments() -> list[str]:
@@ -59,6 +60,9 @@ def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str]
     known = members.read(out, experiment, store)
     table = build(spec, known or store.all(experiment), load_cells(), {r.key for r in known} or None)
     files = write_all(table, out, load_bibliography(conf_dir() / "reference" / "papers.bib"), formats)
+    if spec.timeline and known:
+        rounds = store.rounds(chosen(spec.timeline, known).key)
+        files |= write_timeline(table, spec.timeline, known, rounds, out)
     console.print(to_screen(table))
     for file in files.values():
         console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)

@@ -35,6 +35,8 @@ from repro.tables.files import write_all
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
+from repro.tables.table import Table
+from repro.tables.timeline import chosen, write_timeline
 from repro.tracking import Tracker
 
 MODES = ("run", "list", "retry", "force")
@@ -168,6 +170,7 @@ class Sweep:
         table = build(parsed, records, load_cells(), {r.key for r in records})
         files = write_all(table, tables, load_bibliography(conf_dir() / "reference" / "papers.bib"))
         members.write(tables, experiment, records)
+        files |= self._timeline(parsed, table, records)
         self.console.print(to_screen(table))
         tracked = self.tracker.sweep(table, files)
         files |= {
@@ -177,10 +180,24 @@ class Sweep:
             files["wandb"] = tracked
         return files
 
+    def _timeline(self, spec: TableSpec, table: Table, records: list[Record]) -> dict[str, Path]:
+        """The picture of a timeline, if the experiment has one; where it cannot be made the table stands."""
+        if spec.timeline is None:
+            return {}
+        try:
+            rounds = self.store.rounds(chosen(spec.timeline, records).key)
+            return write_timeline(table, spec.timeline, records, rounds, self.results / "tables")
+        except InputError as wrong:
+            self.console.print(f"No timeline: {wrong}", style="red")
+            return {}
+
 
 def show_files(console: Console, files: Mapping[str, Path]) -> None:
     """One line for each thing that lies somewhere."""
-    names = {"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"}
+    names = {
+        **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
+        **{"excerpt": "part of a timeline", "spans": "its spans", "diagram": "its picture"},
+    }
     for kind, path in files.items():
         console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)
     if any(kind.startswith("timeline") for kind in files):

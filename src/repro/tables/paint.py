@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -35,6 +36,12 @@ def png(picture: Figure) -> bytes:
 def colour(series: int) -> str:
     """Of a series; after the last they begin again."""
     return SERIES[series % len(SERIES)]
+
+
+def pale(shade: str) -> str:
+    """The same colour, half way to white."""
+    red, green, blue = to_rgb(shade)
+    return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 def tidy(panel: Axes, grid: str) -> None:

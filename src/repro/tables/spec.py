@@ -116,6 +116,45 @@ class FigureSpec:
 
 
 @dataclass(frozen=True)
+class LaneSpec:
+    """A row of a timeline: the spans whose names begin with one of `spans` and that no lane before shows.
+
+    Those that begin after the first span of the lane `during`, in the same round, are told apart.
+    """
+
+    name: str
+    spans: tuple[str, ...]
+    during: str = ""
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """The part of a timeline from round `first` to round `last` of the first request, counted from 0."""
+
+    first: int
+    last: int
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class TimelineSpec:
+    """A picture of a timeline: a panel a window, a row a lane, of the one cell with the labels `where`."""
+
+    lanes: tuple[LaneSpec, ...]
+    windows: tuple[WindowSpec, ...]
+    where: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        names = [lane.name for lane in self.lanes]
+        for lane in self.lanes:
+            if lane.during and lane.during not in names:
+                raise InputError(f"in lane {lane.name!r} {unknown('lane', lane.during, names)}")
+        if not self.lanes or not self.windows:
+            raise InputError("a timeline needs lanes and windows")
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """A whole `table:` section; `experiment` is the name of the file it stands in.
 
@@ -131,6 +170,7 @@ class TableSpec:
     footnotes: tuple[str, ...] = ()
     cite: tuple[str, ...] = ()
     figure: FigureSpec | None = None
+    timeline: TimelineSpec | None = None
 
     def __post_init__(self) -> None:
         keys = [column.key for column in self.columns]

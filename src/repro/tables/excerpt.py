@@ -1,0 +1,136 @@
+"""A stretch of a cell's timeline: its events, its rounds, and the lanes that show them.
+
+Owns what is kept of a timeline beside a table, as text. Must not know how it is drawn.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.record import Round
+from repro.tables.spec import LaneSpec, WindowSpec
+
+ROUNDS = "rounds"
+"""The row of an excerpt that holds the rounds."""
+
+TOUCH = 1e-8
+"""Seconds by which neighbours may overlap: the format rounds to nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A span in its lane; seconds on the device's clock. `meanwhile`: the lane by which this one's spans are
+    told apart had begun in the same round."""
+
+    lane: str
+    name: str
+    round: int
+    start: float
+    end: float
+    meanwhile: bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """An event of an excerpt, in seconds."""
+
+    name: str
+    start: float
+    end: float
+    args: Mapping[str, Any]
+
+
+def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], key: str) -> str:
+    """The events of a timeline that lie in the windows, in Chrome's format, with the rounds as a row.
+
+    Raises:
+        InputError: the first request has no such round.
+    """
+    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
+    events, stretches = json.loads(trace)["traceEvents"], []
+    for window in windows:
+        if not 0 <= window.first <= window.last < len(own):
+            raise InputError(
+                f"the timeline's window {window.first} to {window.last} is none of rounds 0 to {len(own) - 1}"
+            )
+        start, end = _number(own[window.first], "start"), _number(own[window.last], "end")
+        stretches.append(((start + TOUCH) * 1e6, (end - TOUCH) * 1e6))
+    row = 1 + max(int(event["tid"]) for event in events)
+    marks = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
+    marks += [_round_event(row, i, each) for i, each in enumerate(own)]
+    kept = [
+        event
+        for event in [*events, *marks]
+        if event["ph"] == "M"
+        or any(event["ts"] < end and event["ts"] + event["dur"] > start for start, end in stretches)
+    ]
+    content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": {"key": key}}
+    return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def _round_event(row: int, number: int, each: Round) -> dict[str, Any]:
+    start, end = _number(each, "start") * 1e6, _number(each, "end") * 1e6
+    args = {name: each[name] for name in ("drafted", "accepted", "emitted")}
+    timed = {"ts": round(start, 3), "dur": round(end - start, 3)}
+    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **timed}
+
+
+def _number(each: Round, name: str) -> float:
+    return float(each[name] or 0.0)
+
+
+def spans_of(text: str) -> dict[str, list[Span]]:
+    """The spans of an excerpt by row, in the order of their starts."""
+    events = json.loads(text)["traceEvents"]
+    names = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    rows: dict[str, list[Span]] = {name: [] for name in names.values()}
+    for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], e["dur"])):
+        span = Span(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"])
+        rows[names[e["tid"]]].append(span)
+    return rows
+
+
+def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
+    """The spans of an excerpt in the lanes that show them, lane by lane.
+
+    Raises:
+        InputError: a lane shows none.
+    """
+    rows = spans_of(text)
+    rounds = rows.pop(ROUNDS)
+    spans = sorted((span for row in rows.values() for span in row), key=lambda s: (s.start, s.end))
+    shown: dict[str, list[tuple[int, Span]]] = {spec.name: [] for spec in specs}
+    for span in spans:
+        lane = next((spec for spec in specs if span.name.startswith(spec.spans)), None)
+        beside = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]
+        if lane and beside:
+            begun = [each for each in beside if each.start <= span.start + TOUCH]
+            shown[lane.name].append((int((begun[-1] if begun else beside[0]).name), span))
+    blocks = []
+    for spec in specs:
+        if not shown[spec.name]:
+            kinds = sorted({span.name.rstrip("0123456789 -") for span in spans})
+            raise InputError(f"lane {spec.name!r} shows no span; spans begin with: {', '.join(kinds)}")
+        since: dict[int, float] = {}
+        for number, span in shown.get(spec.during, []):
+            since.setdefault(number, span.start)
+        for number, span in shown[spec.name]:
+            meanwhile = number in since and span.start >= since[number]
+            blocks.append(Block(spec.name, span.name, number, span.start, span.end, meanwhile))
+    return blocks
+
+
+def to_csv(blocks: Sequence[Block]) -> str:
+    """One line a span; seconds on the device's clock."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("lane", "span", "round", "start", "end", "meanwhile"))
+    for b in blocks:
+        writer.writerow((b.lane, b.name, b.round, round(b.start, 9), round(b.end, 9), int(b.meanwhile)))
+    return out.getvalue()

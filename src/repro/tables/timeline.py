@@ -1,0 +1,99 @@
+"""A stretch of a cell's timeline as a picture: who is busy when, round by round.
+
+Owns how it is drawn, and the files that stand beside the table. Must not know how spans came about.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from repro.core.errors import InputError
+from repro.core.record import Record, Round, write_atomically
+from repro.tables.excerpt import ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
+from repro.tables.figure import frame
+from repro.tables.paint import GREY, canvas, colour, pale, png, tidy
+from repro.tables.shown import origin
+from repro.tables.spec import TimelineSpec, WindowSpec
+from repro.tables.table import Table
+
+
+def write_timeline(
+    table: Table, spec: TimelineSpec, records: Sequence[Record], rounds: Sequence[Round], folder: Path
+) -> dict[str, Path]:
+    """Write the excerpt, its spans as CSV and its picture as `<experiment>.timeline.*`.
+
+    The excerpt comes from the timeline that the cell stored, or is the one that was written before.
+
+    Raises:
+        InputError: the spec chooses no single record, rounds that it has not, or lanes without spans; or its
+            timeline is gone.
+    """
+    record = chosen(spec, records)
+    path = folder / f"{table.experiment}.timeline"
+    kept, stored = Path(f"{path}.json"), Path(record.provenance.trace or "")
+    if stored.is_file():
+        write_atomically(kept, excerpt(stored.read_text(), rounds, spec.windows, record.key))
+    text = kept.read_text() if kept.exists() else "{}"
+    if json.loads(text).get("otherData") != {"key": record.key}:
+        raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
+    blocks = lanes(text, spec.lanes)
+    files = {"excerpt": kept, "spans": Path(f"{path}.csv"), "diagram": Path(f"{path}.png")}
+    write_atomically(files["spans"], to_csv(blocks))
+    write_atomically(files["diagram"], draw(table, spec, blocks, spans_of(text)[ROUNDS]))
+    return files
+
+
+def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
+    """The one finished record that the spec asks for; InputError if there is none or are several."""
+    wanted = spec.where.items()
+    found = [record for record in records if record.done and wanted <= record.labels.items()]
+    if len(found) != 1:
+        raise InputError(
+            f"the timeline's `where` {dict(spec.where)} finds {len(found)} finished cells, not one"
+        )
+    return found[0]
+
+
+def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequence[Span]) -> bytes:
+    """The picture as PNG: a panel a window, a row a lane, a dashed line where a round ends."""
+    picture = canvas(9.0, 0.9 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
+    panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
+    for panel, window in zip(panels, spec.windows, strict=True):
+        own = [each for each in rounds if window.first <= int(each.name) <= window.last]
+        _window(panel, spec, window, blocks, own)
+    panels[-1].set_xlabel("seconds", fontsize=9)
+    keys: list[Artist] = []
+    for i, lane in enumerate(spec.lanes):
+        keys.append(Patch(color=colour(i), label=lane.name))
+        if lane.during:
+            keys.append(Patch(color=pale(colour(i)), label=f"{lane.name}, while: {lane.during}"))
+    entries = [entry for row in table.rows for entry in row.entries]
+    frame(picture, spec.title or table.title, keys, origin(table, entries))
+    return png(picture)
+
+
+def _window(
+    panel: Axes, spec: TimelineSpec, window: WindowSpec, blocks: Sequence[Block], rounds: Sequence[Span]
+) -> None:
+    start, end = rounds[0].start, rounds[-1].end
+    for i, lane in enumerate(spec.lanes):
+        for shade, meanwhile in ((colour(i), False), (pale(colour(i)), True)):
+            own = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
+            bars = [(b.start - start, b.end - b.start) for b in own if b.start < end and b.end > start]
+            panel.broken_barh(bars, (i - 0.34, 0.68), facecolor=shade, linewidth=0)
+    for each in rounds:
+        words = f"round {each.name}: {each.args['accepted']} of {each.args['drafted']} accepted"
+        panel.text((each.start + each.end) / 2 - start, -0.62, words, ha="center", fontsize=6.5, color=GREY)
+        panel.axvline(each.end - start, color=GREY, linewidth=0.7, linestyle="--")
+    tidy(panel, "x")
+    panel.set_xlim(0, end - start)
+    panel.set_ylim(len(spec.lanes) - 0.5, -1.0)
+    panel.set_yticks(range(len(spec.lanes)), [lane.name for lane in spec.lanes])
+    panel.tick_params(axis="y", length=0)
+    panel.set_title(window.title, fontsize=9, loc="left")

@@ -1,0 +1,207 @@
+"""Timelines: what is kept of one beside a table, which lane shows which span, what the picture follows."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from records import record
+from repro.core.errors import InputError
+from repro.core.record import Record
+from repro.core.trace import Phase, Span, Trace
+from repro.sweep import Sweep
+from repro.tables.build import build
+from repro.tables.excerpt import Block, excerpt, lanes, spans_of, to_csv
+from repro.tables.spec import LaneSpec, TableSpec, WindowSpec
+from repro.tables.table import Table
+from repro.tables.timeline import chosen, write_timeline
+from tiny_project import write_project
+
+SPANS = [
+    ("flash", "target load 0", 0.0, 0.9),
+    ("gpu", "target head", 0.9, 1.0),
+    ("gpu", "draft layers 0-1", 1.0, 1.25),
+    ("gpu", "target layer 0", 1.25, 1.5),
+    ("flash", "target load 1", 1.25, 2.0),
+    ("gpu", "draft layers 0-1", 1.5, 1.75),
+    ("gpu", "target layer 1", 2.0, 2.25),
+    ("flash", "target load 0", 2.25, 2.75),
+    ("gpu", "draft layers 0-1", 2.25, 2.5),
+    ("gpu", "target layer 0", 2.75, 3.0),
+    ("gpu", "draft layers 0-1", 4.0, 4.5),
+]
+TRACE = Trace(
+    spans=[Span(on, "x", name, start, end, 1, 0.0, 0.0, 0.0) for on, name, start, end in SPANS],
+    phases=[Phase("decode", 1.0, 3.0)],
+).chrome("edgellm on board")
+ROUNDS = [
+    {"request": r, "round": i, "start": s, "end": e, "drafted": 2, "accepted": i, "emitted": i + 1}
+    for r, i, s, e in (("a", 0, 1.0, 2.25), ("a", 1, 2.25, 3.0), ("b", 0, 4.0, 5.0))
+]
+LANES = [
+    LaneSpec("Flash", ("target load",)),
+    LaneSpec("Target", ("target",)),
+    LaneSpec("Draft", ("draft",), during="Target"),
+]
+SPEC = {
+    "lanes": [
+        {"name": "Flash", "spans": ["target load"]},
+        {"name": "Target", "spans": ["target"]},
+        {"name": "Draft", "spans": ["draft"], "during": "Target"},
+    ],
+    "windows": [{"first": 0, "last": 1, "title": "(a)"}],
+    "where": {"method": "edgellm"},
+}
+
+
+def kept(*windows: tuple[int, int], key: str = "k") -> str:
+    return excerpt(TRACE, ROUNDS, [WindowSpec(*window) for window in windows], key)
+
+
+def test_an_excerpt_holds_what_touches_its_windows_and_their_rounds() -> None:
+    rows = spans_of(kept((1, 1)))
+    assert [(s.name, s.start, s.end) for s in rows["gpu"]] == [
+        ("draft layers 0-1", 2.25, 2.5),
+        ("target layer 0", 2.75, 3.0),
+    ]
+    assert [s.name for s in rows["flash"]] == ["target load 0"]
+    assert [(s.name, s.start, s.end, s.args["accepted"]) for s in rows["rounds"]] == [("1", 2.25, 3.0, 1)]
+    assert [s.name for s in rows["phase"]] == ["decode"]
+    content = json.loads(kept((1, 1)))
+    assert content["otherData"] == {"key": "k"}
+    assert content["displayTimeUnit"] == "ms"
+
+
+@pytest.mark.parametrize("window", [(0, 2), (2, 2), (-1, 0), (1, 0)])
+def test_rounds_that_are_none(window: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match=rf"window {window[0]} to {window[1]} is none of rounds 0 to 1"):
+        kept(window)
+
+
+def test_a_lane_shows_its_spans_and_tells_apart_those_that_another_has_begun_before() -> None:
+    """The prefill's head only touches round 0: the draft's first row there is not told apart by it."""
+    assert lanes(kept((0, 1)), LANES) == [
+        Block("Flash", "target load 1", 0, 1.25, 2.0, False),
+        Block("Flash", "target load 0", 1, 2.25, 2.75, False),
+        Block("Target", "target layer 0", 0, 1.25, 1.5, False),
+        Block("Target", "target layer 1", 0, 2.0, 2.25, False),
+        Block("Target", "target layer 0", 1, 2.75, 3.0, False),
+        Block("Draft", "draft layers 0-1", 0, 1.0, 1.25, False),
+        Block("Draft", "draft layers 0-1", 0, 1.5, 1.75, True),
+        Block("Draft", "draft layers 0-1", 1, 2.25, 2.5, False),
+    ]
+
+
+def test_a_lane_without_spans_names_those_that_there_are() -> None:
+    with pytest.raises(
+        InputError, match="lane 'NPU' shows no span; spans begin with: decode, draft layers, t"
+    ):
+        lanes(kept((0, 1)), [*LANES, LaneSpec("NPU", ("npu",))])
+
+
+def test_csv() -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(lanes(kept((0, 0)), LANES)))))
+    assert rows[-1] == {
+        **{"lane": "Draft", "span": "draft layers 0-1", "round": "0"},
+        **{"start": "1.5", "end": "1.75", "meanwhile": "1"},
+    }
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Record:
+    """A finished cell whose timeline lies in a file."""
+    path = tmp_path / "trace.json"
+    path.write_text(TRACE)
+    return record("edgellm", {"calls": 2}, trace=str(path))
+
+
+def table(of: Record, **timeline: Any) -> tuple[Table, TableSpec]:
+    section = {
+        "title": "A trace",
+        "rows": {"by": ["method"]},
+        "columns": [{"key": "calls", "heading": "Calls", "value": "calls"}],
+        "timeline": {**SPEC, **timeline},
+    }
+    spec = TableSpec.parse("fig21", section)
+    return build(spec, [of], {}, {of.key}), spec
+
+
+def written(of: Record, folder: Path, **timeline: Any) -> dict[str, Path]:
+    made, spec = table(of, **timeline)
+    assert spec.timeline is not None
+    folder.mkdir(exist_ok=True)
+    return write_timeline(made, spec.timeline, [of, record("std", {})], ROUNDS, folder)
+
+
+def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
+    stored: Record, tmp_path: Path
+) -> None:
+    files = written(stored, tmp_path / "a")
+    assert {kind: path.name for kind, path in files.items()} == {
+        "excerpt": "fig21.timeline.json",
+        "spans": "fig21.timeline.csv",
+        "diagram": "fig21.timeline.png",
+    }
+    assert files["diagram"].read_bytes().startswith(b"\x89PNG")
+    again = written(stored, tmp_path / "b")
+    assert [p.read_bytes() for p in again.values()] == [p.read_bytes() for p in files.values()]
+    Path(str(stored.provenance.trace)).unlink()
+    assert [p.read_bytes() for p in written(stored, tmp_path / "b").values()] == [
+        p.read_bytes() for p in files.values()
+    ]
+    other = written(stored, tmp_path / "b", windows=[{"first": 0, "last": 0}])
+    assert other["diagram"].read_bytes() != files["diagram"].read_bytes()
+    with pytest.raises(InputError, match=r"timeline of fig21 is gone; make it again with sweep=force"):
+        written(replace(stored, key="0" * 64), tmp_path / "b")
+    with pytest.raises(InputError, match="is gone"):
+        written(stored, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"where": {"method": "sp"}}, "finds 0 finished cells, not one"),
+        ({"where": {}}, "finds 2 finished cells, not one"),
+        ({"windows": []}, "a timeline needs lanes and windows"),
+        ({"lanes": [{"name": "D", "spans": ["d"], "during": "T"}]}, "in lane 'D' there is no lane 'T'"),
+    ],
+)
+def test_bad_input(change: dict[str, Any], sentence: str, stored: Record) -> None:
+
+    def choose() -> None:
+        _, spec = table(stored, **change)
+        assert spec.timeline is not None
+        chosen(spec.timeline, [stored, record("std", {})])
+
+    with pytest.raises(InputError, match=sentence):
+        choose()
+
+
+def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = write_project(tmp_path)
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+    notes = [project.cell("experiment=quickstart", f"method={method}") for method in ("std", "edgellm")]
+    section = {
+        "title": "A trace",
+        "rows": {"by": ["method"]},
+        "columns": [{"key": "calls", "heading": "Calls", "value": "target_calls"}],
+        "timeline": SPEC,
+    }
+    files = project.sweep().finish("fig21", section, notes)
+    assert {"md", "csv", "tex", "excerpt", "spans", "diagram"} <= set(files)
+    spans = list(csv.DictReader(io.StringIO(files["spans"].read_text())))
+    assert {row["lane"] for row in spans} == {"Flash", "Target", "Draft"}
+    assert {row["round"] for row in spans} == {"0", "1"}
+    screen = io.StringIO()
+    sweep = Sweep(project.config(), Console(file=screen, width=200))
+    files = sweep.finish("fig22", section, notes[:1])
+    assert "No timeline: the timeline's `where` {'method': 'edgellm'} finds 0 finished" in screen.getvalue()
+    assert files["md"].exists()
+    assert "excerpt" not in files
