@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from repro import agreement, quality
-from repro.cell import Cell
 from repro.core.cost import FREE
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
@@ -23,15 +20,12 @@ from repro.models.matched import MatchedNetwork, coin, swap_probability, with_fi
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, DecoderNetwork, Network, Row, Step
 from repro.models.prefix import Prefix
-from repro.models.sampling import GREEDY
 from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
-from tiny_project import Project, write_project
 
 VOCAB = 100
 FAMILY = "qwen-3"
 ASKED = Request("r", (7, 1, 9, 3), 12)
 METHODS = [Corrected(), ChainSD(length=3), EdgeLLM(limit=4, ahead=3, choices=3)]
-TABLE1 = "edgellm.table1.truthful_qa"
 
 
 class Noted:
@@ -43,8 +37,11 @@ class Noted:
         self.said: dict[bytes, tuple[list[int], list[float]]] = {}
         self.kept: list[bytes] = []
 
-    def begin(self, wanted: Sequence[Prefix]) -> Step:
-        return Rewritten(self._network.begin(wanted), lambda rows: self._note(wanted, rows))
+    def start(self, prompt: Prefix) -> None:
+        self._network.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        return Rewritten(self._network.begin(wanted, branches), lambda rows: self._note(wanted, rows))
 
     def _note(self, wanted: Sequence[Prefix], rows: list[Row]) -> list[Row]:
         self.said |= {text.digest: row.ranked() for text, row in zip(wanted, rows, strict=True)}
@@ -279,164 +276,3 @@ def test_corrected_ends_where_the_answer_does(max_tokens: int) -> None:
     cut = answer(Corrected(), Request("r", ASKED.prompt, max_tokens), EmulatedDevice(FREE), networks)
     assert cut.tokens == whole.tokens[:max_tokens]
     assert len(cut.rounds) == max_tokens - 1
-
-
-# A cell
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = write_project(tmp_path_factory.mktemp("project"))
-    rows = [
-        {
-            "task_id": f"T/{i}",
-            "prompt": f"def f{i}(x):\n",
-            "canonical_solution": "",
-            "test": "",
-            "entry_point": "f",
-        }
-        for i in range(9)
-    ]
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (made.root / "data" / "openai_humaneval.jsonl").write_text(text)
-    return made.apart(made.out, "max_tokens=40", "calibration=3")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
-
-
-def right_by_hand(cell: Cell, requests: Sequence[Request]) -> dict[bytes, bool]:
-    """Of each drafted context on the target's own text, whether the draft as it is says what comes next."""
-    own = quality.own_answers(cell.target, cell.target.network(), requests, lambda done: None)
-    found = {}
-    for request, tokens in zip(requests, own, strict=True):
-        draft = cell.draft.network()
-        for i in range(1, len(tokens)):
-            text = Prefix.of([*request.prompt, *tokens[:i]])
-            draft.keep(Prefix.empty())
-            found[text.digest] = rows(draft, [text])[0].choice == tokens[i]
-    return found
-
-
-def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> None:
-    native = project.record("method=corrected")
-    record = project.record("method=corrected", f"match={TABLE1}")
-    cell = Cell(project.config("method=corrected", f"match={TABLE1}"))
-    assert native.key != record.key == cell.key
-    assert (native.labels["agreement"], record.labels["agreement"]) == ("native", "matched")
-    assert native.provenance.matched is None
-
-    assert [r.prompt for r in cell.calibration] != [r.prompt for r in cell.requests]
-    assert (len(cell.requests), len(cell.calibration)) == (2, 3)
-    calibrated, used = right_by_hand(cell, cell.calibration), right_by_hand(cell, cell.requests)
-    share = sum(calibrated.values()) / len(calibrated)
-    probability = (0.871 - share) / (1 - share)
-    assert record.provenance.matched == {
-        "cell": TABLE1, "published": 87.1, "native": pytest.approx(100 * share),
-        "probability": pytest.approx(probability),
-    }  # fmt: skip
-    assert TABLE1 in record.provenance.fitted
-    assert TABLE1 not in native.provenance.fitted
-
-    assert native.values["draft_correctness"] == pytest.approx(100 * sum(used.values()) / len(used))
-    tossed = tossed_coins(cell)
-    right = sum(own or tossed[text] < probability for text, own in used.items())
-    assert record.values["draft_correctness"] == pytest.approx(100 * right / len(used))
-    assert record.values["draft_correctness"] == pytest.approx(
-        87.1, abs=300 * math.sqrt(0.87 * 0.13 / len(used))
-    )
-    assert "acceptance_length" not in record.values
-    assert record.values["exact_match"] == 1.0
-
-
-def tossed_coins(cell: Cell) -> dict[bytes, float]:
-    """The coin of each context on the target's own text."""
-    own = quality.own_answers(cell.target, cell.target.network(), cell.requests, lambda done: None)
-    texts = [
-        Prefix.of([*request.prompt, *tokens[:i]])
-        for request, tokens in zip(cell.requests, own, strict=True)
-        for i in range(1, len(tokens))
-    ]
-    return {text.digest: coin(text, cell.config["seed"]) for text in texts}
-
-
-@pytest.mark.parametrize("method", ["chain_sd", "edgellm"])
-def test_matched_speculation_is_lossless_and_accepts_more(project: Project, method: str) -> None:
-    native = project.record(f"method={method}")
-    record = project.record(f"method={method}", f"match={TABLE1}")
-    assert record.values["exact_match"] == native.values["exact_match"] == 1.0
-    assert float(record.values["acceptance_length"] or 0) > float(native.values["acceptance_length"] or 0)
-    assert {"acceptance_length", "accepted_draft_tokens"} <= set(native.values)
-    assert "draft_correctness" not in native.values
-
-
-def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
-    phones = [
-        project.record("method=chain_sd", f"match={TABLE1}", f"device={device}", "memo=false")
-        for device in ("oneplus_12", "redmi_k60_pro")
-    ]
-    names = ("acceptance_length", "acceptance_histogram", "target_calls")
-    assert [phones[0].values[n] for n in names] == [phones[1].values[n] for n in names]
-    assert phones[0].provenance.matched == phones[1].provenance.matched
-
-
-def test_a_method_without_a_draft_is_the_same_cell(project: Project) -> None:
-    cells = [Cell(project.config("method=std", *more)) for more in ((), (f"match={TABLE1}",))]
-    assert cells[0].key == cells[1].key
-    assert [cell.labels["agreement"] for cell in cells] == ["native", "native"]
-
-
-def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> None:
-    def key(*more: str) -> str:
-        return Cell(project.config("method=corrected", f"match={TABLE1}", *more)).key
-
-    assert len({key(), key("match=edgellm.table1.squad"), key("calibration=4"), key("seed=1")}) == 4
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        ((f"match={TABLE1}s",), f"'{TABLE1}s'.*{TABLE1}"),
-        (("match=edgellm.table4.mt5_large.squad.draft",), "single published agreement.*edgellm.table1.squad"),
-        (("match=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
-        ((f"match={TABLE1}", "device=local_cpu"), "real device would have to pay"),
-        ((f"match={TABLE1}", "sampling.temperature=0.7"), r"temperature is 0\.7"),
-        ((f"match={TABLE1}", "calibration=8"), "8 rows of dataset 'humaneval' after the first 2; it has 9"),
-        ((f"match={TABLE1}", "calibration=0"), "calibration is 0"),
-    ],
-)
-def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
-    settings = (
-        [o for o in project.overrides if "draft" not in o] if "draft" in str(overrides) else project.overrides
-    )
-    from repro.run import plain as resolved
-    from tiny_project import composed
-
-    with pytest.raises(InputError, match=sentence):
-        _ = Cell(resolved(composed(*settings, "method=chain_sd", *overrides))).key
-
-
-def test_several_drafts_have_no_agreement_of_their_own(project: Project) -> None:
-    models = Cell(project.config("method=chain_sd")).models
-    agreement.require_matchable(True, GREEDY, models)
-    with pytest.raises(InputError, match=r"one draft .* and there are draft_2, draft_3 beside it"):
-        agreement.require_matchable(
-            True, GREEDY, {**models, "draft_2": models["draft"], "draft_3": models["draft"]}
-        )
-
-
-def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: Project) -> None:
-    note = project.cell(
-        "method=corrected", f"match={TABLE1}", f"draft.checkpoint.folder={project.root}/target"
-    )
-    assert note.state == "failed"
-    assert "100.0%" in note.error
-    assert "87.1%" in note.error
-
-
-def test_the_published_value_is_the_file_s(project: Project) -> None:
-    assert agreement.published("edgellm.table1.cnn_daily") == agreement.Wanted(
-        "edgellm.table1.cnn_daily", 90.7
-    )

@@ -66,7 +66,7 @@ def published(name: object) -> Wanted:
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
-    """InputError for a run whose draft cannot be corrected unbilled, has no tokens, or is not alone."""
+    """InputError for a run whose draft cannot be corrected unbilled, or has nothing to correct."""
     if not emulated:
         raise InputError(
             "match lets the target correct the draft unbilled, and a real device would have to pay for it; "
@@ -77,12 +77,7 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
             f"match puts a first choice in its place, and sampling.temperature is {sampling.temperature}; "
             "choose sampling.temperature=0, or match=null"
         )
-    if drafts := models.keys() - {"target", "draft"}:
-        raise InputError(
-            f"match brings one draft to a published agreement, and there are {', '.join(sorted(drafts))} "
-            "beside it; choose a single draft, or match=null"
-        )
-    for model in models.values():
+    for model in (models["target"], models["draft"]):
         if model.checkpoint is None:
             raise InputError(
                 f"match needs real tokens, and {model.name} has no checkpoint; choose one, or match=null"
