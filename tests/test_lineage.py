@@ -11,8 +11,9 @@ from repro.models.prefix import Prefix
 class Model:
     """The same bookkeeping, naively: one prefix a slot, and sight by comparing token lists."""
 
-    def __init__(self) -> None:
-        self.lineage = Lineage()
+    def __init__(self, outside: int) -> None:
+        self.lineage = Lineage(outside)
+        self.outside = outside
         self.slots: list[Prefix] = []
 
     def grow(self, wanted: list[Prefix]) -> None:
@@ -25,7 +26,7 @@ class Model:
             truth = [row.starts_with(held) for held in everything]
             causal = [j <= len(self.slots) + i for j in range(len(everything))]
             assert (causal if mask is None else mask[i].tolist()) == truth
-            assert sum(truth) == row.length
+            assert sum(truth) == row.length - self.outside
         self.lineage.add(rows)
         self.slots += rows
         assert all(p in self.lineage for p in wanted)
@@ -39,11 +40,12 @@ class Model:
         assert all(p in self.lineage for p in self.slots)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_random_walk(seed: int) -> None:
+@pytest.mark.parametrize("outside", [0, 4])
+@pytest.mark.parametrize("seed", range(200))
+def test_random_walk(seed: int, outside: int) -> None:
     rng = random.Random(seed)
-    model = Model()
-    nodes = [Prefix.of(rng.randrange(3) for _ in range(rng.randint(1, 6)))]
+    model = Model(outside)
+    nodes = [Prefix.of(rng.randrange(3) for _ in range(outside + rng.randint(1, 6)))]
     for _ in range(30):
         if rng.random() < 0.6:
             grown = [

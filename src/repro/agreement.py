@@ -107,7 +107,7 @@ def native(
     for i, request in enumerate(requests):
         told(i)
         for session in sessions.values():
-            session.keep(Prefix.empty())
+            session.start(Prefix.of(request.prompt))
         rounds += device.play(Corrected().serve(request, device, **sessions)).rounds
     told(len(requests))
     if not rounds:

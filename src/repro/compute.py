@@ -149,7 +149,7 @@ def _serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: P
 
 def _answer(cell: Cell, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
     for session in sessions.values():
-        session.keep(Prefix.empty())
+        session.start(Prefix.of(request.prompt))
     return device.play(cell.method.serve(request, device, **sessions))
 
 

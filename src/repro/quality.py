@@ -37,7 +37,7 @@ def own_answers(
         told(i)
         device = EmulatedDevice(FREE)
         session = target.session("target", device, RESIDENT, network)
-        session.keep(Prefix.empty())
+        session.start(Prefix.of(request.prompt))
         out.append(device.play(decode(request, device, session)).tokens)
     told(len(requests))
     return out

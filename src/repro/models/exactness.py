@@ -50,14 +50,14 @@ def divergence(
     position = next((i for i, (a, b) in enumerate(zip(ours, own, strict=False)) if a != b), None)
     if position is None:  # one goes on where the other ends, which no rounding explains
         return Divergence(min(len(ours), len(own)), float("inf"), False)
-    logps = _ranks([*prompt, *own[:position]], network)
+    logps = _ranks(prompt, own[:position], network)
     margin = logps.get(own[position], float("-inf")) - logps.get(ours[position], float("-inf"))
     return Divergence(position, margin, abs(margin) <= BOUNDS.get(dtype, LOW_PRECISION))
 
 
-def _ranks(tokens: Sequence[int], network: Network) -> dict[int, float]:
-    prefix = Prefix.of(tokens)
-    network.keep(Prefix.empty())
-    step = network.begin([prefix])
+def _ranks(prompt: Sequence[int], answer: Sequence[int], network: Network) -> dict[int, float]:
+    text = Prefix.of(prompt)
+    network.start(text)
+    step = network.begin([text.extend(answer)])
     step.layers(0, network.depth)
     return dict(zip(*step.rows()[0].ranked(), strict=True))

@@ -187,7 +187,7 @@ class Model:
                 f"{self.config.checkpoint.name if self.config.checkpoint else None!r} computes in its place; "
                 "choose a model without a `shape` of its own"
             )
-        held, slots, _ = settle(placement, self.bill, device.memory, tokens)
+        held, slots, *_ = settle(placement, self.bill, device.memory, tokens)
         if held == self.own_shape.layers:
             network = DecoderNetwork(self.decoder())
             return Session(role, device, self.bill, network, placement, tokens=tokens)

@@ -10,6 +10,7 @@ from repro.core.memory import Memory
 from repro.core.op import PROCESSORS
 from repro.core.registry import unknown
 from repro.models.shape import Bill
+from repro.models.shard_plan import Sharding
 
 POLICIES = ("share", "swap")
 
@@ -30,6 +31,7 @@ class Placement:
             cache holds nothing of what is read in a circle).
         fill: share of the device's memory up to which layers are read ahead, beyond `prefetch`; 0 does not.
         background: its ops wait for those of models that are not in the background.
+        shards: how streamed layers are rounded to be read faster; `None` reads them whole.
     """
 
     on: str = ""
@@ -41,6 +43,7 @@ class Placement:
     policy: str = "share"
     fill: float = 0.0
     background: bool = False
+    shards: Sharding | None = None
 
     def __post_init__(self) -> None:
         for processor in (self.on, self.head):
@@ -66,11 +69,13 @@ class Residency(NamedTuple):
         held: layers in memory for good, the first ones.
         slots: room for layers that are on their way or compute.
         tables: whether the embedding table and the output projection stay in memory.
+        encoder: encoder layers that there is room for: all, or those on their way while it reads a prompt.
     """
 
     held: int
     slots: int
     tables: bool
+    encoder: int = 0
 
 
 def settle(
@@ -88,12 +93,15 @@ def settle(
     tables = keeps_tables or held == layers
     streamed = layers - held + (not tables)
     slots = min(streamed, placement.prefetch + 1)
+    encoder = bill.shape.encoder_layers
+    if held < layers:
+        encoder = min(encoder, placement.prefetch + 1)
     if placement.fill and streamed:
         taken = memory.held + bill.cache_bytes(tokens) + held * bill.layer_bytes
-        taken += bill.table_bytes if tables else 0.0
+        taken += (bill.table_bytes if tables else 0.0) + encoder * bill.encoder_layer_bytes
         spare = min(placement.fill * memory.budget - taken, streamed * bill.layer_bytes)
         slots = max(slots, int(spare // bill.layer_bytes))
-    return Residency(held, slots, tables)
+    return Residency(held, slots, tables, encoder)
 
 
 RESIDENT = Placement()

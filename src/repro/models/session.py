@@ -74,6 +74,7 @@ class Session:
         self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
         self._lineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
+        self._source, self._encoded = 0, not bill.shape.encoder
         self._tokens = tokens
         self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
         self._loading = self._reads(source)
@@ -83,7 +84,7 @@ class Session:
         self._moved: Future[None] = Future()
 
     def _reads(self, source: LayerSource | None) -> Loading:
-        bill, (held, slots, tables) = self._bill, self.residency
+        bill, (held, slots, tables, _) = self._bill, self.residency
         sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
         if not tables:
             sizes.append(bill.head(1)[1])
@@ -93,8 +94,9 @@ class Session:
     @property
     def resident_bytes(self) -> float:
         """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through."""
-        held, slots, tables = self.residency
-        return (self._bill.table_bytes if tables else 0.0) + (held + slots) * self._bill.layer_bytes
+        held, slots, tables, encoder = self.residency
+        layers = (held + slots) * self._bill.layer_bytes + encoder * self._bill.encoder_layer_bytes
+        return (self._bill.table_bytes if tables else 0.0) + layers
 
     def reserve(self) -> None:
         """Take the memory for the model and for its keys and values.
@@ -124,9 +126,23 @@ class Session:
 
     async def load(self) -> None:
         """Read what stays in memory from flash, once, before the first request."""
-        held, _, tables = self.residency
+        held, _, tables, encoder = self.residency
         size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
+        if held == self._bill.shape.layers:
+            size += encoder * self._bill.encoder_layer_bytes
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
+
+    def start(self, prompt: Prefix) -> None:
+        """A new request: forget all of the one before. Of the prompt only the tokens count.
+
+        Behind an encoder, which reads the prompt in the first pass, the prompt as a sequence stands for the
+        decoder's start token, and nothing shorter has a row.
+        """
+        self._encoded = not self._bill.shape.encoder
+        self._source = 0 if self._encoded else prompt.length
+        self._lineage = Lineage(max(0, self._source - 1))
+        self._network.start(prompt)
+        self._rows = {}
 
     async def forward(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> list[Row]:
         """One pass over the wanted sequences and all that is not computed of them; one row for each.
@@ -172,14 +188,35 @@ class Session:
         rows = padded(missing, branches)
         start, self._waited, self._computing = self.device.now, 0.0, True
         try:
+            if not self._encoded:
+                await self._encode()
             await self._run("embed", self._on, rows, self._bill.embed(rows))
             await self._all_layers(step, rows, context)
             out = await self._project(step, rows if branches else len(wanted))
+            self._encoded = True
         finally:
             self._computing = False
             self._wake()
         self.passes.append(Pass(rows, start, self.device.now, self._waited))
         return out
+
+    async def _encode(self) -> None:
+        """The encoder reads the prompt; its layers stay in memory if all of the decoder's do."""
+        count, rows = self._bill.shape.encoder_layers, self._source
+        if not rows:
+            raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
+        await self._run("embed", self._on, rows, self._bill.embed(rows), name="encoder embed")
+        if self.residency.held == self._bill.shape.layers:
+            name = f"encoder layers 0-{count - 1}"
+            await self._run("encode", self._on, rows, self._bill.encode(count, rows), None, name, count)
+            return
+        sizes, slots = [self._bill.encoder_layer_bytes] * count, self.residency.encoder
+        loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
+        for layer in range(count):
+            await self._take(layer, loading)
+            name = f"encoder layer {layer}"
+            await self._run("encode", self._on, rows, self._bill.encode(1, rows), None, name)
+            loading.give_back(layer)
 
     async def _all_layers(self, step: Step, rows: int, context: int) -> None:
         held = self.residency.held
@@ -187,7 +224,7 @@ class Session:
         for first in range(0, held, run):
             await self._layers(step, first, min(first + run, held), rows, context)
         for layer in range(held, self._bill.shape.layers):
-            weights = await self._take(layer)
+            weights = await self._take(layer, self._loading)
             await self._layers(step, layer, layer + 1, rows, context, weights)
             self._loading.give_back(layer)
 
@@ -195,18 +232,18 @@ class Session:
         """The output projection, which may have to be read like one more layer."""
         item, cost = self._bill.shape.layers, self._bill.head(rows)
         if not self.residency.tables:
-            await self._take(item)
+            await self._take(item, self._loading)
         out: list[Row] = await self._run("head", self._head_on, rows, cost, step.rows)
         if not self.residency.tables:
             self._loading.give_back(item)
         return out
 
-    async def _take(self, item: int) -> LayerWeights | None:
+    async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
         waiting = self.device.now
-        coming = self._loading.take(item)
+        coming = loading.take(item)
         self._wake()
         weights: LayerWeights | None = await coming
-        self._loading.taken()
+        loading.taken()
         self._waited += self.device.now - waiting
         return weights
 
@@ -216,7 +253,7 @@ class Session:
         real = self._real(first), self._real(last)
         streamed = None if weights is None else [weights]
         name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
-        cost = self._bill.layers(last - first, rows, context)
+        cost = self._bill.layers(last - first, rows, context, self._source, first=not self._encoded)
         launches = last - first
         await self._run("layer", self._on, rows, cost, lambda: step.layers(*real, streamed), name, launches)
 
