@@ -53,6 +53,7 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
     with closing(device), _sessions(cell, device, matched) as sessions:
         generations = _serve(cell, device, sessions, progress)
     figures, spread = _figures(cell, generations, device.trace)
+    figures |= values.drafting(generations) | values.passes(generations, sessions)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
     record = Record(
         key=cell.key,

@@ -6,13 +6,14 @@ decode span because their spans say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from repro.core.op import FLASH
 from repro.core.record import Scalar
 from repro.core.trace import Trace
 from repro.methods.base import Generation
+from repro.models.session import Session
 
 
 def decode_windows(generations: Sequence[Generation]) -> list[tuple[float, float]]:
@@ -62,6 +63,65 @@ def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str,
     rounds = [r for g in generations for r in g.rounds if verified and r.rows]
     width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
     return {"prompts": len(generations), "target_calls": len(rounds), "verification_width": width}
+
+
+def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
+    """What was drafted for verifications; absent where nothing was.
+
+    Returns:
+        drafted_per_call: draft tokens in a verified tree.
+        error_rate: share of verifications that found an error in the branch that matched most.
+        calls_per_error: verifications for each that found an error (EdgeLLM sec. IV-G's "prolonged wait").
+        drafted_per_error: draft tokens for each of those.
+        useless_calls: verifications that found none, over all answers.
+    """
+    rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]
+    if not rounds:
+        return {}
+    errors = sum(r.accepted < r.reach for r in rounds)
+    drafted = sum(r.drafted for r in rounds)
+    return {
+        "drafted_per_call": drafted / len(rounds),
+        "error_rate": errors / len(rounds),
+        "calls_per_error": len(rounds) / errors if errors else None,
+        "drafted_per_error": drafted / errors if errors else None,
+        "useless_calls": len(rounds) - errors,
+    }
+
+
+def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -> dict[str, Scalar]:
+    """What forward passes within the decode spans took, mean seconds each; absent roles have none.
+
+    Returns:
+        target_pass, target_loading, target_computing: a pass of the target, and how much of it waited for
+            reads and how much did not.
+        draft_pass: a pass of a draft while no target computed or loaded.
+        provisional_pass: one that began during a target's.
+        draft_hidden: share of all drafting that lay within passes of the target.
+    """
+    windows = decode_windows(generations)
+    inside = {
+        role: [p for p in session.passes if any(a <= p.start < b for a, b in windows)]
+        for role, session in sessions.items()
+    }
+    target = inside.pop("target", [])
+    drafts = [p for passes in inside.values() for p in passes]
+    beside = [p for p in drafts if any(t.start <= p.start < t.end for t in target)]
+    alone = [p for p in drafts if p not in beside]
+    seconds = sum(p.end - p.start for p in drafts)
+    hidden = sum(max(0.0, min(p.end, t.end) - max(p.start, t.start)) for p in drafts for t in target)
+    return {
+        "target_pass": _mean([p.end - p.start for p in target]),
+        "target_loading": _mean([p.loading for p in target]),
+        "target_computing": _mean([p.end - p.start - p.loading for p in target]),
+        "draft_pass": _mean([p.end - p.start for p in alone]),
+        "provisional_pass": _mean([p.end - p.start for p in beside]),
+        "draft_hidden": hidden / seconds if seconds else None,
+    }
+
+
+def _mean(numbers: Sequence[float]) -> float | None:
+    return fmean(numbers) if numbers else None
 
 
 def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:

@@ -47,6 +47,7 @@ class Round(NamedTuple):
         rows: rows that were verified, root included: the verification width; 0 without a call.
         accepted: draft tokens that the target accepted and the answer's end did not cut off.
         emitted: tokens that the round added to the answer, bonus token included.
+        reach: length of the drafted branch that the target followed furthest; an error is `accepted` below it.
         reason: why drafting stopped.
         start: seconds on the device's clock.
         end: likewise.
@@ -56,6 +57,7 @@ class Round(NamedTuple):
     rows: int
     accepted: int
     emitted: int
+    reach: int
     reason: str
     start: float
     end: float
@@ -105,13 +107,21 @@ class Writing:
         self.generation.first = self.generation.ended = self._since = self._device.now
 
     def round(
-        self, text: Prefix, drafted: int = 0, rows: int = 1, accepted: int = 0, reason: str = ""
+        self,
+        text: Prefix,
+        drafted: int = 0,
+        rows: int = 1,
+        accepted: int = 0,
+        reason: str = "",
+        reach: int | None = None,
     ) -> None:
-        """The text has grown to `text` by one call of the verifying model."""
+        """The text has grown to `text` by one call of the verifying model; `reach` is `drafted` for a chain."""
         emitted = self._emit(text.tokens(after=self.text.length))
         now = self._device.now
         kept = min(accepted, emitted)
-        self.generation.rounds.append(Round(drafted, rows, kept, emitted, reason, self._since, now))
+        reach = drafted if reach is None else reach
+        made = Round(drafted, rows, kept, emitted, reach, reason, self._since, now)
+        self.generation.rounds.append(made)
         self.text, self._since, self.generation.ended = text, now, now
 
     def _emit(self, tokens: Sequence[int]) -> int:

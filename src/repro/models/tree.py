@@ -90,6 +90,11 @@ class TokenTree:
             node = self.parents[node]
         return out[::-1]
 
+    def branch_length(self, node: int) -> int:
+        """Length of the branch through a node; of several the most confident's."""
+        through = [leaf for leaf in self.leaves() if node in self.path(leaf)]
+        return self.depth(max(through, key=self.confidence))
+
     def find(self, prefix: Prefix) -> int | None:
         """The node that ends in a sequence, if there is one."""
         return next((node for node, have in enumerate(self.prefixes) if have is prefix), None)

@@ -116,8 +116,9 @@ class EdgeLLM(Method):
             while not writing.done:
                 reason = await self._draft(tree, alpha, draft)
                 verdict, further = await self._verify(tree, writing, device, target, draft)
-                writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
-                alpha = self._adapt(alpha, tree, verdict)
+                accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
+                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
+                alpha = self._adapt(alpha, tree_confidence(tree), accepted, reach)
                 draft.keep(verdict.text)
                 tree = further.below(verdict.text)
         return writing.generation
@@ -166,12 +167,11 @@ class EdgeLLM(Method):
                     confidence = tree.confidence(node) * math.exp(logp)
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1)
 
-    def _adapt(self, alpha: float, tree: TokenTree, verdict: Verdict) -> float:
+    def _adapt(self, alpha: float, confidence: float, correct: int, drafted: int) -> float:
         """The threshold for the next round (Eq. 3), from the branch that matched most."""
-        correct, drafted = len(verdict.path) - 1, matching_length(tree, verdict.path[-1])
         if correct == drafted:
             return alpha * self.shrink
-        return min(HIGHEST, UPDATES[self.update](alpha, tree_confidence(tree), (drafted - correct) / drafted))
+        return min(HIGHEST, UPDATES[self.update](alpha, confidence, (drafted - correct) / drafted))
 
 
 UPDATES: dict[str, Callable[[float, float, float], float]] = {
@@ -183,12 +183,6 @@ UPDATES: dict[str, Callable[[float, float, float], float]] = {
 def tree_confidence(tree: TokenTree) -> float:
     """T_c: the cumulative confidence of the most confident branch (sec. III-C)."""
     return max(tree.confidence(leaf) for leaf in tree.leaves())
-
-
-def matching_length(tree: TokenTree, accepted: int) -> int:
-    """N_all: the length of the branch that matched most; of several, the most confident."""
-    through = [leaf for leaf in tree.leaves() if accepted in tree.path(leaf)]
-    return tree.depth(max(through, key=tree.confidence))
 
 
 register("method", "edgellm")(EdgeLLM)

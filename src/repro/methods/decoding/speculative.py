@@ -53,7 +53,8 @@ async def speculate(
         while not writing.done:
             tree, reason = await grow(writing)
             verdict = await target.verify(tree, writing.chooser)
-            writing.round(verdict.text, len(tree) - 1, verdict.rows, len(verdict.path) - 1, reason)
+            accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
+            writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
             for draft in drafts:
                 draft.keep(verdict.text)
     return writing.generation

@@ -1,0 +1,47 @@
+"""What passes and drafts amount to, from invented sessions, worked out by hand."""
+
+from __future__ import annotations
+
+from repro import values
+from repro.core.device import EmulatedDevice
+from repro.methods.base import Generation, Request, Round
+from repro.models.network import NoNetwork
+from repro.models.placement import RESIDENT
+from repro.models.session import Pass, Session
+from test_cell import answer
+from tiny import BILL, toy
+
+
+def passed(*spans: tuple[float, float, float]) -> Session:
+    """A session whose passes had these starts, ends and seconds of loading."""
+    session = Session("m", EmulatedDevice(toy()), BILL, NoNetwork(), RESIDENT)
+    session.passes += [Pass(1, start, end, loading) for start, end, loading in spans]
+    return session
+
+
+def test_what_passes_took_and_how_much_drafting_they_hid() -> None:
+    made = [answer(3, 10.0, (1, 0, 2, 10.0, 20.0))]
+    target = passed((0.0, 9.0, 9.0), (12.0, 18.0, 4.0))
+    draft = passed((10.0, 11.0, 0.0), (11.0, 12.0, 0.0), (13.0, 16.0, 0.0), (17.0, 19.0, 0.0))
+    assert values.passes(made, {"target": target, "draft": draft}) == {
+        "target_pass": 6.0,
+        "target_loading": 4.0,
+        "target_computing": 2.0,
+        "draft_pass": 1.0,
+        "provisional_pass": 2.5,
+        "draft_hidden": 4 / 7,
+    }
+    assert set(values.passes(made, {}).values()) == {None}
+
+
+def test_errors_are_verifications_that_stop_before_the_end_of_their_branch() -> None:
+    rounds = [Round(7, 8, a, a + 1, reach, "", 0, 1) for a, reach in ((3, 4), (4, 4), (0, 2), (5, 5))]
+    answer = Generation(Request("r", (1,), 99), rounds=[*rounds, Round(2, 0, 2, 2, 2, "end", 1, 2)])
+    assert values.drafting([answer]) == {
+        "drafted_per_call": 7.0,
+        "error_rate": 0.5,
+        "calls_per_error": 2.0,
+        "drafted_per_error": 14.0,
+        "useless_calls": 2,
+    }
+    assert values.drafting([Generation(Request("r", (1,), 99))]) == {}
