@@ -28,6 +28,7 @@ from repro.models.network import NoNetwork
 from repro.models.placement import Placement
 from repro.models.sampling import Sampling
 from repro.models.session import Session
+from repro.models.sharded import placed
 
 ASKED = (
     "method",
@@ -200,7 +201,8 @@ class Cell:
         try:
             for role, place in last("target", self.places):
                 model = self.model(role)
-                if not self.emulated and model.weights != "real":
+                placed(model, device, place)
+                if not self.emulated and (model.weights != "real" or model.encoder_decoder):
                     model.local_session(role, device, place)
                 Session(role, device, model.bill, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
@@ -209,11 +211,11 @@ class Cell:
     def _check_context(self, role: str) -> None:
         model = self.model(role)
         longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
-        tokens = longest + int(self.config["max_tokens"])
-        if model.folder and tokens > model.decoder_config.max_positions:
+        tokens, most = model.positions(longest, self.config["max_tokens"])
+        if most is not None and tokens > most:
             raise InputError(
                 f"{tokens} tokens of prompt and answer do not fit the context of {role} "
-                f"{model.config.name}, {model.decoder_config.max_positions} tokens"
+                f"{model.config.name}, {most} tokens"
             )
 
     @cached_property
@@ -274,6 +276,8 @@ def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
     if config.get(role) is None:
         name = config["method"]["name"]
         raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")
+    if not isinstance(config[role], Mapping):
+        raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
     return ModelConfig.parse(config[role])
 
 

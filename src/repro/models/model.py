@@ -15,10 +15,11 @@ from typing import Any, Literal
 from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models import weights
+from repro.models import encdec, weights
 from repro.models.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
+from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.families import config_of
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, Network, NoNetwork
@@ -26,6 +27,7 @@ from repro.models.origin import Checkpoint
 from repro.models.placement import Placement, settle
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
+from repro.models.shard_plan import ShardPlan
 from repro.models.stream import LayerReader, layer_file
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
@@ -85,19 +87,40 @@ class Model:
         self.folder: Path | None = open_checkpoint(config.checkpoint) if config.checkpoint else None
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
-        self._lender = lender if self.folder and self.decoder_config.shares_embeddings else None
-        if self.folder and self.decoder_config.shares_embeddings and lender is None:
+        borrows = self.folder and not self.encoder_decoder and self.decoder_config.shares_embeddings
+        self._lender = lender if borrows else None
+        if borrows and lender is None:
             raise InputError(f"{config.name} uses its target's embeddings, and there is no target")
 
     @cached_property
+    def encoder_decoder(self) -> EncoderDecoderConfig | None:
+        """The checkpoint's own structure where it is an encoder-decoder."""
+        return encdec.config_of(weights.read_config(self.folder)) if self.folder else None
+
+    @cached_property
     def decoder_config(self) -> DecoderConfig:
-        """The checkpoint's own structure."""
+        """The checkpoint's own structure; InputError where it is an encoder-decoder."""
         assert self.folder is not None
+        if self.encoder_decoder:
+            raise InputError(
+                f"{self.config.name} is an encoder-decoder, whose layers are not ours to round or to stream; "
+                "choose a decoder, or a proxy that computes in its place"
+            )
         return config_of(weights.read_config(self.folder))
+
+    def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
+        """Positions that a prompt and an answer take, and how many there are; `None` is any number."""
+        if self.folder is None:
+            return prompt + answer, None
+        if self.encoder_decoder:
+            return max(prompt, answer), self.encoder_decoder.max_positions
+        return prompt + answer, self.decoder_config.max_positions
 
     @cached_property
     def own_shape(self) -> Shape:
         """The checkpoint's own shape."""
+        if self.encoder_decoder:
+            return self.encoder_decoder.shape
         c = self.decoder_config
         return Shape(
             layers=c.layers,
@@ -157,23 +180,39 @@ class Model:
             )
         return self._loaded[resident]
 
+    @cached_property
+    def _both(self) -> EncoderDecoder:
+        """An encoder-decoder's weights, loaded once."""
+        assert self.folder is not None
+        assert self.encoder_decoder is not None
+        return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
+
     def network(self, memo: Memo | None = None) -> Network:
         """What computes, with a cache of its own."""
         if self.folder is None:
             return NoNetwork()
-        network = DecoderNetwork(self.decoder())
-        return MemoNetwork(network, memo) if memo else network
+        network = self._resident_network()
+        return MemoNetwork(network, memo, encodes=self.encoder_decoder is not None) if memo else network
 
-    def memo(self, root: Path) -> Memo:
-        """The file in which what this checkpoint says is remembered."""
-        name = f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-{self._host}"
+    def _resident_network(self) -> Network:
+        return EncoderDecoderNetwork(self._both) if self.encoder_decoder else DecoderNetwork(self.decoder())
+
+    def memo(self, root: Path, variant: str = "") -> Memo:
+        """The file in which what this checkpoint, or a variant of it, says is remembered."""
+        name = f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-{self._host}{variant}"
         return Memo(root / "memo" / f"{name}.sqlite")
 
     def session(
-        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+        self,
+        role: str,
+        device: Device,
+        placement: Placement,
+        network: Network,
+        tokens: int = 0,
+        plan: ShardPlan | None = None,
     ) -> Session:
-        """The model on an emulated device: the network computes, the bill is paid."""
-        return Session(role, device, self.bill, network, placement, tokens=tokens)
+        """The model on an emulated device: the network computes, the bill is paid, of shards by their plan."""
+        return Session(role, device, self.bill, network, placement, tokens=tokens, plan=plan)
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """The model on this very machine: resident, or its layers really streamed from the disk.
@@ -189,11 +228,16 @@ class Model:
             )
         held, slots, *_ = settle(placement, self.bill, device.memory, tokens)
         if held == self.own_shape.layers:
-            network = DecoderNetwork(self.decoder())
+            network = self._resident_network()
             return Session(role, device, self.bill, network, placement, tokens=tokens)
         if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
+            )
+        if self.encoder_decoder:
+            raise InputError(
+                f"{device.name} would have to stream {self.config.name} for real, which works for decoders "
+                "alone; choose an emulated device, or keep all layers in memory (method.resident=1)"
             )
         network = DecoderNetwork(self.decoder(resident=False))
         assert self.folder is not None
