@@ -37,7 +37,7 @@ FLAT = [[0.0, 0.0], [0.0, 0.0]]
 
 def pace(load: float = 1.0, compute: float = 10.0, ahead: int = 1) -> Pace:
     """Seconds a byte, seconds a layer."""
-    return Pace(lambda size: load * size, lambda more: compute, 0.0, ahead)
+    return Pace(lambda size: load * size, lambda more: compute, 0.0, 0.0, ahead)
 
 
 def planned(latency: float, ranks: Sequence[Sequence[float]] = FLAT, preload: float = 0.0) -> ShardPlan:

@@ -27,6 +27,7 @@ from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.prefix import Prefix
 from repro.models.session import Session
+from repro.models.sharded import ShardedModel, placed
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many steps are done, and of how many."""
@@ -52,7 +53,9 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
     device = cell.open_device()
     with closing(device), _sessions(cell, device, matched) as sessions:
         generations = _serve(cell, device, sessions, progress)
+        planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
     figures, spread = _figures(cell, generations, device.trace)
+    figures |= planned
     figures |= values.drafting(generations) | values.passes(generations, sessions)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
     record = Record(
@@ -76,7 +79,7 @@ def failed(cell: Cell, error: str) -> Record:
 
 
 @contextmanager
-def _network(cell: Cell, model: Model) -> Iterator[Network]:
+def _network(cell: Cell, model: Model | ShardedModel) -> Iterator[Network]:
     """What computes a model's tokens, with its memo where it may have one."""
     if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
         yield model.network()
@@ -99,7 +102,7 @@ def _match(cell: Cell, progress: Progress) -> Matched | None:
 
 
 @contextmanager
-def _matched_network(cell: Cell, model: Model, matched: Matched | None) -> Iterator[Network]:
+def _matched_network(cell: Cell, model: Model | ShardedModel, matched: Matched | None) -> Iterator[Network]:
     """What computes a model's tokens; of a draft that is matched with an oracle, its target, beside it."""
     with _network(cell, model) as own:
         if matched is None:
@@ -118,8 +121,9 @@ def _sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[d
             if cell.emulated:
                 # Of several drafts the first is matched: none of the others was measured.
                 brought = matched if role == "draft" else None
-                network = opened.enter_context(_matched_network(cell, model, brought))
-                sessions[role] = model.session(role, device, place, network, cell.tokens)
+                there = placed(model, device, place)
+                network = opened.enter_context(_matched_network(cell, there, brought))
+                sessions[role] = there.session(role, device, place, network, cell.tokens)
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens)
             opened.callback(sessions[role].close)

@@ -56,7 +56,7 @@ class Loading:
         Args:
             name: of the model, as timelines show it.
             device: whose flash is read.
-            sizes: bytes of each item, held ones included; one of no bytes is there without a read.
+            sizes: bytes of each item, held ones included; one of no bytes is there, and takes no slot.
             held: items that are never read.
             slots: items that may be on their way or in use at once.
             preload: whether reading goes on between passes.
@@ -67,11 +67,11 @@ class Loading:
         self._sizes = sizes
         self._held = held
         # With more slots than items, reading on between passes would read a layer that is still held.
-        self._ahead = min(slots - 1, len(sizes) - held - 1)
+        self._slots = min(slots, max(1, sum(size > 0 for size in sizes[held:])))
         self._preload = preload
         self._source = source
         self._coming: deque[tuple[int, Future[Any]]] = deque()
-        self._in_use = 0
+        self._taken = 0
         self._next = len(sizes)
         self._under_way: deque[float] = deque()
         self._rate = 0.0
@@ -91,12 +91,11 @@ class Loading:
     def taken(self) -> None:
         """The item that was asked for is there and in use."""
         self.awaited = False
-        self._in_use += 1
         self._read_ahead()
 
     def give_back(self, item: int) -> None:
         """An item has computed; its slot takes the next one."""
-        self._in_use -= 1
+        self._taken -= self._sizes[item] > 0
         if self._source:
             self._source.release(item)
         self._read_ahead()
@@ -119,13 +118,18 @@ class Loading:
             self._source.close()
 
     def _read_ahead(self) -> None:
-        while len(self._coming) + self._in_use <= self._ahead:
+        while self._room():
             if self._next == len(self._sizes):
                 if not self._preload:
                     return
                 self._next = self._held
+            self._taken += self._sizes[self._next] > 0
             self._coming.append((self._next, self._load(self._next)))
             self._next += 1
+
+    def _room(self) -> bool:
+        """Whether one more item may be on its way."""
+        return self._taken < self._slots and len(self._coming) < len(self._sizes) - self._held
 
     def _load(self, item: int) -> Future[Any]:
         size, source = self._sizes[item], self._source

@@ -211,7 +211,7 @@ class Model:
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> Session:
-        """The model on an emulated device: the network computes, the bill is paid, of shards by their plan."""
+        """The model on an emulated device: the network computes, the bill is paid, of shards by a plan."""
         return Session(role, device, self.bill, network, placement, tokens=tokens, plan=plan)
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from repro.core.clock import Future
 from repro.core.device import Device
 from repro.core.op import FLASH, Op
+from repro.core.record import Scalar
 from repro.models.chooser import Chooser
 from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
@@ -21,6 +22,7 @@ from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement, settle
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
+from repro.models.shard_plan import ShardPlan
 from repro.models.tree import TokenTree
 
 
@@ -61,8 +63,12 @@ class Session:
         placement: Placement,
         source: LayerSource | None = None,
         tokens: int = 0,
+        plan: ShardPlan | None = None,
     ) -> None:
-        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for."""
+        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
+
+        With a `plan` each layer's shards are read as it says.
+        """
         self.name = name
         self.device = device
         self.passes: list[Pass] = []
@@ -76,6 +82,7 @@ class Session:
         self._rows: dict[Prefix, Row] = {}
         self._source, self._encoded = 0, not bill.shape.encoder
         self._tokens = tokens
+        self._plan = plan
         self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
         self._loading = self._reads(source)
         self._computing, self._waited = False, 0.0
@@ -86,6 +93,8 @@ class Session:
     def _reads(self, source: LayerSource | None) -> Loading:
         bill, (held, slots, tables, _) = self._bill, self.residency
         sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
+        if self._plan:
+            sizes = list(self._plan.loads)
         if not tables:
             sizes.append(bill.head(1)[1])
         preload = self._placement.preload
@@ -93,10 +102,17 @@ class Session:
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through."""
+        """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
+        buffer of shards."""
         held, slots, tables, encoder = self.residency
-        layers = (held + slots) * self._bill.layer_bytes + encoder * self._bill.encoder_layer_bytes
+        buffer = self._placement.shards.preload * self._bill.shape.layers if self._placement.shards else 0.0
+        layers = (held + slots + buffer) * self._bill.layer_bytes + encoder * self._bill.encoder_layer_bytes
         return (self._bill.table_bytes if tables else 0.0) + layers
+
+    @property
+    def planned(self) -> dict[str, Scalar]:
+        """What a record says of the plan; nothing without one."""
+        return self._plan.figures if self._plan else {}
 
     def reserve(self) -> None:
         """Take the memory for the model and for its keys and values.
@@ -130,6 +146,7 @@ class Session:
         size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
         if held == self._bill.shape.layers:
             size += encoder * self._bill.encoder_layer_bytes
+        size += self._plan.preloaded if self._plan else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
     def start(self, prompt: Prefix) -> None:
@@ -254,6 +271,8 @@ class Session:
         streamed = None if weights is None else [weights]
         name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
         cost = self._bill.layers(last - first, rows, context, self._source, first=not self._encoded)
+        if self._plan:
+            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
         launches = last - first
         await self._run("layer", self._on, rows, cost, lambda: step.layers(*real, streamed), name, launches)
 

@@ -56,14 +56,18 @@ class Pace:
     Attributes:
         load: of reading so many bytes from flash.
         compute: of a layer, and of moving so many bytes more in memory.
-        ends: of what comes before the first layer and after the last.
+        embed: of what comes before the first layer.
+        head: of the output projection.
         ahead: layers that are read ahead of the one that computes.
+        head_bytes: of the output projection, if it is read like one more layer.
     """
 
     load: Callable[[float], float]
     compute: Callable[[float], float]
-    ends: float
+    embed: float
+    head: float
     ahead: int
+    head_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,15 +138,16 @@ def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Pace)
     """Seconds of a pass: layers are read in order, as far ahead as there are slots, and compute in order."""
     read = computed = 0.0
     freed: list[float] = []
-    for size, moved in zip(loads, unpacking, strict=True):
+    layers = [(size, pace.compute(moved)) for size, moved in zip(loads, unpacking, strict=True)]
+    for size, seconds in [*layers, (pace.head_bytes, pace.head)]:
         if size:
             slot = freed[-1 - pace.ahead] if len(freed) > pace.ahead else 0.0
             read = max(read, slot) + pace.load(size)
             computed = max(computed, read)
-        computed += pace.compute(moved)
+        computed += seconds
         if size:
             freed.append(computed)
-    return pace.ends + computed
+    return pace.embed + computed
 
 
 def spread(layers: int, real: int) -> list[range]:

@@ -1,0 +1,161 @@
+"""A model that a device streams in shards of several widths (STI): its plan there, its rounded weights.
+
+Knows nothing of methods. The plan is for the shape that is billed, with as many shards a layer as the weights
+that compute have; those take the widths of the billed layers in whose place they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from repro.core.device import Device, EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.op import FLASH, Op
+from repro.core.record import content_hash
+from repro.core.sources import source_hash
+from repro.models import shard_rank, shards
+from repro.models.memo import Memo, MemoNetwork
+from repro.models.model import Model
+from repro.models.network import DecoderNetwork, Network, NoNetwork, Step
+from repro.models.placement import Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill
+from repro.models.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
+
+CONTEXT = 256
+"""Tokens that a pass sees when it is planned; reading layers takes far longer than seeing more or fewer."""
+
+
+def placed(model: Model, device: Device, placement: Placement) -> Model | ShardedModel:
+    """The model as a placement wants it: in shards, or as it is.
+
+    Raises:
+        InputError: shards are wanted on a device that really computes, or of weights that are rounded.
+    """
+    if placement.shards is None:
+        return model
+    if not isinstance(device, EmulatedDevice):
+        raise InputError(
+            f"{device.name} computes for real, and shards are streamed on emulated devices only; "
+            "choose an emulated device"
+        )
+    if model.folder:
+        shards.require_dense(model.config.dtype)
+    return ShardedModel(model, placement.shards, pace(model.bill, device, placement))
+
+
+class ShardedModel:
+    """What `Model` is to a session, for one plan.
+
+    Attributes:
+        folder: of the checkpoint, if any.
+    """
+
+    def __init__(self, model: Model, asked: Sharding, pace: Pace) -> None:
+        self.folder: Path | None = model.folder
+        self._model = model
+        self._asked = asked
+        self._pace = pace
+
+    @cached_property
+    def plan(self) -> ShardPlan:
+        """The widths, for the billed layers."""
+        bill, ranks = self._model.bill, self._importance()
+        standing = spread(bill.shape.layers, len(ranks))
+        layers = Layers(bill.layer_bytes, bill.stored.bits)
+        return plan(self._asked, [ranks[real.start] for real in standing], layers, self._pace)
+
+    @property
+    def widths(self) -> Widths:
+        """The widths of the layers that compute."""
+        real = self._model.decoder_config.layers
+        billed = zip(self.plan.widths, spread(len(self.plan.widths), real), strict=True)
+        return tuple(row for row, standing in billed for _ in standing)
+
+    def network(self, memo: Memo | None = None) -> Network:
+        """What computes, on rounded weights; they are made when a row is not remembered."""
+        if self.folder is None:
+            return NoNetwork()
+        network = _Late(self._model.decoder_config.layers, self._decoder_network)
+        return MemoNetwork(network, memo) if memo else network
+
+    def memo(self, root: Path) -> Memo:
+        """The file in which what these widths of the checkpoint say is remembered."""
+        kind = content_hash([self.widths, source_hash([shards.__name__])])[:16]
+        return self._model.memo(root, f"-shards-{kind}")
+
+    def session(
+        self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
+    ) -> Session:
+        """The model on an emulated device; see `Model.session`."""
+        return self._model.session(role, device, placement, network, tokens, self.plan)
+
+    def _decoder_network(self) -> Network:
+        assert self.folder is not None
+        model, ends = self._model, self._model.decoder(resident=False).ends
+        decoder = shards.sharded(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
+        return DecoderNetwork(decoder)
+
+    def _importance(self) -> Sequence[Sequence[float]]:
+        """A row for each layer that computes; of weights that are nowhere all shards are equal."""
+        model = self._model
+        if self.folder is None:
+            return [[0.0] * model.bill.shape.kv_heads] * model.bill.shape.layers
+        return shard_rank.importance(
+            self.folder,
+            model.config.dtype,
+            model.decoder_config,
+            model.decoder(resident=False).ends,
+            model.tokenizer.encode(shard_rank.TEXT),
+            min(self._asked.widths),
+        )
+
+
+def pace(bill: Bill, device: EmulatedDevice, placement: Placement) -> Pace:
+    """What the parts of a one-row pass take on a device when nothing else runs."""
+    arithmetic = bill.stored.arithmetic
+    on = device.resource(placement.on or device.main, arithmetic)
+    head_on = device.resource(placement.head or on, arithmetic)
+
+    def seconds(on: str, kind: str, cost: tuple[float, float]) -> float:
+        op = Op(on, kind, kind, flops=cost[0], bytes=cost[1], precision=arithmetic)
+        demand = device.machine.demand(op)
+        return demand.launch + demand.work
+
+    flops, moved = bill.layers(1, 1, CONTEXT)
+    return Pace(
+        load=lambda size: seconds(FLASH, "load", (0.0, size)),
+        compute=lambda more: seconds(on, "layer", (flops, moved + more)),
+        embed=seconds(on, "embed", bill.embed(1)),
+        head=seconds(head_on, "head", bill.head(1)),
+        ahead=placement.prefetch,
+        head_bytes=0.0 if device.keeps_tables else bill.head(1)[1],
+    )
+
+
+class _Late:
+    """A network that is made when it is first asked."""
+
+    def __init__(self, depth: int, make: Callable[[], Network]) -> None:
+        self.depth = depth
+        self._make = make
+        self._made: Network | None = None
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; what was not made holds nothing."""
+        if self._made is not None:
+            self._made.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made.begin(wanted, branches)
+
+    def keep(self, text: Prefix) -> None:
+        """See `Network`; what was not made holds nothing."""
+        if self._made is not None:
+            self._made.keep(text)
