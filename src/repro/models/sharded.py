@@ -42,7 +42,7 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
             f"{device.name} computes for real, and shards are streamed on emulated devices only; "
             "choose an emulated device"
         )
-    if model.folder:
+    if model.folder and model.decoder_config:
         shards.require_dense(model.config.dtype)
     return ShardedModel(model, placement.shards, pace(model.bill, device, placement))
 

@@ -1,0 +1,176 @@
+"""STI from end to end: text, bytes and seconds of a tiny target in shards; plans against passes that ran."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.core.cost import Curve, Flash
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.record import Record
+from repro.core.trace import Span
+from repro.models import shards
+from repro.models.model import Model, ModelConfig
+from repro.models.network import NoNetwork
+from repro.models.placement import Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
+from repro.models.sharded import CONTEXT, ShardedModel, pace, placed
+from tiny import BILL, SHAPE, toy
+from tiny_project import Project, write_project
+
+STI = ("method=sti", "method.preload=0", "max_tokens=24")
+LAYERS, LAYER_BYTES = 2, 4 * (4 * 64 * 64 + 3 * 64 * 96)
+"""Of the tiny project's target, in fp32."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
+    return shared.apart(tmp_path)
+
+
+def number(record: Record, name: str) -> float:
+    value = record.values[name]
+    assert isinstance(value, (int, float)), f"{name} is {value!r}"
+    return float(value)
+
+
+def test_with_time_for_the_whole_model_the_text_is_its_own(project: Project) -> None:
+    record = project.record(*STI, "method.latency=1")
+    assert record.values["shard_bits"] == 32
+    assert record.values["exact_match"] == 1
+    assert record.values["rouge_l_tokens"] == 100
+    assert record.values["flash_bytes_per_token"] == LAYERS * LAYER_BYTES
+
+
+def test_with_little_time_it_reads_less_and_says_something_else(project: Project) -> None:
+    record = project.record(*STI, "method.latency=0.01", "method.widths=[2]")
+    bits = stored_bits(2)
+    assert number(record, "shard_bits") == pytest.approx(bits)
+    assert number(record, "flash_bytes_per_token") == pytest.approx(LAYERS * LAYER_BYTES * bits / 32)
+    assert number(record, "rouge_l_tokens") < 60
+    assert number(record, "planned_time_per_token") > number(record, "latency_target")
+    assert number(record, "time_per_token") == pytest.approx(
+        number(record, "planned_time_per_token"), rel=0.02
+    )
+
+
+def test_more_time_brings_it_nearer_to_the_target(project: Project) -> None:
+    records = [project.record(*STI, f"method.latency={share}") for share in (0.55, 0.7, 0.85, 1)]
+    for name in ("shard_bits", "time_per_token", "flash_bytes_per_token"):
+        found = [number(record, name) for record in records]
+        assert found == sorted(found), name
+    assert number(records[0], "rouge_l_tokens") < number(records[-1], "rouge_l_tokens")
+    for record in records:
+        assert number(record, "time_per_token") <= 1.01 * number(record, "latency_target")
+
+
+def test_a_buffer_is_held_and_not_read_again(project: Project) -> None:
+    without = project.record(*STI, "method.latency=1")
+    buffered = project.record(*STI, "method.latency=1", "method.preload=0.5")
+    assert buffered.values["flash_bytes_per_token"] == LAYER_BYTES
+    assert buffered.values["shards_preloaded_bytes"] == LAYER_BYTES
+    held = [record.provenance.memory["emulated_dram"] for record in (without, buffered)]
+    assert held[1] - held[0] == LAYER_BYTES
+
+
+def test_what_was_said_of_one_plan_is_remembered_for_it_alone(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = (*STI, "method.latency=0.01", "method.widths=[3]")
+    first = project.record(*narrow)
+    assert project.record("method=std", "max_tokens=24").values["exact_match"] == 1
+
+    def never(*_: Any) -> None:
+        raise AssertionError("weights were rounded although every row is remembered")
+
+    monkeypatch.setattr(shards, "sharded", never)
+    again = project.record(*narrow, "sweep=force")
+    assert again.values == first.values
+
+
+def test_where_shards_cannot_be(project: Project) -> None:
+    assert "emulated" in (project.cell(*STI, "device=local_cpu").error or "")
+    assert "float32 or bfloat16" in (project.cell(*STI, "target.dtype=int8").error or "")
+    with pytest.raises(InputError, match="latency is 0"):
+        project.cell(*STI, "method.latency=0")
+
+
+def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
+    """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
+    session = Session("target", device, BILL, NoNetwork(), placement, plan=found)
+    text = Prefix.of([0] * CONTEXT)
+
+    async def run() -> None:
+        await session.forward([text])
+        await session.forward([text.then(0)])
+
+    device.play(run())
+    last = session.passes[-1]
+    return last.end - last.start, [s for s in device.trace.within(last.start, last.end, "flash")]
+
+
+@pytest.mark.parametrize("latency", [0.1, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("preload", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_pass_takes_what_was_planned(latency: float, preload: float, prefetch: int, keeps: bool) -> None:
+    device = EmulatedDevice(toy(keeps_tables=keeps))
+    asked = Sharding((2, 4), latency, preload)
+    placement = Placement(resident=0.0, prefetch=prefetch, shards=asked)
+    ranks = [[0.1, 0.2], [0.4, 0.3], [0.0, 0.5], [0.6, 0.7]]
+    layers = Layers(BILL.layer_bytes, BILL.stored.bits)
+    found = plan(asked, ranks, layers, pace(BILL, device, placement))
+    seconds, reads = passed(placement, found, device)
+    assert seconds == pytest.approx(found.seconds, rel=1e-9)
+    expected = [size for size in found.loads if size] + ([] if keeps else [BILL.head(1)[1]])
+    assert [span.bytes for span in reads] == expected
+
+
+def test_rounded_shards_are_made_whole_again_in_memory() -> None:
+    """What a layer moves beyond its bill is the narrow shard and the whole one that comes of it."""
+    device = EmulatedDevice(toy())
+    placement = Placement(resident=0.0, shards=Sharding((2,), 1.0, 0.0))
+    shard = BILL.layer_bytes / 2
+    narrow = shard * stored_bits(2) / 32
+    found = ShardPlan(
+        widths=((2, FULL),) * 4,
+        bits=0.0,
+        loads=(narrow + shard,) * 4,
+        unpacking=(narrow + shard,) * 4,
+        preloaded=0.0,
+        seconds=0.0,
+        target=0.0,
+    )
+    _, reads = passed(placement, found, device)
+    layers = [span for span in device.trace.spans if span.kind == "layer"][4:]
+    assert [span.bytes for span in reads] == [narrow + shard] * 4
+    assert [s.bytes for s in layers] == [BILL.layers(1, 1, CONTEXT)[1] + narrow + shard] * 4
+    whole = replace(found, unpacking=(0.0,) * 4)
+    passed(placement, whole, device)
+    assert device.trace.spans[-3].bytes < layers[0].bytes
+
+
+def test_a_model_of_costs_alone_has_a_plan() -> None:
+    """Its shards are its key-value heads, and those of the first layers are the first to be wider."""
+    model = Model(ModelConfig("costs", None, SHAPE, "fp32", "float32"))
+    device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, 1e7),)))))
+    placement = Placement(resident=0.0, shards=Sharding((2,), 0.6, 0.0))
+    there = placed(model, device, placement)
+    assert isinstance(there, ShardedModel)
+    assert [len(row) for row in there.plan.widths] == [SHAPE.kv_heads] * SHAPE.layers
+    flat = [width for row in there.plan.widths for width in row]
+    assert flat == sorted(flat, reverse=True)
+    assert set(flat) == {2, FULL}
+    assert placed(model, device, Placement(resident=0.0)) is model
