@@ -35,6 +35,18 @@ def test_precision_kind_and_efficiency_set_the_rate() -> None:
     assert cpu.demand(Op("cpu", "attention", "a", flops=1e6)).work == pytest.approx(6e-3)
 
 
+def test_a_kernel_that_reuses_weights_badly_moves_longer_with_every_row() -> None:
+    def seconds(rows: int, flops: float = 0.0, **changes: float) -> float:
+        op = Op("cpu", "k", "a", rows=rows, flops=flops, bytes=2e6)
+        return processor(rows_exponent=0.5, **changes).demand(op).work
+
+    assert [seconds(rows) for rows in (1, 4, 9)] == pytest.approx([2e-3, 4e-3, 6e-3])  # 2 ms at 1 GB/s
+    assert seconds(3, tile=4) == pytest.approx(4e-3)  # four rows are computed
+    assert seconds(4, flops=5e6) == pytest.approx(5e-3)  # computing at 1 G operations/s takes longer
+    slow = processor(rows_exponent=0.5).demand(Op("cpu", "k", "a", rows=4, bytes=2e6))
+    assert slow.bandwidth == pytest.approx(0.5e9)  # and leaves DRAM to others
+
+
 def test_rows_round_up_to_tiles_and_static_shapes() -> None:
     assert [processor(tile=4).rows(rows) for rows in (1, 4, 5)] == [4, 4, 8]
     npu = processor(tile=2, shapes=(1, 8, 32))

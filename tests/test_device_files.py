@@ -23,6 +23,7 @@ EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == 
 OF_PAPERS = [name for name in EMULATED if DEVICES[name].get("papers")]
 MACHINES = {name: machine(DEVICES[name]) for name in EMULATED}
 CELLS = conf_dir() / "reference" / "cells.csv"
+SLOW_STARTS = {"Jetson TX2", "Jetson Orin NX"}  # PyTorch before each layer, on a slow CPU: fitted
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_every_machine_of_the_five_papers_is_there() -> None:
 
 @pytest.mark.parametrize("name", OF_PAPERS)
 def test_a_name_and_nothing_that_nobody_reads(name: str) -> None:
-    assert set(DEVICES[name]) == {
+    assert set(DEVICES[name]) - {"tables"} == {
         "name",
         "kind",
         "main",
@@ -80,9 +81,10 @@ def test_fitted_cells_are_published_cells(name: str, cells: dict[str, float]) ->
         assert set(fact.cells) <= set(cells), fact.path
 
 
-def test_only_the_oneplus_12_is_fitted_and_on_baseline_cells_alone() -> None:
+def test_few_are_fitted_and_on_baseline_cells_alone() -> None:
     fitted = {name: {c for f in facts(DEVICES[name]) for c in f.cells} for name in OF_PAPERS}
-    assert {name for name, ids in fitted.items() if ids} == {"oneplus_12"}
+    by_script = {"jetson_tx2", "jetson_orin_nx", "xiaomi_10"}  # test_fit.py holds these to their cells
+    assert {name for name, ids in fitted.items() if ids} == {"oneplus_12", *by_script}
     assert fitted["oneplus_12"] == {
         "lever.table1.qwen3_8b.compute",
         "lever.table1.qwen3_8b.io",
@@ -98,7 +100,7 @@ def test_a_processor_is_physical(m: Machine, name: str, processor: Processor) ->
     assert processor.peak["fp16"] >= processor.peak.get("fp32", 0.0)
     assert 0 < processor.bandwidth <= m.dram_bandwidth
     assert all(0 < share <= 1 for _, share in processor.efficiency.points)
-    assert 0 < processor.launch < 1e-3
+    assert 0 < processor.launch < (50e-3 if m.name in SLOW_STARTS else 1e-3)
     assert 0 < processor.watts < 400
 
 

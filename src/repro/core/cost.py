@@ -69,6 +69,8 @@ class Processor:
         window: bytes that its graphs and their weights can address; 0 is no limit.
         slower: factor on the computing time by kind of op.
         slots: ops that it works on at once.
+        rows_exponent: moving the bytes of `r` rows takes `r ** rows_exponent` times as long as those of one:
+            0 reuses each weight for all rows, 1 fetches it anew for every row.
     """
 
     peak: Mapping[str, float]
@@ -82,6 +84,7 @@ class Processor:
     window: float = 0.0
     slower: Mapping[str, float] = field(default_factory=dict)
     slots: int = 1
+    rows_exponent: float = 0.0
 
     def rows(self, rows: int) -> int:
         """Rows that are computed when `rows` are wanted: up to the tile, or to a static graph's."""
@@ -106,7 +109,8 @@ class Processor:
         computed = self.rows(op.rows)
         flops = op.flops * computed / op.rows * self.slower.get(op.kind, 1.0)
         seconds = flops / (self.peak[op.precision] * self.efficiency.at(computed))
-        work = max(seconds, op.bytes / self.bandwidth)
+        moving = op.bytes / self.bandwidth * computed**self.rows_exponent
+        work = max(seconds, moving)
         return _demand(self.launch * op.launches, work, op.bytes, self.watts)
 
 

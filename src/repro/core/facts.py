@@ -74,6 +74,7 @@ DIMENSIONS = {
     "window": "size",
     "slower": "factor",
     "slots": "count",
+    "rows_exponent": "count",
     "latency": "time",
     "capacity": "size",
     "budget": "size",
@@ -162,6 +163,7 @@ def machine(device: Mapping[str, Any]) -> Machine:
             window=value(f"{at}.window", 0.0),
             slower=below["slower"],
             slots=int(value(f"{at}.slots", 1)),
+            rows_exponent=value(f"{at}.rows_exponent", 0.0),
         )
 
     if not device.get("processors"):

@@ -1,0 +1,94 @@
+"""The device files say what the fit gives, and the fit gives the published cells that it was made for."""
+
+import importlib.util
+import sys
+from typing import Any
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.core.facts import facts, machine
+from repro.paths import conf_dir, project_root
+
+spec = importlib.util.spec_from_file_location("fit_devices", project_root() / "scripts" / "fit_devices.py")
+assert spec is not None
+assert spec.loader is not None
+fit_devices: Any = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = fit_devices  # its dataclasses look their module up
+spec.loader.exec_module(fit_devices)
+
+FITS = {fit.device: fit for fit in fit_devices.FITS}
+
+pytestmark = pytest.mark.skipif(
+    not (conf_dir() / "reference" / "cells.csv").exists(), reason="conf/reference/cells.csv is not here"
+)
+
+
+def test_every_device_file_says_what_its_fit_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit_devices.main(["--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_the_fit_meets_its_cells(name: str) -> None:
+    on = machine(fit_devices.device_file(name))
+    for knob in FITS[name].knobs:
+        for cell, measure in knob.cells.items():
+            assert measure(on) == pytest.approx(fit_devices.published(cell), rel=0.03), cell
+
+
+def test_nothing_is_fitted_that_no_knob_turns() -> None:
+    for name, fit in FITS.items():
+        fitted = {fact.path for fact in facts(fit_devices.device_file(name)) if fact.source == "fitted"}
+        assert fitted == {knob.path for knob in fit.knobs}
+    assert not [f for f in facts(fit_devices.device_file("xiaomi_11")) if f.source == "fitted"]
+
+
+def test_only_figures_3_5_and_20_are_fitted_to() -> None:
+    cells = {cell for fit in FITS.values() for knob in fit.knobs for cell in knob.cells}
+    assert cells == {
+        "edgellm.fig3.io_share",
+        "edgellm.fig5.nav_reduction",
+        "edgellm.fig20.mt5.generation",
+        "edgellm.fig20.mt5.verification",
+        "edgellm.fig20.gpt2.generation",
+        "edgellm.fig20.gpt2.verification",
+        "edgellm.fig20.llama2.generation",
+        "edgellm.fig20.llama2.verification",
+    }
+
+
+def test_the_tx2_meets_figure_5_without_an_exponent() -> None:
+    ours = fit_devices.nav_reduction("mt5_large")(machine(fit_devices.device_file("jetson_tx2")))
+    assert ours == pytest.approx(9.9, rel=0.02)  # the upper end of the range over both models
+
+
+def test_a_wrong_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = FITS["jetson_orin_nx"]
+    solved = fit_devices.solve(fit)
+    assert list(fit_devices.wrong(fit, solved)) == []
+    moved = fit_devices.device_file("jetson_orin_nx")
+    fit_devices.put(moved, "processors.gpu.launch", 5.5)
+    moved["processors"]["gpu"]["launch"]["cells"] = ["edgellm.fig20.mt5.generation"]
+    monkeypatch.setattr(fit_devices, "device_file", lambda name: moved)
+    value, cells = fit_devices.wrong(fit, solved)
+    assert value == "jetson_orin_nx: processors.gpu.launch is 5.5; the fit gives 5.31"
+    assert "it is fitted to edgellm.fig3.io_share" in cells
+
+
+def test_a_device_that_carries_another_fit_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(fit_devices.drifted()) == []
+    files = {name: fit_devices.device_file(name) for name in ("xiaomi_10", "xiaomi_11")}
+    fit_devices.put(files["xiaomi_10"], "flash.bandwidth", 0.882)
+    monkeypatch.setattr(fit_devices, "device_file", files.__getitem__)
+    assert list(fit_devices.drifted()) == ["xiaomi_11: flash.bandwidth is 0.519; xiaomi_10's fit gives 1.04"]
+
+
+def test_cells_that_no_value_meets_are_an_error() -> None:
+    knob = fit_devices.Knob("flash.bandwidth", (1.0, 2.0), FITS["jetson_tx2"].knobs[1].cells)
+    with pytest.raises(InputError, match=r"no flash.bandwidth between 1.0 and 2.0 meets edgellm.fig20.mt5"):
+        fit_devices.turn(fit_devices.device_file("jetson_tx2"), knob)
+
+
+def test_an_unknown_device_is_named_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fit_devices.main(["jetson"]) == 2
+    assert "jetson_tx2" in capsys.readouterr().err
