@@ -32,6 +32,9 @@ class Scripted:
     def __init__(self, *said: tuple[int, float] | tuple[int, float, int, float]) -> None:
         self._said = said
 
+    def start(self, prompt: Prefix) -> None:
+        """Nothing is held."""
+
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         return KnownStep([Row(self._logits(text.length - len(PROMPT))) for text in wanted])
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,15 +12,29 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 import transformers as hf
+import yaml
 from torch import Tensor
 
+from repro.cell import Cell
+from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.core.registry import registered
+from repro.methods.base import Generation, Method, Request
+from repro.methods.decoding.corrected import Corrected
+from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models import encdec
 from repro.models.encdec import EncoderDecoder, EncoderDecoderNetwork
-from repro.models.network import Row
+from repro.models.memo import Memo
+from repro.models.model import Model, ModelConfig
+from repro.models.network import Network, Row
 from repro.models.prefix import Prefix
+from repro.models.shape import Shape
 from repro.models.stored import read_config
+from repro.paths import conf_dir
+from tiny import toy
+from tiny_checkpoints import NOWHERE
 from tiny_encdec import ENDS, FAMILIES, VOCAB, write
+from tiny_project import Project, write_project
 
 SOURCE = 9
 # Rounding moves logits, whose spread is 0.3 to 9, by up to 4e-5; a row that sees a sibling by 1e-1.
@@ -64,10 +80,8 @@ def alone(model: hf.PreTrainedModel, text: Prefix) -> Tensor:
     return logits[0, -1]
 
 
-def rows(
-    network: EncoderDecoderNetwork, wanted: list[Prefix], branches: list[Prefix] | None = None
-) -> list[Row]:
-    step = network.begin(wanted, branches or ())
+def rows(network: Network, wanted: list[Prefix], branches: Sequence[Prefix] = ()) -> list[Row]:
+    step = network.begin(wanted, branches)
     step.layers(0, network.depth)
     return step.rows()
 
@@ -141,3 +155,129 @@ def test_only_what_can_be_read_is_read(tmp_path: Path) -> None:
     assert config is not None
     with pytest.raises(InputError, match="dtype of an encoder-decoder 'q4_0'"):
         encdec.load(tmp_path, config, "q4_0")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Model]]:
+    """Target and draft of each family, opened from their folders."""
+    root, found = tmp_path_factory.mktemp("pairs"), {}
+    for family in FAMILIES:
+        found[family] = {}
+        for seed, role in enumerate(("target", "draft")):
+            write(family, root / family / role, seed)
+            place = replace(NOWHERE, name=role, folder=str(root / family / role))
+            found[family][role] = Model(ModelConfig(role, place, None, None, "float32"))
+    return found
+
+
+def answered(
+    method: Method, models: dict[str, Model], seed: int, memos: dict[str, Memo] | None = None
+) -> Generation:
+    """A method's answer on an emulated device, each of its roles but the target a draft."""
+    device, asked = EmulatedDevice(toy()), Request(f"{seed}", tuple(source(seed)), 12)
+    sessions = {}
+    for role, place in method.places().items():
+        kind = role if role == "target" else "draft"
+        model = models[kind]
+        network = model.network(memos[kind] if memos else None)
+        sessions[role] = model.session(role, device, place, network, 64)
+        sessions[role].start(Prefix.of(asked.prompt))
+    return device.play(method.serve(asked, device, **sessions))
+
+
+LOSSLESS = [name for name, method in registered("method").items() if method.lossless]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_every_lossless_method_says_what_generate_says(
+    name: str, family: str, pairs: dict[str, dict[str, Model]]
+) -> None:
+    method = registered("method")[name]()
+    for seed in range(2):
+        own = greedy(made(family)[0], source(seed), 12)
+        assert answered(method, pairs[family], seed).tokens == own
+
+
+def test_lossless_methods_are_known() -> None:
+    assert {"std", "flash_ar", "chain_sd", "sp", "specinfer", "edgellm"} <= set(LOSSLESS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_drafts_are_partly_right(family: str, pairs: dict[str, dict[str, Model]]) -> None:
+    """Else the texts above would not depend on what becomes of a branch."""
+    rounds = [r for seed in range(4) for r in answered(Corrected(), pairs[family], seed).rounds]
+    assert 0.1 < sum(r.accepted for r in rounds) / len(rounds) < 0.9
+
+
+def test_a_memo_changes_no_token_and_tells_prompt_from_answer(
+    pairs: dict[str, dict[str, Model]], tmp_path: Path
+) -> None:
+    models = pairs["t5"]
+    memos = {role: models[role].memo(tmp_path) for role in models}
+    for _ in ("cold", "warm"):
+        assert answered(EdgeLLM(), models, 0, memos).tokens == greedy(made("t5")[0], source(0), 12)
+    network = models["target"].network(memos["target"])
+    rows_of = []
+    for length in (8, 9):
+        text = Prefix.of(source(0))
+        network.start(text.up_to(length))
+        rows_of.append(rows(network, [text])[0].ranked())
+    assert rows_of[0] != rows_of[1]
+    for memo in memos.values():
+        memo.close()
+
+
+def test_a_models_own_shape_is_the_shape_files(tmp_path: Path) -> None:
+    """What real checkpoints say of themselves equals what is billed, so that they count as real."""
+    published = {
+        "t5_small": hf.T5Config(decoder_start_token_id=0).to_dict(),
+        "mt5_small": hf.MT5Config().to_dict() | {"tie_word_embeddings": False},
+        "bart_large": hf.BartConfig().to_dict(),
+    }
+    for name, raw in published.items():
+        config = encdec.config_of(raw)
+        assert config is not None
+        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text()))
+
+
+def shape_file(name: str) -> Path:
+    return conf_dir() / "model" / "shape" / f"{name}.yaml"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    root = tmp_path_factory.mktemp("project")
+    whole = write_project(root)
+    for seed, role in enumerate(("target", "draft")):
+        write("bart", root / "bart" / role, seed)
+    folders = [f"{role}.checkpoint.folder={root}/bart/{role}" for role in ("target", "draft")]
+    return whole.apart(root, *folders)
+
+
+@pytest.fixture
+def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_a_cell_of_an_encoder_decoder_is_real_and_exact(project: Project) -> None:
+    record = project.record("method=edgellm", "device=jetson_tx2")
+    assert record.status == "done"
+    assert record.provenance.weights == "real"
+    assert record.values["exact_match"] == 1.0
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_on_this_machine_it_is_resident_or_refused(project: Project) -> None:
+    local = ("device=local_cpu", "device.pace=null", "prompts=1", "repeats=1", "cooldown=0")
+    assert project.record("method=std", *local).values["exact_match"] == 1.0
+    with pytest.raises(InputError, match="would have to stream"):
+        Cell(project.config("method=flash_ar", *local)).check()
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_prompt_and_answer_each_have_the_positions_that_there_are(project: Project) -> None:
+    Cell(project.config("max_tokens=160")).check()
+    with pytest.raises(InputError, match="161 tokens of prompt and answer do not fit"):
+        Cell(project.config("max_tokens=161")).check()

@@ -36,6 +36,9 @@ class Counted:
         self.depth = network.depth
         self.wanted: list[list[int]] = []
 
+    def start(self, prompt: Prefix) -> None:
+        self._network.start(prompt)
+
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         self.wanted.append([text.length for text in wanted])
         return self._network.begin(wanted)

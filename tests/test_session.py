@@ -206,6 +206,9 @@ class Counting:
         self.depth = depth
         self.ran: list[list[int]] = []
 
+    def start(self, prompt: Prefix) -> None:
+        """Nothing is held."""
+
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         self.ran.append([])
         ran = self.ran[-1]

@@ -177,7 +177,10 @@ def answer(
     bills: dict[str, Bill] | None = None,
 ) -> Generation:
     """One request, answered."""
-    return device.play(method.serve(request, device, **opened(method, device, networks, bills)))
+    sessions = opened(method, device, networks, bills)
+    for session in sessions.values():
+        session.start(Prefix.of(request.prompt))
+    return device.play(method.serve(request, device, **sessions))
 
 
 def plain(made: Decoder, request: Request) -> list[int]:

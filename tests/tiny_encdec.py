@@ -86,5 +86,5 @@ def write(name: str, folder: Path, seed: int = 0) -> hf.PreTrainedModel:
     """Save a random model of one family in `folder`, with a tokenizer of bytes, and return it."""
     model = build(name, seed)
     model.save_pretrained(folder)
-    write_tokenizer(folder)
+    write_tokenizer(folder, chat=None)
     return model
