@@ -93,7 +93,7 @@ class Cell:
     @cached_property
     def match(self) -> agreement.Wanted | None:
         """The published agreement that drafts are brought to, if one is asked for and there is a draft."""
-        if self.config["match"] is None:
+        if self.config["match"] is None or self.config["native"]:
             return None
         wanted = agreement.published(self.config["match"])
         if "draft" not in self.places:
@@ -311,8 +311,9 @@ def _check_scalars(config: Mapping[str, Any]) -> None:
         raise InputError(f"seed is {config['seed']!r}; it must be a whole number of at least 0")
     if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
         raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
-    if not isinstance(config["memo"], bool):
-        raise InputError(f"memo is {config['memo']!r}; it must be true or false")
+    for name in ("memo", "native"):
+        if not isinstance(config[name], bool):
+            raise InputError(f"{name} is {config[name]!r}; it must be true or false")
     if not isinstance(config["metrics"], list):
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
     for name in config["metrics"]:

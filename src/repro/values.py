@@ -97,6 +97,7 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
             reads and how much did not.
         draft_pass: a pass of a draft while no target computed or loaded.
         provisional_pass: one that began during a target's.
+        draft_seconds: of all drafting.
         draft_hidden: share of all drafting that lay within passes of the target.
     """
     windows = decode_windows(generations)
@@ -116,6 +117,7 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         "target_computing": _mean([p.end - p.start - p.loading for p in target]),
         "draft_pass": _mean([p.end - p.start for p in alone]),
         "provisional_pass": _mean([p.end - p.start for p in beside]),
+        "draft_seconds": seconds,
         "draft_hidden": hidden / seconds if seconds else None,
     }
 

@@ -1,0 +1,77 @@
+"""A text that is known, verified in one pass: what EdgeLLM's Figs. 5 and 11 time. Nobody generates this way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.models.placement import Placement
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+
+@register("method", "nav")
+@dataclass(frozen=True)
+class Verification(Method):
+    """Non-autoregressive verification (sec. II-C) of the target's own text, rehearsed before the clock counts.
+
+    The decode span is one pass over all tokens but the last, which follows from them. Baselines that decode
+    as many tokens take a pass each.
+
+    Attributes:
+        batch: branch sequences in the mini-batch: the text, and others of its length that are wrong.
+        prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
+    """
+
+    batch: int = 1
+    prefetch: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"method.batch is {self.batch}; a verification has at least 1 sequence")
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in flash."""
+        return {"target": Placement(resident=0.0, prefetch=self.prefetch)}
+
+    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+        """Rehearse, begin anew, verify.
+
+        Raises:
+            InputError: the request is sampled, so that no text is the target's own.
+        """
+        if not request.sampling.greedy:
+            raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy alone, at 0")
+        with device.phase("rehearsal"):
+            text = Writing(request, device)
+            (row,) = await target.forward([text.text])
+            text.first(row.choice)
+            while not text.done:
+                (row,) = await target.forward([text.text])
+                text.round(text.text.then(row.choice))
+        target.start(text.text.up_to(len(request.prompt)))
+        writing = Writing(request, device)
+        with device.phase("prefill"):
+            (row,) = await target.forward([writing.text])
+            writing.first(row.choice)
+        with device.phase("decode"):
+            while not writing.done:
+                tree = self._tree(writing, text.generation.tokens)
+                verdict = await target.verify(tree, writing.chooser, apart=self.batch > 1)
+                accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
+                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, "known", reach)
+        return writing.generation
+
+    def _tree(self, writing: Writing, known: list[int]) -> TokenTree:
+        """The text between what is out and its last token, and for the batch others beside it."""
+        tokens = known[len(writing.generation.tokens) : -1]
+        tree = TokenTree(writing.text)
+        for other in range(self.batch if tokens else 1):
+            node = 0
+            for token in tokens:
+                node = tree.grow(node, abs(token - other))
+        return tree
