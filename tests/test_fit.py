@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
+from repro.methods.decoding.edgellm import EdgeLLM
+from repro.models.network import NoNetwork
+from repro.models.session import Session
 from repro.paths import conf_dir, project_root
 
 spec = importlib.util.spec_from_file_location("fit_devices", project_root() / "scripts" / "fit_devices.py")
@@ -92,3 +96,22 @@ def test_cells_that_no_value_meets_are_an_error() -> None:
 def test_an_unknown_device_is_named_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     assert fit_devices.main(["jetson"]) == 2
     assert "jetson_tx2" in capsys.readouterr().err
+
+
+PAIRS = [  # EdgeLLM Table III
+    ("jetson_tx2", "mt5_large", "mt5_small"),
+    ("jetson_tx2", "bart_large", "bart_base"),
+    ("jetson_orin_nx", "t5_large", "t5_small"),
+    ("jetson_orin_nx", "gpt2_large", "gpt2"),
+    ("xiaomi_10", "vicuna_13b", "vicuna_7b"),
+    ("xiaomi_11", "llama_2_13b_chat", "llama_2_7b_chat"),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "draft"), PAIRS)
+def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft: str) -> None:
+    device = EmulatedDevice(machine(fit_devices.device_file(name)))
+    for role, model in (("draft", draft), ("target", target)):
+        bill, place = fit_devices.bill(model), EdgeLLM().places()[role]
+        Session(role, device, bill, NoNetwork(), place, tokens=500).reserve()
+    assert 0 < device.memory.peak <= device.memory.budget
