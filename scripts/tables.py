@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.core.registry import unknown
 from repro.paths import conf_dir
-from repro.run import publish, screen
+from repro.run import publish, screen, table_section
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
+from repro.tables.claims import ClaimsSpec
+from repro.tables.claims_page import write_claims
 from repro.tables.files import FORMATS, write_all
+from repro.tables.layout import Page, page
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
@@ -37,8 +40,8 @@ def experiments() -> list[str]:
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
 
 
-def table_spec(experiment: str) -> TableSpec:
-    """The spec of an experiment's table.
+def table_of(experiment: str) -> dict[str, Any]:
+    """The `table:` section of an experiment's file, plain.
 
     Raises:
         InputError: there is no such experiment, or its file has no table.
@@ -48,22 +51,34 @@ def table_spec(experiment: str) -> TableSpec:
     publish()  # the configuration names methods, which are options only once they are published
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"experiment={experiment}"])
-    section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
-    if not isinstance(section, dict):
+    section = table_section(config)
+    if section is None:
         raise InputError(f"experiment {experiment!r} has no `table` section")
-    return TableSpec.parse(experiment, {str(name): value for name, value in section.items()})
+    return section
 
 
 def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
-    """Build one experiment's table from its records, show it and write it."""
-    spec, store = table_spec(experiment), Store(records)
+    """Build one experiment's table from its records, or claims from other tables; show it and write it."""
+    section, store = table_of(experiment), Store(records)
+    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    if "claims" in section:
+        claims = ClaimsSpec.parse(experiment, section)
+        shown, files = write_claims(claims, out, load_cells(), bibliography, formats)
+        show(console, shown, files)
+        return
+    spec = TableSpec.parse(experiment, section)
     known = members.read(out, experiment, store)
     table = build(spec, known or store.all(experiment), load_cells(), {r.key for r in known} or None)
-    files = write_all(table, out, load_bibliography(conf_dir() / "reference" / "papers.bib"), formats)
+    files = write_all(table, out, bibliography, formats)
     if spec.timeline and known:
         rounds = store.rounds(chosen(spec.timeline, known).key)
         files |= write_timeline(table, spec.timeline, known, rounds, out)
-    console.print(to_screen(table))
+    show(console, page(table), files)
+
+
+def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
+    """A table on the screen, and where it lies."""
+    console.print(to_screen(shown))
     for file in files.values():
         console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
 
@@ -79,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
     parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
     options = parser.parse_args(arguments)
-    store = Store(options.records)
-    recorded = {record.experiment for record in store.all()}
+    made = {record.experiment for record in Store(options.records).all()}
+    made |= {name for name in experiments() if members.exist(options.out, name)}  # of others' cells alone
     try:
-        wanted = options.experiments or [name for name in experiments() if name in recorded]
+        wanted = options.experiments or [name for name in experiments() if name in made]
         if not wanted:
             raise InputError(
                 f"there are no records in {options.records}; experiments: {', '.join(experiments())}"

@@ -13,6 +13,9 @@ from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
 from repro.paths import conf_dir
 from repro.run import plain
+from repro.tables.build import in_unit
+from repro.tables.claims import ClaimsSpec, require_complete
+from repro.tables.reference import find, load_cells
 from repro.tables.spec import TableSpec
 from tiny_project import composed, spec_of
 
@@ -24,22 +27,26 @@ def names(group: str) -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in depth("*.yaml"))
 
 
+COUNTS = {
+    "device": 18,
+    "dataset": 37,
+    "model": 23,
+    "model/checkpoint": 37,
+    "model/shape": 15,
+    "workload": 20,
+    "ablation": 9,
+    "experiment": 27,
+}
+OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
+
+
 def test_counts() -> None:
-    groups = ("device", "dataset", "model", "model/checkpoint", "model/shape", "workload", "experiment")
-    counted = {group: len(names(group)) for group in groups}
-    assert counted == {
-        "device": 18,
-        "dataset": 37,
-        "model": 23,
-        "model/checkpoint": 37,
-        "model/shape": 15,
-        "workload": 12,
-        "experiment": 1,
-    }
-    methods = "bld chain_sd corrected draft edgellm flash_ar sp specinfer spl std"
+    counted = {group: len(names(group)) for group in COUNTS}
+    assert counted == COUNTS
+    methods = "bld chain_sd corrected draft edgellm flash_ar sp specinfer spl std std_flash sti"
     assert " ".join(registered("method")) == methods
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
-    assert len(every) == sum(counted.values()) + len([Path("config.yaml")]), "a YAML is in no group"
+    assert len(every) == sum(counted.values()) + len(OTHERS), "a YAML is in no group"
 
 
 TOGETHER = ("device", "dataset", "model/checkpoint")
@@ -78,7 +85,19 @@ def test_shape(name: str) -> None:
 def test_experiment(name: str) -> None:
     config = composed(f"experiment={name}")
     assert config.name == name, "the table's footer names the command by it"
-    assert TableSpec.parse(name, spec_of(config)).columns
+    section, cells = spec_of(config), load_cells()
+    if "claims" in section:
+        require_complete(ClaimsSpec.parse(name, section), cells)
+        return
+    spec = TableSpec.parse(name, section)
+    assert spec.columns
+    for column in spec.columns:
+        strangers = set(column.reference) - set(spec.rows.names)
+        assert not (spec.rows.names and strangers), f"{strangers} are no rows by their names"
+        for published in column.reference.values():
+            in_unit(find(cells, published), column.unit, f"column {column.key!r}")
+    for aside in spec.aside:
+        find(cells, aside.id)
 
 
 @pytest.mark.parametrize("name", list(registered("method")))

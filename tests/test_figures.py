@@ -92,6 +92,13 @@ def test_a_group_has_a_bar_a_column_and_none_where_there_is_no_figure() -> None:
     assert [width for _, width, shade in bars("grouped") if shade == edgellm] == [20, 80, 2, 4, 8]
 
 
+def test_groups_on_a_logarithmic_axis_begin_below_the_least_figure() -> None:
+    given = table({"kind": "grouped", "columns": ["sp", "edgellm"], "log": True})
+    (panel,) = KINDS["grouped"](content(given))[0].axes
+    assert (panel.get_xscale(), panel.get_xlim()) == ("log", (0.5, 240.0))
+    assert draw(given) != draw(KIND["grouped"])
+
+
 def test_a_stack_s_parts_begin_where_the_ones_before_end() -> None:
     assert bars("stacked")[:4] == [(0, 10, OURS), (10, 0.5, colour(1)), (0, 20, OURS), (20, 0.5, colour(1))]
 
@@ -124,6 +131,7 @@ def test_published_values_stand_at_their_x() -> None:
     [
         ({**LINES, "x": "lenght"}, "no label 'lenght'. Did you mean length"),
         ({**LINES, "panel": "method"}, "no label 'method'"),
+        ({"columns": ["sp"], "kind": "stacked", "log": True}, "has no logarithmic stacked"),
         ({**LINES, "kind": "pie"}, "kind is 'pie'; choices: 'bars', 'grouped', 'stacked', 'lines'"),
     ],
 )

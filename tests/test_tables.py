@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from repro.tables.bibliography import citations, load_bibliography
 from repro.tables.build import build
 from repro.tables.files import write_all
 from repro.tables.latex import latex, to_latex
+from repro.tables.layout import page
 from repro.tables.reference import Cell, load_cells
 from repro.tables.render import to_csv, to_markdown, to_screen
 from repro.tables.spec import TableSpec
@@ -385,10 +387,10 @@ mine & 8.00 & --- & --- & --- & 4.00 \\
 
 class TestFormats:
     def test_markdown(self) -> None:
-        assert to_markdown(whole_table(), list(BIBTEX.values())) == MARKDOWN
+        assert to_markdown(page(whole_table()), list(BIBTEX.values())) == MARKDOWN
 
     def test_latex(self) -> None:
-        text = to_latex(whole_table(), list(BIBTEX.values()))
+        text = to_latex(page(whole_table()), list(BIBTEX.values()))
         assert text.startswith(LATEX)
         assert text.endswith(
             "\\end{table}\n% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n"
@@ -424,7 +426,7 @@ class TestFormats:
     def test_screen(self) -> None:
         shown = io.StringIO()
         console = Console(width=120, file=shown, color_system=None)
-        console.print(to_screen(whole_table()))
+        console.print(to_screen(page(whole_table())))
         lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
         assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in lines
         assert "EdgeLLM failed [2] — — failed [2] failed [2]" in lines
@@ -432,12 +434,12 @@ class TestFormats:
 
     def test_a_mark_of_every_figure_is_said_once(self) -> None:
         table = build(spec(), [run(m, 1, 1.0, weights="proxy") for m in ("flash_ar", "edgellm")], CELLS)
-        text = to_markdown(table, [])
+        text = to_markdown(page(table), [])
         assert "†" not in text
         assert text.count("- All our figures: computed by a smaller proxy's weights") == 1
 
     def test_a_table_without_records_is_all_absent(self) -> None:
-        text = to_markdown(build(spec(columns=[SPEED, SPEEDUP]), [], CELLS), [])
+        text = to_markdown(page(build(spec(columns=[SPEED, SPEEDUP]), [], CELLS)), [])
         assert "| Flash AR | — | — |" in text
         assert "- No records, commit none" in text
 
@@ -514,6 +516,16 @@ class TestScript:
         assert script.main([]) == 0
         assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in Path("results/tables/lever/tiny.md").read_text()
         assert "results/tables/lever/tiny.tex" in capsys.readouterr().out
+
+    def test_also_of_experiments_whose_cells_were_computed_for_others(self, script: ModuleType) -> None:
+        (key,) = (r.key for r in Store("results/records").all() if r.labels["method"] == "edgellm")
+        listed = [{"key": key, "labels": {"method": "ours"}}]
+        Path("results/tables").mkdir()
+        Path("results/tables/other.cells.json").write_text(json.dumps(listed))
+        spec = Path("conf/experiment/lever/tiny.yaml").read_text()
+        Path("conf/experiment/other.yaml").write_text(spec)
+        assert script.main([]) == 0
+        assert "| ours | 4.00 |" in Path("results/tables/other.md").read_text()
 
     def test_formats_and_folder(self, script: ModuleType) -> None:
         assert script.main(["lever/tiny", "--format", "csv", "--out", "paper"]) == 0

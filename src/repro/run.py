@@ -104,14 +104,10 @@ def finish(config: DictConfig) -> int:
     notes = notes_in(notes_folder(config))
     if not notes:
         return 0
-    table = config.get("table")
-    spec = OmegaConf.to_container(table, resolve=True) if table else None
-    assert spec is None or isinstance(spec, dict)
     console = screen()
-    named = {str(name): value for name, value in spec.items()} if spec else None
     # The sweep's own labels may name settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
-    show_files(console, sweep.finish(str(config.name), named, notes))
+    show_files(console, sweep.finish(str(config.name), table_section(config), notes))
     failed = [note for note in notes if note.state == "failed"]
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
@@ -121,10 +117,24 @@ def finish(config: DictConfig) -> int:
     return len(failed)
 
 
+def table_section(config: DictConfig) -> dict[str, Any] | None:
+    """The experiment's `table:` section, plain; `None` without one."""
+    section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
+    return {str(name): value for name, value in section.items()} if isinstance(section, dict) else None
+
+
 def task(config: DictConfig) -> None:
-    """One cell, alone or in a sweep; of some launchers in a process that has not been through `main`."""
+    """One cell, alone or in a sweep, or claims, which have no cells of their own.
+
+    Some launchers call it in a process that has not been through `main`.
+    """
     quiet()
     load_components()
+    section = table_section(config)
+    if section and "claims" in section:
+        sweep = Sweep(plain(config), screen())
+        show_files(sweep.console, sweep.claims(str(config.name), section))
+        return
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:
         note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))

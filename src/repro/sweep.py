@@ -31,7 +31,10 @@ from repro.paths import conf_dir
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
+from repro.tables.claims import ClaimsSpec
+from repro.tables.claims_page import write_claims
 from repro.tables.files import write_all
+from repro.tables.layout import page
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
@@ -171,13 +174,21 @@ class Sweep:
         files = write_all(table, tables, load_bibliography(conf_dir() / "reference" / "papers.bib"))
         members.write(tables, experiment, records)
         files |= self._timeline(parsed, table, records)
-        self.console.print(to_screen(table))
+        self.console.print(to_screen(page(table)))
         tracked = self.tracker.sweep(table, files)
         files |= {
             f"timeline {r.labels['method']}": Path(r.provenance.trace) for r in own if r.provenance.trace
         }
         if tracked:
             files["wandb"] = tracked
+        return files
+
+    def claims(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
+        """Set what a paper says in its prose beside the tables that are there; no cell is computed."""
+        bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+        spec = ClaimsSpec.parse(experiment, section)
+        shown, files = write_claims(spec, self.results / "tables", load_cells(), bibliography)
+        self.console.print(to_screen(shown))
         return files
 
     def _timeline(self, spec: TableSpec, table: Table, records: list[Record]) -> dict[str, Path]:

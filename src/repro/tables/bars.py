@@ -32,8 +32,8 @@ def panels(shown: Shown) -> tuple[Figure, list[Artist]]:
         reach = _reach(entries)
         for y, entry in enumerate(entries):
             shade = FITTED if "fitted" in entry.marks else OURS
-            _bar(panel, y, HALF, entry, reach, shade)
-            _words(panel, y, entry, reach, own_words(entry, column, shown.hidden), 8)
+            _bar(panel, y, HALF, entry, shade)
+            _words(panel, y, entry, own_words(entry, column, shown.hidden), 8)
         _scale(panel, reach, heading(column).rstrip(" ↑↓"), column.better)
     _rows(axes[0], rows)
     keys: list[Artist] = [Patch(color=OURS, label="ours")]
@@ -51,9 +51,12 @@ def grouped(shown: Shown) -> tuple[Figure, list[Artist]]:
     for y, line in enumerate(shown.lines):
         for i, (entry, column) in enumerate(zip(line, columns, strict=True)):
             at = y + (2 * i + 1 - len(columns)) * half
-            _bar(panel, at, half * 0.9, entry, reach, colour(i))
-            _words(panel, at, entry, reach, own_words(entry, column, shown.hidden), 6)
+            _bar(panel, at, half * 0.9, entry, colour(i))
+            _words(panel, at, entry, own_words(entry, column, shown.hidden), 6)
     _scale(panel, reach, shown.heading, columns[0].better)
+    if shown.spec.log:
+        panel.set_xscale("log")
+        panel.set_xlim(min(x for entry in shown.entries for x in _extent(entry) if x > 0) / 2, reach * 3)
     _rows(panel, rows)
     return picture, _keys(columns)
 
@@ -76,7 +79,7 @@ def stacked(shown: Shown) -> tuple[Figure, list[Artist]]:
     return picture, _keys(columns)
 
 
-def _bar(panel: Axes, y: float, half: float, entry: Entry, reach: float, shade: str) -> None:
+def _bar(panel: Axes, y: float, half: float, entry: Entry, shade: str) -> None:
     """Our figure as a bar, and the published value over it."""
     if isinstance(entry.ours, (int, float)):
         panel.barh(y, entry.ours, height=2 * half, color=shade)
@@ -84,12 +87,14 @@ def _bar(panel: Axes, y: float, half: float, entry: Entry, reach: float, shade: 
     diamonds(panel, ends, [y] * len(ends))
 
 
-def _words(panel: Axes, y: float, entry: Entry, reach: float, words: str, size: float) -> None:
+def _words(panel: Axes, y: float, entry: Entry, words: str, size: float) -> None:
     """Our figure behind its bar; grey words where there is no number."""
     number = isinstance(entry.ours, (int, float))
     words = "failed" if entry.failed is not None else words
-    at = max(_extent(entry), default=0.0) + reach * 0.03
-    panel.text(at, y, words, va="center", fontsize=size, color="black" if number else GREY)
+    at, shade = max(_extent(entry), default=0.0), "black" if number else GREY
+    panel.annotate(
+        words, (at, y), (5, 0), textcoords="offset points", va="center", fontsize=size, color=shade
+    )
 
 
 def _extent(entry: Entry) -> list[float]:

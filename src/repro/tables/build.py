@@ -160,13 +160,7 @@ class _Builder:
     def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
         if name is None:
             return None
-        cell = find(self.cells, name)
-        factor = 1.0 if cell.unit == column.unit else UNITS.get((cell.unit, column.unit))
-        if factor is None:
-            raise InputError(
-                f"cell {name!r} is in {cell.unit!r} and column {column.key!r} in {column.unit!r}"
-            )
-        return Published(name, _times(cell.value_low, factor), _times(cell.value_high, factor))
+        return in_unit(find(self.cells, name), column.unit, f"column {column.key!r}")
 
     def _aside(self, aside: AsideSpec, rows: Sequence[Row]) -> Aside:
         cell = find(self.cells, aside.id)
@@ -187,6 +181,14 @@ class _Builder:
         named = [name for column in self.spec.columns for name in column.reference.values()]
         named += [aside.id for aside in self.spec.aside]
         return tuple(sorted({find(self.cells, name).paper for name in named} | set(self.spec.cite)))
+
+
+def in_unit(cell: Cell, unit: str, where: str) -> Published:
+    """A published cell in another unit; InputError, which says `where` that is, if no way leads there."""
+    factor = 1.0 if cell.unit == unit else UNITS.get((cell.unit, unit))
+    if factor is None:
+        raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
+    return Published(cell.id, _times(cell.value_low, factor), _times(cell.value_high, factor))
 
 
 def reservations(

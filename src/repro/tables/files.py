@@ -5,7 +5,7 @@ Owns their names and how they are written. What is in them is the formats' own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from repro.core.errors import InputError
@@ -14,13 +14,14 @@ from repro.core.registry import unknown
 from repro.tables.bibliography import citations
 from repro.tables.figure import draw
 from repro.tables.latex import to_latex
+from repro.tables.layout import page
 from repro.tables.render import to_csv, to_markdown
 from repro.tables.table import Table
 
 FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
-    "md": to_markdown,
+    "md": lambda table, bibtex: to_markdown(page(table), bibtex),
     "csv": lambda table, bibtex: to_csv(table),
-    "tex": to_latex,
+    "tex": lambda table, bibtex: to_latex(page(table), bibtex),
     "png": lambda table, bibtex: draw(table),
 }
 
@@ -40,14 +41,21 @@ def write_all(
             raise InputError(unknown("table format", name, FORMATS))
     bibtex = citations(table.papers, bibliography)
     wanted = [name for name in FORMATS if name in formats and (name != "png" or table.figure)]
-    path = folder / PurePath(table.experiment)
+    return write_files(table.experiment, folder, {name: FORMATS[name](table, bibtex) for name in wanted})
+
+
+def write_files(experiment: str, folder: Path, contents: Mapping[str, str | bytes]) -> dict[str, Path]:
+    """Write contents by format as `<folder>/<experiment>.<format>`, each whole.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    path = folder / PurePath(experiment)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        files = {name: path.parent / f"{path.name}.{name}" for name in wanted}
+        files = {name: path.parent / f"{path.name}.{name}" for name in contents}
         for name, file in files.items():
-            write_atomically(file, FORMATS[name](table, bibtex))
+            write_atomically(file, contents[name])
     except OSError as wrong:
-        raise InputError(
-            f"table {table.experiment!r} cannot be written to {folder}: {wrong.strerror}"
-        ) from wrong
+        raise InputError(f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}") from wrong
     return files

@@ -1,4 +1,4 @@
-"""A table in LaTeX, for a paper that loads `booktabs`.
+"""Tables in LaTeX, for a paper that loads `booktabs`.
 
 Owns this format and its escaping. What the cells and notes say is `layout`'s.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.tables.layout import Grid, Heading, aside_grid, grid, notes
-from repro.tables.table import Table
+from repro.tables.layout import Grid, Heading, Page
 
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -44,26 +43,26 @@ def latex(text: str) -> str:
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
-def to_latex(table: Table, bibtex: Sequence[str]) -> str:
-    """A float with table, set-apart values and notes; the BibTeX is in comments at its end."""
-    label = table.experiment.replace("/", "-")
-    numbers = "l" + "r" * sum(len(heading.parts) for heading in grid(table).headings[1:])
+def to_latex(page: Page, bibtex: Sequence[str]) -> str:
+    """A float with tables and notes; the BibTeX is in comments at its end."""
+    label = page.experiment.replace("/", "-")
     lines = [
         r"% needs \usepackage{booktabs,textcomp}",
         r"\begin{table}",
         r"\centering\small\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{latex(table.title)}}}\label{{tab:{label}}}",
-        *_tabular(grid(table), numbers),
+        rf"\caption{{{latex(page.title)}}}\label{{tab:{label}}}",
+        *_tabular(page.grids[0]),
     ]
-    if table.aside:
-        lines += [r"\par\medskip", *_tabular(aside_grid(table), r"llllp{0.3\linewidth}")]
+    for words in page.grids[1:]:
+        lines += [r"\par\medskip", *_tabular(words)]
     lines += [r"\par\smallskip\raggedright\footnotesize"]
-    lines += [rf"{latex(line)}\par" for line in notes(table)]
+    lines += [rf"{latex(line)}\par" for line in page.notes]
     lines += [r"\end{table}", *(f"% {line}".rstrip() for entry in bibtex for line in entry.splitlines())]
     return "\n".join(lines) + "\n"
 
 
-def _tabular(words: Grid, alignment: str) -> list[str]:
+def _tabular(words: Grid) -> list[str]:
+    alignment = words.alignment.replace("p", r"p{0.3\linewidth}")
     lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
     lines.append(_line(map(_over, words.headings)))
     if any(len(heading.parts) > 1 for heading in words.headings):

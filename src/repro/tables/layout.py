@@ -31,10 +31,27 @@ class Heading:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table in words, ready for any format."""
+    """A table in words; `alignment` has a letter a column: l, r, or p for words that may be broken."""
 
     headings: tuple[Heading, ...]
     lines: tuple[tuple[str, ...], ...]
+    alignment: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Tables with a title above and notes below, ready for any format; `experiment` names it."""
+
+    experiment: str
+    title: str
+    grids: tuple[Grid, ...]
+    notes: tuple[str, ...]
+
+
+def page(table: Table) -> Page:
+    """A table, and the values set apart from it if there are any."""
+    grids = [grid(table), *([aside_grid(table)] if table.aside else [])]
+    return Page(table.experiment, table.title, tuple(grids), tuple(notes(table)))
 
 
 def grid(table: Table) -> Grid:
@@ -45,7 +62,7 @@ def grid(table: Table) -> Grid:
         headings.append(Heading(heading(column), ("ours", "paper", "ratio") if wide else ("",)))
     shared = shared_marks(table)
     lines = [(row.name, *_line(row, table.columns, compared, shared)) for row in table.rows]
-    return Grid(tuple(headings), tuple(lines))
+    return Grid(tuple(headings), tuple(lines), "l" + "r" * sum(len(h.parts) for h in headings[1:]))
 
 
 def _line(
@@ -135,7 +152,8 @@ def _error_lines(table: Table) -> list[str]:
 def aside_grid(table: Table) -> Grid:
     """Published values whose workload differs, with our nearest figure."""
     names = ("published, for another workload", "paper", "nearest of ours", "where", "difference")
-    return Grid(tuple(map(Heading, names)), tuple(_aside_line(aside) for aside in table.aside))
+    lines = tuple(_aside_line(aside) for aside in table.aside)
+    return Grid(tuple(map(Heading, names)), lines, "llllp")
 
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:

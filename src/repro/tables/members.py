@@ -39,6 +39,11 @@ def join(own: Sequence[Record], earlier: Iterable[Record]) -> list[Record]:
     return [*own, *(r for r in others if r.done and _terms(r) in terms)]
 
 
+def exist(folder: Path, experiment: str) -> bool:
+    """Whether the table was written before."""
+    return _path(folder, experiment).exists()
+
+
 def read(folder: Path, experiment: str, store: Store) -> list[Record]:
     """The records of the table that was last written, as it labelled them; none if there was none.
 

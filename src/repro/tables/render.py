@@ -1,4 +1,4 @@
-"""A table on the screen, in Markdown and in CSV.
+"""Tables on the screen, in Markdown and in CSV.
 
 Owns these three formats. What the cells and notes say is `layout`'s.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.tables.layout import Grid, aside_grid, grid, notes
+from repro.tables.layout import Grid, Page
 from repro.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
@@ -23,40 +24,35 @@ CSV_HEADER = (
 )
 
 
-def to_screen(table: Table) -> RenderableType:
-    """The table for a terminal, with its notes; without the BibTeX, which the files carry."""
-    parts: list[RenderableType] = [_rich(grid(table), table.title)]
-    if table.aside:
-        parts.append(_rich(aside_grid(table), None))
-    return Group(*parts, *(Text(line, style="dim") for line in notes(table)))
+def to_screen(page: Page) -> RenderableType:
+    """The tables for a terminal, with their notes; without the BibTeX, which the files carry."""
+    titles = [page.title, *[None] * (len(page.grids) - 1)]
+    parts = [_rich(words, title) for words, title in zip(page.grids, titles, strict=True)]
+    return Group(*parts, *(Text(line, style="dim") for line in page.notes))
 
 
 def _rich(words: Grid, title: str | None) -> RichTable:
     shown = RichTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
-    for i, name in enumerate(name for h in words.headings for name in h.flat):
-        shown.add_column(
-            name.replace(" (", "\n(", 1),
-            justify="left" if i == 0 or title is None else "right",
-            vertical="bottom",
-        )
+    names = [name for h in words.headings for name in h.flat]
+    for name, letter in zip(names, words.alignment, strict=True):
+        side: Literal["left", "right"] = "right" if letter == "r" else "left"
+        shown.add_column(name.replace(" (", "\n(", 1), justify=side, vertical="bottom")
     for line in words.lines:
         shown.add_row(*map(Text, line))
     return shown
 
 
-def to_markdown(table: Table, bibtex: Sequence[str]) -> str:
-    """GitHub's Markdown: table, table of the set-apart values, notes, BibTeX."""
-    parts = [f"## {_markdown(table.title)}", _pipes(grid(table), "---:")]
-    if table.aside:
-        parts.append(_pipes(aside_grid(table), "---"))
-    parts += ["\n".join(f"- {_markdown(line)}" for line in notes(table))]
+def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
+    """GitHub's Markdown: tables, notes, BibTeX."""
+    parts = [f"## {_markdown(page.title)}", *map(_pipes, page.grids)]
+    parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
     return "\n\n".join(parts) + "\n"
 
 
-def _pipes(words: Grid, alignment: str) -> str:
+def _pipes(words: Grid) -> str:
     names = [name for h in words.headings for name in h.flat]
-    rule = ["---", *[alignment] * (len(names) - 1)]
+    rule = ["---:" if letter == "r" else "---" for letter in words.alignment]
     lines = [names, rule, *words.lines]
     escaped = [[_markdown(word) for word in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

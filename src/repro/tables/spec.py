@@ -98,9 +98,9 @@ class FigureSpec:
 
     `bars` has a panel a column and a bar a row. The others show columns of one unit on one axis, which is
     called `heading`: `grouped` as a group of bars a row, `stacked` as the parts of one bar a row, `lines` as
-    lines over the label `x`, which is a number, called `x_heading` and on a logarithmic axis with `log`. With
-    `lines` each value of the label `panel` has a panel, each value of the labels that are left a line.
-    `names` says how values of labels are called.
+    lines over the label `x`, which is a number and called `x_heading`. With `lines` each value of the label
+    `panel` has a panel, each value of the labels that are left a line. `log` makes the axis of `x`, or the
+    one of the groups, logarithmic. `names` says how values of labels are called.
     """
 
     columns: tuple[str, ...]
@@ -194,6 +194,8 @@ class TableSpec:
                 f"the picture of table {self.experiment!r} has {', '.join(sorted(map(repr, units)))} on one "
                 "axis; choose columns of one unit, or kind: bars"
             )
+        if figure.log and figure.kind not in ("grouped", "lines"):
+            raise InputError(f"the picture of table {self.experiment!r} has no logarithmic {figure.kind}")
         if figure.kind == "lines":
             for name in (figure.x, *([figure.panel] if figure.panel else [])):
                 if name not in self.rows.by:
@@ -208,13 +210,18 @@ class TableSpec:
         Raises:
             InputError: a field is unknown, missing or of the wrong type; the sentence gives its place.
         """
-        return _parse(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
 T = TypeVar("T")
 
 
-def _parse(cls: type[T], section: object, where: str) -> T:
+def parse_section(cls: type[T], section: object, where: str) -> T:
+    """A dataclass of a section's plain dictionaries and lists; `where` is its place, for errors.
+
+    Raises:
+        InputError: a field is unknown, missing or of the wrong type.
+    """
     if not isinstance(section, Mapping):
         raise InputError(f"{where} must be a mapping, not {section!r}")
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
@@ -244,7 +251,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if origin is not None:
         return _mapping(value, where)
     if hint not in (str, int, float, bool):
-        return _parse(hint, value, where)
+        return parse_section(hint, value, where)
     allowed = (int, float) if hint is float else (hint,)
     if type(value) not in allowed:
         raise InputError(f"{where} must be a {hint.__name__}, not {value!r}")

@@ -1,0 +1,217 @@
+"""What a paper says in its prose, set beside figures of our tables.
+
+Owns which figures a claim is compared with, and how. Reads the tables' CSV files; must not know records.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.tables.build import in_unit
+from repro.tables.reference import Cell, find
+from repro.tables.spec import parse_section
+from repro.tables.table import MARKS, Published
+
+Line = Mapping[str, str]
+"""A line of a table's CSV file."""
+
+Ends = tuple[float, float]
+
+CLAIM = "claim"
+"""What stands as the column of a claim in a CSV file."""
+
+
+@dataclass(frozen=True)
+class ClaimSpec:
+    """A published claim, and our figures for it or why there are none.
+
+    Attributes:
+        id: of the published cell.
+        tables: experiments in whose tables our figures stand.
+        columns: keys of the columns there.
+        rows: ids of the rows there; all of them when none is named.
+        take: what becomes of the figures: the `only` one, `min`, `max`, `mean`, `median`, or their `range`.
+        absent: why there is no figure of ours.
+        note: what else should be known.
+    """
+
+    id: str
+    tables: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    take: Literal["only", "min", "max", "mean", "median", "range"] = "only"
+    absent: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.absent) == bool(self.tables) or bool(self.tables) != bool(self.columns):
+            raise InputError(f"claim {self.id!r} needs either `tables` and `columns`, or `absent`")
+
+
+@dataclass(frozen=True)
+class ClaimsSpec:
+    """The `table:` section of an experiment of claims; `paper` is the one whose prose must be complete."""
+
+    experiment: str
+    title: str
+    paper: str
+    claims: tuple[ClaimSpec, ...]
+    footnotes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, experiment: str, section: Mapping[str, Any]) -> ClaimsSpec:
+        """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
+        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim with its figures.
+
+    Attributes:
+        spec: what was asked.
+        cell: what was published.
+        lines: the lines of our tables that have a figure for it.
+        failed: how many more lines have none, because a cell failed or was not run.
+    """
+
+    spec: ClaimSpec
+    cell: Cell
+    lines: tuple[Line, ...] = ()
+    failed: int = 0
+
+    @cached_property
+    def unit(self) -> str:
+        """Of our figures, or of the published ones where we have none."""
+        return self.lines[0]["unit"] if self.lines else self.cell.unit
+
+    @cached_property
+    def published(self) -> Published:
+        """In the unit of our figures."""
+        return in_unit(self.cell, self.unit, f"our figures for it, in {', '.join(self.spec.tables)},")
+
+    @cached_property
+    def ours(self) -> Ends | None:
+        """The ends of our figures, equal for a single one."""
+        figures = [float(line["ours"]) for line in self.lines]
+        return TAKE[self.spec.take](figures) if figures else None
+
+    @cached_property
+    def ratio(self) -> float | None:
+        """The end of ours that is farther off, over the published value; none for a bound."""
+        ratios = [self.published.ratio(end) for end in self.ours or ()]
+        numbers = [ratio for ratio in ratios if ratio is not None]
+        return max(numbers, key=lambda ratio: abs(ratio - 1)) if numbers else None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The reservations of all our figures."""
+        own = {mark for line in self.lines for mark in line["marks"].split()} - {"off"}
+        return tuple(mark for mark in MARKS if mark in own)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether it belongs in an error figure."""
+        return self.ratio is not None and "fitted" not in self.marks
+
+    @property
+    def verdict(self) -> str:
+        """How ours stand to the published value, in words."""
+        if self.ours is None:
+            return "absent" if self.spec.absent else "no figure"
+        if self.ratio is not None:
+            return "inside" if self.ratio == 1 else _off(self.ratio)
+        low, high = self.published.low, self.published.high
+        beyond = self.ours[1] / high if high else self.ours[0] / low if low else 1.0
+        if (beyond > 1) if high else (beyond < 1):
+            return _off(beyond)
+        return f"within, reaches {beyond:.0%} of it" if high else "within"
+
+
+TAKE: dict[str, Callable[[Sequence[float]], Ends]] = {
+    "only": lambda figures: (figures[0], figures[0]),
+    "min": lambda figures: (min(figures),) * 2,
+    "max": lambda figures: (max(figures),) * 2,
+    "mean": lambda figures: (statistics.fmean(figures),) * 2,
+    "median": lambda figures: (statistics.median(figures),) * 2,
+    "range": lambda figures: (min(figures), max(figures)),
+}
+
+
+def _off(ratio: float) -> str:
+    return f"{abs(ratio - 1):.0%} {'above' if ratio > 1 else 'below'}"
+
+
+def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, Cell]) -> list[Claim]:
+    """Every claim with our figures, from the tables' CSV files in a folder.
+
+    Raises:
+        InputError: the claims are not the paper's; a table was not made yet, or has no such row or column.
+    """
+    require_complete(spec, cells)
+    wanted = list(dict.fromkeys(table for claim in spec.claims for table in claim.tables))
+    if lacking := [name for name in wanted if not (folder / f"{name}.csv").is_file()]:
+        commands = "; ".join(f"experiment={name}" for name in lacking)
+        raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
+    tables = {name: read_table(folder / f"{name}.csv") for name in wanted}
+    return [_claim(claim, tables, cells) for claim in spec.claims]
+
+
+def require_complete(spec: ClaimsSpec, cells: Mapping[str, Cell]) -> None:
+    """Every number of the paper's prose once, and nothing else; InputError otherwise."""
+    count = Counter(claim.id for claim in spec.claims)
+    for name in count:
+        find(cells, name)
+    prose = [cell.id for cell in cells.values() if cell.paper == spec.paper and is_prose(cell)]
+    wrong = {
+        "lack": [name for name in prose if not count[name]],
+        "repeat": [name for name in count if count[name] > 1],
+        "have, though it is no prose of the paper,": [name for name in count if name not in prose],
+    }
+    said = [f"the claims {what} {', '.join(names)}" for what, names in wrong.items() if names]
+    if said:
+        raise InputError(f"in {spec.experiment} {'; '.join(said)}")
+
+
+def is_prose(cell: Cell) -> bool:
+    """Whether a published value stands in a sentence, also where that points to a figure."""
+    return cell.artifact == "text" or ".text." in cell.id
+
+
+def read_table(path: Path) -> list[Line]:
+    """The lines of a table's CSV file, without the values set apart from it; none of any other CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        is_table = {"id", "column", "ours", "reference"} <= set(reader.fieldnames or ())
+        return [line for line in reader if is_table and line["column"] != "aside"]
+
+
+def _claim(spec: ClaimSpec, tables: Mapping[str, Sequence[Line]], cells: Mapping[str, Cell]) -> Claim:
+    lines = [line for name in spec.tables for line in tables[name]]
+    _require(spec, "column", spec.columns, [line["column"] for line in lines])
+    _require(spec, "row", spec.rows, [line["id"] for line in lines])
+    own = [x for x in lines if x["column"] in spec.columns and (not spec.rows or x["id"] in spec.rows)]
+    figures = [line for line in own if line["ours"]]
+    if len(units := {line["unit"] for line in figures}) > 1:
+        raise InputError(f"claim {spec.id!r} takes figures in {', '.join(sorted(map(repr, units)))}")
+    if spec.take == "only" and len(own) > 1:
+        raise InputError(
+            f"claim {spec.id!r} takes the only figure of {len(own)}; name its row, or take others"
+        )
+    return Claim(spec, find(cells, spec.id), tuple(figures), len(own) - len(figures))
+
+
+def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            choices = unknown(kind, name, dict.fromkeys(known))
+            raise InputError(f"in {', '.join(spec.tables)}, of claim {spec.id!r}, {choices}")

@@ -1,0 +1,85 @@
+"""Invented tables' CSV files, published values and claims, for tests of what reads them."""
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from repro.tables.claims import ClaimsSpec
+from repro.tables.reference import Cell
+from repro.tables.render import CSV_HEADER
+
+BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
+TEXTS = ("section", "device", "model", "draft_model", "dataset", "condition", "relative_to", "note")
+
+
+def cell(name: str, low: float | None, high: float | None, unit: str = "x", **texts: str) -> Cell:
+    given = dict.fromkeys(TEXTS, "") | {"system": "EdgeLLM", "metric": "per_token_latency_speedup"} | texts
+    paper, _, rest = name.partition(".")
+    artifact = rest.partition(".")[0]
+    return Cell(**given, id=name, paper=paper, artifact=artifact, value_low=low, value_high=high, unit=unit)
+
+
+CELLS = {
+    c.id: c
+    for c in (
+        cell("edgellm.text.range", 2.9, 9.3, section="IV-C", device="boards", relative_to="Std"),
+        cell("edgellm.text.single", 2.0, 2.0, note="a slip"),
+        cell("edgellm.text.up_to", None, 5.0),
+        cell("edgellm.text.over", 3.0, None),
+        cell("edgellm.text.ms", 900.0, 900.0, "ms"),
+        cell("edgellm.fig18.a", 1.5, 1.5),
+        cell("edgellm.fig18.b", 1.5, 1.5),
+        cell("edgellm.table4.t5.draft", 20.0, 20.0, "%"),
+        cell("edgellm.table4.mt5.draft", 20.0, 20.0, "%"),
+        cell("lever.text.other", 1.0, 1.0),
+    )
+}
+
+
+def write_table(folder: Path, name: str, *lines: Mapping[str, Any]) -> None:
+    """A table's CSV of these lines, all other columns empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_HEADER, restval="", lineterminator="\n")
+    writer.writeheader()
+    usual = {"unit": "x", "commit": "c1", "date": "2026-01-01"}
+    writer.writerows([{**usual, "row": line.get("id", ""), **line} for line in lines])
+    path = folder / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(out.getvalue())
+
+
+def write_tables(folder: Path) -> None:
+    """Two tables: speedups on three workloads, of which one failed, and a time that was fitted."""
+    speedup = {"column": "speedup"}
+    write_table(
+        folder,
+        "edgellm/fig15",
+        {"id": "t5", "ours": "3.0", "marks": "proxy", **speedup},
+        {"id": "mt5", "ours": "10.23", "commit": "c2", "date": "2026-01-03", **speedup},
+        {"id": "bart", "failed": "failed", **speedup},
+        {"id": "t5", "ours": "12", "column": "tokens", "unit": "tokens"},
+        {"column": "aside", "published_low": "1"},
+    )
+    write_table(
+        folder,
+        "edgellm/fig20",
+        {"id": "t5", "ours": "0.9", "unit": "s", "column": "t", "marks": "fitted off"},
+    )
+
+
+SPEEDUP = {"tables": ["edgellm/fig15"], "columns": ["speedup"]}
+CLAIMS = {
+    "edgellm.text.range": {**SPEEDUP, "take": "range"},
+    "edgellm.text.single": {**SPEEDUP, "rows": ["t5"], "note": "on a board"},
+    "edgellm.text.up_to": {**SPEEDUP, "take": "max"},
+    "edgellm.text.over": {"absent": "nothing of ours measures it"},
+    "edgellm.text.ms": {"tables": ["edgellm/fig20"], "columns": ["t"]},
+}
+
+
+def spec(**changes: Any) -> ClaimsSpec:
+    claims = [{"id": name, **claim} for name, claim in (CLAIMS | changes.pop("claims", {})).items() if claim]
+    section = {"title": "Claims", "paper": "edgellm", "claims": claims}
+    return ClaimsSpec.parse("edgellm/claims", {**section, **changes})
