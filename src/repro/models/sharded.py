@@ -33,7 +33,7 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
     """The model as a placement wants it: in shards, or as it is.
 
     Raises:
-        InputError: shards are wanted on a device that really computes, or of weights that are rounded.
+        InputError: shards are wanted on a device that really computes, or of weights that have none.
     """
     if placement.shards is None:
         return model
@@ -42,7 +42,9 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
             f"{device.name} computes for real, and shards are streamed on emulated devices only; "
             "choose an emulated device"
         )
-    if model.folder and model.decoder_config:
+    if model.encoder_decoder:
+        raise InputError(f"{model.config.name} is an encoder-decoder, and shards are a decoder's")
+    if model.folder:
         shards.require_dense(model.config.dtype)
     return ShardedModel(model, placement.shards, pace(model.bill, device, placement))
 
