@@ -51,8 +51,8 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
     started = _now()
     matched = _match(cell, progress)
     device = cell.open_device()
-    with closing(device), _sessions(cell, device, matched) as sessions:
-        generations = _serve(cell, device, sessions, progress)
+    with closing(device), opened_sessions(cell, device, matched) as sessions:
+        generations = serve(cell, device, sessions, progress)
         planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
     figures, spread = _figures(cell, generations, device.trace)
     figures |= planned
@@ -113,7 +113,8 @@ def _matched_network(cell: Cell, model: Model | ShardedModel, matched: Matched |
 
 
 @contextmanager
-def _sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[dict[str, Session]]:
+def opened_sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[dict[str, Session]]:
+    """A cell's models opened on its device, by role, drafts before the target."""
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for role, place in last("target", cell.places):
@@ -131,7 +132,7 @@ def _sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[d
         yield sessions
 
 
-def _serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
+def serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
     """All requests, on a real device as often as asked and after one that does not count."""
     if cell.emulated:
         for session in sessions.values():

@@ -47,7 +47,7 @@ class Round(NamedTuple):
         rows: rows that were verified, root included: the verification width; 0 without a call.
         accepted: draft tokens that the target accepted and the answer's end did not cut off.
         emitted: tokens that the round added to the answer, bonus token included.
-        reach: length of the drafted branch that the target followed furthest; an error is `accepted` below it.
+        reach: length of the drafted branch that the target followed furthest; short of it is an error.
         reason: why drafting stopped.
         start: seconds on the device's clock.
         end: likewise.
@@ -115,7 +115,7 @@ class Writing:
         reason: str = "",
         reach: int | None = None,
     ) -> None:
-        """The text has grown to `text` by one call of the verifying model; `reach` is `drafted` for a chain."""
+        """The text has grown to `text` by one call of the verifying model; a chain reaches all drafted."""
         emitted = self._emit(text.tokens(after=self.text.length))
         now = self._device.now
         kept = min(accepted, emitted)

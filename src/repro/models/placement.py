@@ -29,7 +29,8 @@ class Placement:
         policy: `share` holds `resident` of the layers. `swap` is an engine that maps its weights: all stays
             in memory if it fits, else every layer is read again in every pass (a least-recently-used page
             cache holds nothing of what is read in a circle).
-        fill: share of the device's memory up to which layers are read ahead, beyond `prefetch`; 0 does not.
+        fill: share of the device's memory up to which layers are read ahead, in place of `prefetch`; 0 does
+            not. At least one layer is in memory, whatever the share.
         background: its ops wait for those of models that are not in the background.
         shards: how streamed layers are rounded to be read faster; `None` reads them whole.
     """
@@ -67,7 +68,7 @@ class Residency(NamedTuple):
 
     Attributes:
         held: layers in memory for good, the first ones.
-        slots: room for layers that are on their way or compute.
+        slots: room for layers that are on their way or compute, of which one may be the output projection.
         tables: whether the embedding table and the output projection stay in memory.
         encoder: encoder layers that there is room for: all, or those on their way while it reads a prompt.
     """
@@ -76,6 +77,15 @@ class Residency(NamedTuple):
     slots: int
     tables: bool
     encoder: int = 0
+
+    def bytes(self, bill: Bill) -> float:
+        """Bytes of weights that lie in memory."""
+        out = self.held * bill.layer_bytes + self.encoder * bill.encoder_layer_bytes
+        out += bill.table_bytes if self.tables else 0.0
+        return out + (self.slots - 1) * bill.layer_bytes + self._widest(bill) if self.slots else out
+
+    def _widest(self, bill: Bill) -> float:
+        return bill.layer_bytes if self.tables else max(bill.layer_bytes, bill.head(1)[1])
 
 
 def settle(
@@ -92,16 +102,16 @@ def settle(
         held = layers if bill.model_bytes <= room else 0
     tables = keeps_tables or held == layers
     streamed = layers - held + (not tables)
-    slots = min(streamed, placement.prefetch + 1)
+    slots = min(streamed, 1 if placement.fill else placement.prefetch + 1)
     encoder = bill.shape.encoder_layers
     if held < layers:
         encoder = min(encoder, placement.prefetch + 1)
-    if placement.fill and streamed:
-        taken = memory.held + bill.cache_bytes(tokens) + held * bill.layer_bytes
-        taken += (bill.table_bytes if tables else 0.0) + encoder * bill.encoder_layer_bytes
-        spare = min(placement.fill * memory.budget - taken, streamed * bill.layer_bytes)
-        slots = max(slots, int(spare // bill.layer_bytes))
-    return Residency(held, slots, tables, encoder)
+    least = Residency(held, slots, tables, encoder)
+    if not placement.fill or not streamed:
+        return least
+    taken = memory.held + bill.cache_bytes(tokens) + least.bytes(bill)
+    spare = min(placement.fill * memory.budget - taken, (streamed - slots) * bill.layer_bytes)
+    return least._replace(slots=slots + max(0, int(spare // bill.layer_bytes)))
 
 
 RESIDENT = Placement()

@@ -104,10 +104,8 @@ class Session:
     def resident_bytes(self) -> float:
         """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
         buffer of shards."""
-        held, slots, tables, encoder = self.residency
         buffer = self._placement.shards.preload * self._bill.shape.layers if self._placement.shards else 0.0
-        layers = (held + slots + buffer) * self._bill.layer_bytes + encoder * self._bill.encoder_layer_bytes
-        return (self._bill.table_bytes if tables else 0.0) + layers
+        return self.residency.bytes(self._bill) + buffer * self._bill.layer_bytes
 
     @property
     def planned(self) -> dict[str, Scalar]:

@@ -67,7 +67,7 @@ class FlashAutoregressive(Method):
 @register("method", "std_flash")
 @dataclass(frozen=True)
 class StandardSwapping(FlashAutoregressive):
-    """EdgeLLM's baseline Std (sec. IV-A) for a target beyond the memory: read a layer, compute it, drop it."""
+    """EdgeLLM's baseline Std (sec. IV-A), a target beyond the memory: read a layer, compute it, drop it."""
 
     prefetch: int = 0
 

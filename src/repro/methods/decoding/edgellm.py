@@ -58,7 +58,7 @@ class EdgeLLM(Method):
         verification: all branches under one `tree` mask, or as a mini-batch of `branches` (sec. III-B).
         memory: share of the device's memory up to which target layers are read ahead (sec. III-D).
         resident: share of the target's layers in memory.
-        prefetch: layers that are read ahead whatever the memory.
+        prefetch: layers that are read ahead where provisional generation is off.
         draft_swaps: a draft that does not fit the memory is streamed instead of being an error (Fig. 19).
     """
 

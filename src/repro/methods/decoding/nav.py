@@ -1,4 +1,4 @@
-"""A text that is known, verified in one pass: what EdgeLLM's Figs. 5 and 11 time. Nobody generates this way."""
+"""A text that is known, verified in one pass: what EdgeLLM's Figs. 5 and 11 time. Nobody writes this way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from repro.models.tree import TokenTree
 @register("method", "nav")
 @dataclass(frozen=True)
 class Verification(Method):
-    """Non-autoregressive verification (sec. II-C) of the target's own text, rehearsed before the clock counts.
+    """Non-autoregressive verification (sec. II-C) of the target's own text, rehearsed beforehand.
 
     The decode span is one pass over all tokens but the last, which follows from them. Baselines that decode
     as many tokens take a pass each.
@@ -45,7 +45,7 @@ class Verification(Method):
             InputError: the request is sampled, so that no text is the target's own.
         """
         if not request.sampling.greedy:
-            raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy alone, at 0")
+            raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy, at 0")
         with device.phase("rehearsal"):
             text = Writing(request, device)
             (row,) = await target.forward([text.text])

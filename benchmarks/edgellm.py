@@ -1,0 +1,141 @@
+"""EdgeLLM and its baselines on this machine: a real pair, the target really streamed from the disk.
+
+python benchmarks/edgellm.py                                    Qwen2.5-Coder 1.5B with 0.5B, bf16
+python benchmarks/edgellm.py --rounds 3 --tokens 64             more of it
+python benchmarks/edgellm.py --methods std_flash,edgellm --set device.pace=null
+python benchmarks/edgellm.py --target smollm2_135m --draft smollm2_135m_draft
+
+In each round every method answers the same prompts in a process of its own, one after the other, so that
+ratios are paired and the peak resident set is one method's. `rest` is the share of the decode span in which
+neither the processor nor the disk worked: an upper bound of what the method's own Python takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from statistics import median
+
+from hydra import compose, initialize_config_dir
+
+from repro import values
+from repro.cell import Cell
+from repro.compute import opened_sessions, serve
+from repro.core.provenance import peak_resident_bytes
+from repro.core.trace import Trace
+from repro.paths import conf_dir
+from repro.run import plain, publish
+
+METHODS = "std_flash,sp,specinfer,edgellm"
+DATASETS = ("humaneval", "gsm8k")
+
+Figures = Mapping[str, float]
+
+
+def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
+    """One method's answers to one dataset's prompts, once, after one that does not count."""
+    publish()
+    pair = [f"model@target={chosen.target}", f"model@draft={chosen.draft}"]
+    asked = [f"prompts={chosen.prompts}", f"max_tokens={chosen.tokens}", "repeats=1", *chosen.set]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        names = [f"method={method}", f"dataset={dataset}", "device=local_cpu"]
+        config = compose(
+            "config", overrides=[*names, *pair, f"device.dram.budget.value={chosen.budget}", *asked]
+        )
+    cell = Cell(plain(config))
+    cell.check()
+    device = cell.open_device()
+    with closing(device), opened_sessions(cell, device, None) as sessions:
+        generations = serve(cell, device, sessions, lambda *_: None)
+    figures = values.timing(generations, device.trace)
+    passes = values.passes(generations, sessions)
+    rest = sum(b - a - working(device.trace, a, b) for a, b in values.decode_windows(generations))
+    rounds = [r for g in generations for r in g.rounds]
+    return {
+        "seconds": float(figures["decode_seconds"] or 0.0),
+        "tokens": float(figures["decode_tokens"] or 0.0),
+        "acceptance": sum(r.emitted for r in rounds) / len(rounds),
+        "drafted": sum(r.drafted for r in rounds) / len(rounds),
+        "hidden": float(passes["draft_hidden"] or 0.0),
+        "rest": rest / float(figures["decode_seconds"] or 1.0),
+        "resident": peak_resident_bytes() / 1e9,
+        "budgeted": device.memory.peak / 1e9,
+    }
+
+
+def working(trace: Trace, start: float, end: float) -> float:
+    """Seconds of a window in which anything worked."""
+    total, reached = 0.0, start
+    for span in sorted(trace.within(start, end), key=lambda span: span.start):
+        left, right = max(span.start, reached), min(span.end, end)
+        total += max(0.0, right - left)
+        reached = max(reached, right)
+    return total
+
+
+def in_a_process_of_its_own(method: str, dataset: str) -> Figures:
+    """`measured` by a child, whose peak resident set is then this method's alone."""
+    child = [sys.executable, __file__, *sys.argv[1:], "--only", method, dataset]
+    found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout
+    figures: Figures = json.loads(found.splitlines()[-1])
+    return figures
+
+
+def report(found: Mapping[tuple[str, str], Sequence[Figures]], base: str, budget: float) -> Iterator[str]:
+    """A line a dataset and method: medians over rounds, ratios paired by round."""
+    yield (
+        f"{'dataset':<10} {'method':<10} {'s/token':>8} {'over ' + base:>14} {'acceptance':>10} "
+        f"{'drafted':>8} {'hidden':>7} {'rest':>6} {'peak RSS':>9}  models held, budget {budget:g} GB"
+    )
+    for (dataset, method), rounds in found.items():
+        pace = [r["seconds"] / r["tokens"] for r in rounds]
+        ratios = [
+            b["seconds"] / b["tokens"] / own for b, own in zip(found[dataset, base], pace, strict=False)
+        ]
+        last = rounds[-1]
+        rest, resident = median(r["rest"] for r in rounds), max(r["resident"] for r in rounds)
+        yield (
+            f"{dataset:<10} {method:<10} {median(pace):>8.3f} {median(ratios):>13.2f}x "
+            f"{last['acceptance']:>10.2f} {last['drafted']:>8.1f} {last['hidden']:>7.0%} {rest:>6.1%} "
+            f"{resident:>6.2f} GB  {last['budgeted']:.2f} GB"
+        )
+
+
+def main() -> None:
+    """Run the rounds and print them as they come."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", default="qwen2_5_coder_1_5b")
+    parser.add_argument("--draft", default="qwen2_5_coder_0_5b")
+    parser.add_argument("--methods", default=METHODS, help="the first is what the others are set against")
+    parser.add_argument("--prompts", type=int, default=2, help="of each dataset")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=3.0, help="GB that models may hold")
+    parser.add_argument(
+        "--set", action="append", default=[], help="any other setting, as on the command line"
+    )
+    parser.add_argument("--only", nargs=2, metavar=("METHOD", "DATASET"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.only:
+        method, dataset = chosen.only
+        print(json.dumps(measured(method, dataset, chosen)))
+        return
+    methods = chosen.methods.split(",")
+    found: dict[tuple[str, str], list[Figures]] = {(d, m): [] for d in DATASETS for m in methods}
+    for number in range(chosen.rounds):
+        for dataset, method in found:
+            print(
+                f"round {number + 1} of {chosen.rounds}: {method} on {dataset}", file=sys.stderr, flush=True
+            )
+            found[dataset, method].append(in_a_process_of_its_own(method, dataset))
+    print("\n".join(report(found, methods[0], chosen.budget)))
+
+
+if __name__ == "__main__":
+    main()
