@@ -1,0 +1,28 @@
+"""The examples of docs/tables.md are sections that parse, of cells that are published."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro.tables.claims import ClaimsSpec
+from repro.tables.reference import find, load_cells
+from repro.tables.spec import TableSpec
+
+PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
+EXAMPLES: list[dict[str, Any]] = [
+    yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+]
+
+
+def test_every_example() -> None:
+    assert len(EXAMPLES) == 5
+    named, cells = [], load_cells()
+    for section in (example["table"] for example in EXAMPLES):
+        if "claims" in section:
+            named += [claim.id for claim in ClaimsSpec.parse("page", section).claims]
+        else:
+            named += [name for c in TableSpec.parse("page", section).columns for name in c.reference.values()]
+    assert len(named) == 4
+    assert [find(cells, name).id for name in named] == named
