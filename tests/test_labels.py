@@ -1,6 +1,7 @@
 """Labels of an experiment's own: no part of a cell's identity, chosen by every sweep, kept by its table."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_one_record_under_two_labels_is_two_rows_of_the_table(project: Project) 
     assert rows(other) == ["dialogue", "summary", "translation"]
     renamed = project.cell("method=std", "+labels.task=Summary")
     assert rows(renamed) == ["Summary", "dialogue"]
+
+
+def test_cells_that_no_label_tells_apart_are_an_error_and_not_a_choice(project: Project) -> None:
+    spec = {
+        "title": "T",
+        "rows": {"by": ["method"]},
+        "columns": [{"key": "c", "heading": "C", "value": "ttft"}],
+    }
+    notes = [project.cell("method=chain_sd", f"method.length={length}") for length in (2, 3)]
+    with pytest.raises(InputError, match=r"two cells have the same labels, chain_sd .* name the setting"):
+        project.sweep().finish("lengths", spec, notes)
+    told = [replace(note, labels={**note.labels, "length": str(i)}) for i, note in enumerate(notes)]
+    assert "csv" in project.sweep().finish("lengths", {**spec, "rows": {"by": ["length"]}}, told)
 
 
 def test_a_list_of_members_that_is_corrupt_is_named(tmp_path: Path) -> None:

@@ -92,6 +92,9 @@ class Finish(Callback):
         """Gather the notes of all cells; the exit code tells whether any failed."""
         try:
             failed = finish(config)
+        except InputError as wrong:  # of the table: all records are kept
+            tell_error(str(wrong))
+            sys.exit(1)
         except Exception:  # Hydra would turn an error here into a warning and a success
             traceback.print_exc()
             sys.exit(1)

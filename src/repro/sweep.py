@@ -167,6 +167,7 @@ class Sweep:
         own = members.records([(note.key, note.labels) for note in notes if note.key], self.store)
         if self.mode == "list" or not spec or not own:
             return {}
+        members.require_apart(own)
         tables = self.results / "tables"
         records = members.join(own, filter(is_current, members.read(tables, experiment, self.store)))
         parsed = TableSpec.parse(experiment, dict(spec))

@@ -27,6 +27,22 @@ def records(members: Iterable[tuple[str, Mapping[str, str]]], store: Store) -> l
     return list({(r.key, tuple(sorted(r.labels.items()))): r for r in labelled}.values())
 
 
+def require_apart(own: Sequence[Record]) -> None:
+    """That no two cells of a sweep have the same labels: a table would show one of them and hide the other.
+
+    Raises:
+        InputError: two have.
+    """
+    first: dict[tuple[tuple[str, str], ...], Record] = {}
+    for record in own:
+        other = first.setdefault(tuple(sorted(record.labels.items())), record)
+        if other.key != record.key:
+            raise InputError(
+                f"two cells have the same labels, {' '.join(record.labels.values())}; name the setting in "
+                'which they differ, as in labels: {length: "${method.length}"}'
+            )
+
+
 def join(own: Sequence[Record], earlier: Iterable[Record]) -> list[Record]:
     """A sweep's own records, and earlier ones of other cells and labels that were asked the same.
 
