@@ -30,7 +30,7 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 37,
-    "model": 23,
+    "model": 25,
     "model/checkpoint": 37,
     "model/shape": 15,
     "workload": 20,
