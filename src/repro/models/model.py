@@ -28,10 +28,14 @@ from repro.models.placement import Placement, settle
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.shard_plan import ShardPlan
+from repro.models.shards import require_dense, sharded
 from repro.models.stream import LayerReader, layer_file
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
 """How weights are billed that compute in one of `weights.DTYPES`, unless the model file says otherwise."""
+
+WIDTHS = range(2, 9)
+"""Bits that weights can be rounded to."""
 
 WeightsKind = Literal["real", "proxy", "none"]
 
@@ -46,6 +50,8 @@ class ModelConfig:
         shape: what is billed; `None` is the checkpoint's own.
         precision: how the billed weights are stored; `None` follows `dtype`.
         dtype: how the checkpoint computes, one of `weights.DTYPES`.
+        rounded: bits to which the weights of all layers are rounded before they compute, which makes a coarser
+            model of the same kind; `None` leaves them as they are.
     """
 
     name: str
@@ -53,6 +59,7 @@ class ModelConfig:
     shape: Shape | None
     precision: str | None
     dtype: str
+    rounded: int | None = None
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
@@ -65,6 +72,10 @@ class ModelConfig:
             raise InputError(unknown("dtype", given["dtype"], STORED))
         if given["precision"] is not None:
             precision(given["precision"])
+        if given.get("rounded") is not None:
+            require_dense(given["dtype"])
+            if given["rounded"] not in WIDTHS:
+                raise InputError(f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits")
         return cls(
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
             shape=Shape.parse(shape) if shape else None,
@@ -153,6 +164,8 @@ class Model:
         if self.folder is None:
             return "none"
         own = weights.digest(self.folder)
+        if self.config.rounded:
+            own = f"{self.config.rounded}bit-{own}"
         return f"{own}+{self._lender.digest}" if self._lender else own
 
     @cached_property
@@ -175,10 +188,19 @@ class Model:
         if resident not in self._loaded:
             assert self.folder is not None
             lender = self._lender.decoder(resident=False) if self._lender else None
-            self._loaded[resident] = weights.load(
-                self.folder, self.config.dtype, embeddings_from=lender, resident=resident, device=self._host
+            whole = resident and not self.config.rounded
+            loaded = weights.load(
+                self.folder, self.config.dtype, embeddings_from=lender, resident=whole, device=self._host
             )
+            self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
+
+    def _coarser(self, ends: Decoder) -> Decoder:
+        """The layers rounded to `rounded` bits each, as STI rounds its shards, between the ends as they are."""
+        assert self.folder is not None
+        config, bits = self.decoder_config, self.config.rounded or 0
+        widths = [[bits] * config.kv_heads] * config.layers
+        return sharded(self.folder, self.config.dtype, ends.ends, widths, config)
 
     @cached_property
     def _both(self) -> EncoderDecoder:

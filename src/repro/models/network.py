@@ -107,8 +107,9 @@ class DecoderNetwork:
         """Start a pass; the rows are the missing sequences, once or once a branch; wanted ones are read."""
         return _DecoderStep(self, wanted, branches)
 
+    @torch.inference_mode()
     def keep(self, text: Prefix) -> None:
-        """Drop and compact slots."""
+        """Drop and compact slots; in the mode of the passes, whose cache may have grown in it."""
         self.cache.keep(*self.lineage.keep(text))
 
 
