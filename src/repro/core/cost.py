@@ -147,6 +147,7 @@ class Machine:
         idle_watts: drawn always.
         keeps_tables: whether its engine holds a streamed model's embedding table and output projection in
             memory, or reads the projection again in every pass like one more layer.
+        read_ahead: share of the budget up to which streamed layers may be read ahead.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Machine:
     dram_budget: float
     idle_watts: float
     keeps_tables: bool = True
+    read_ahead: float = 0.0
 
     def demand(self, op: Op) -> Demand:
         """What an op asks of the resource that it names."""

@@ -78,6 +78,7 @@ DIMENSIONS = {
     "latency": "time",
     "capacity": "size",
     "budget": "size",
+    "read_ahead": "factor",
     "idle": "power",
 }
 
@@ -182,6 +183,7 @@ def machine(device: Mapping[str, Any]) -> Machine:
         dram_budget=need("dram.budget").value,
         idle_watts=need("power.idle").value,
         keeps_tables=_tables(name, device) == "resident",
+        read_ahead=value("dram.read_ahead", 0.0),
     )
 
 

@@ -11,9 +11,10 @@ from repro.core.errors import InputError
 class Memory:
     """Bytes that models may hold; asking for more than there are is an error that says who holds what."""
 
-    def __init__(self, budget: float, name: str = "device") -> None:
-        """A budget in bytes."""
+    def __init__(self, budget: float, name: str = "device", read_ahead: float = 0.0) -> None:
+        """A budget in bytes, and the share of it up to which what is streamed may be read ahead."""
         self.budget = budget
+        self.read_ahead = read_ahead
         self.peak = 0.0
         self._name = name
         self._held: dict[str, float] = {}

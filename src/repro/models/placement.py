@@ -30,7 +30,7 @@ class Placement:
             in memory if it fits, else every layer is read again in every pass (a least-recently-used page
             cache holds nothing of what is read in a circle).
         fill: share of the device's memory up to which layers are read ahead, in place of `prefetch`; 0 does
-            not. At least one layer is in memory, whatever the share.
+            not, `None` is the device's own share. At least one layer is in memory, whatever the share.
         background: its ops wait for those of models that are not in the background.
         shards: how streamed layers are rounded to be read faster; `None` reads them whole.
     """
@@ -42,7 +42,7 @@ class Placement:
     preload: bool = False
     run: int = 0
     policy: str = "share"
-    fill: float = 0.0
+    fill: float | None = 0.0
     background: bool = False
     shards: Sharding | None = None
 
@@ -50,9 +50,9 @@ class Placement:
         for processor in (self.on, self.head):
             if processor and processor not in PROCESSORS:
                 raise InputError(unknown("processor", processor, PROCESSORS))
-        for name in ("resident", "fill"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"placement.{name} is {getattr(self, name)}; it is a share from 0 to 1")
+        for name, share in (("resident", self.resident), ("fill", self.fill or 0.0)):
+            if not 0 <= share <= 1:
+                raise InputError(f"placement.{name} is {share}; it is a share from 0 to 1")
         if self.prefetch < 0:
             raise InputError(f"placement.prefetch is {self.prefetch}; it must be 0 or more layers")
         if self.policy not in POLICIES:
@@ -102,15 +102,16 @@ def settle(
         held = layers if bill.model_bytes <= room else 0
     tables = keeps_tables or held == layers
     streamed = layers - held + (not tables)
-    slots = min(streamed, 1 if placement.fill else placement.prefetch + 1)
+    fill = memory.read_ahead if placement.fill is None else placement.fill
+    slots = min(streamed, 1 if fill else placement.prefetch + 1)
     encoder = bill.shape.encoder_layers
     if held < layers:
         encoder = min(encoder, placement.prefetch + 1)
     least = Residency(held, slots, tables, encoder)
-    if not placement.fill or not streamed:
+    if not fill or not streamed:
         return least
     taken = memory.held + bill.cache_bytes(tokens) + least.bytes(bill)
-    spare = min(placement.fill * memory.budget - taken, (streamed - slots) * bill.layer_bytes)
+    spare = min(fill * memory.budget - taken, (streamed - slots) * bill.layer_bytes)
     return least._replace(slots=slots + max(0, int(spare // bill.layer_bytes)))
 
 

@@ -56,9 +56,10 @@ class EdgeLLM(Method):
             in which the target waits for layers; `naive`, as the target's equal (Fig. 13); or `never`.
         ahead: most draft tokens that provisional generation may add.
         verification: all branches under one `tree` mask, or as a mini-batch of `branches` (sec. III-B).
-        memory: share of the device's memory up to which target layers are read ahead (sec. III-D).
+        memory: share of the device's memory up to which target layers are read ahead (sec. III-D); `None` is
+            what the device file says (`dram.read_ahead`), 0 is `prefetch` layers.
         resident: share of the target's layers in memory.
-        prefetch: layers that are read ahead where provisional generation is off.
+        prefetch: layers that are read ahead without such a share, or without provisional generation.
         draft_swaps: a draft that does not fit the memory is streamed instead of being an error (Fig. 19).
     """
 
@@ -73,7 +74,7 @@ class EdgeLLM(Method):
     provisional: str = "gaps"
     ahead: int = 15
     verification: str = "tree"
-    memory: float = 0.9
+    memory: float | None = None
     resident: float = 0.0
     prefetch: int = 1
     draft_swaps: bool = False
