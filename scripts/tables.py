@@ -21,11 +21,10 @@ from repro.core.record import Store
 from repro.core.registry import unknown
 from repro.paths import conf_dir
 from repro.run import publish, screen, table_section
+from repro.sweep import computes_nothing, write_read
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
-from repro.tables.claims import ClaimsSpec
-from repro.tables.claims_page import write_claims
 from repro.tables.files import FORMATS, write_all
 from repro.tables.layout import Page, page
 from repro.tables.reference import load_cells
@@ -58,14 +57,12 @@ def table_of(experiment: str) -> dict[str, Any]:
 
 
 def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
-    """Build one experiment's table from its records, or claims from other tables; show it and write it."""
+    """Build one experiment's table from its records, or what needs none; show it and write it."""
     section, store = table_of(experiment), Store(records)
-    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
-    if "claims" in section:
-        claims = ClaimsSpec.parse(experiment, section)
-        shown, files = write_claims(claims, out, load_cells(), bibliography, formats)
-        show(console, shown, files)
+    if computes_nothing(section):
+        show(console, *write_read(experiment, section, out, formats))
         return
+    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
     spec = TableSpec.parse(experiment, section)
     known = members.read(out, experiment, store)
     table = build(spec, known or store.all(experiment), load_cells(), {r.key for r in known} or None)

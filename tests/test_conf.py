@@ -13,8 +13,10 @@ from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
 from repro.paths import conf_dir
 from repro.run import plain
+from repro.sweep import fact_sources
 from repro.tables.build import in_unit
 from repro.tables.claims import ClaimsSpec, require_complete
+from repro.tables.facts import FactsSpec, read_facts
 from repro.tables.reference import find, load_cells
 from repro.tables.spec import TableSpec
 from tiny_project import composed, spec_of
@@ -35,7 +37,7 @@ COUNTS = {
     "model/shape": 15,
     "workload": 20,
     "ablation": 9,
-    "experiment": 27,
+    "experiment": 30,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
@@ -86,6 +88,9 @@ def test_experiment(name: str) -> None:
     config = composed(f"experiment={name}")
     assert config.name == name, "the table's footer names the command by it"
     section, cells = spec_of(config), load_cells()
+    if "facts" in section:
+        assert read_facts(FactsSpec.parse(name, section), fact_sources())
+        return
     if "claims" in section:
         require_complete(ClaimsSpec.parse(name, section), cells)
         return

@@ -31,7 +31,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.registry import ENTRY_POINTS, discover, registered, unknown
 from repro.paths import conf_dir
-from repro.sweep import Note, Sweep, note_down, notes_in, show_files
+from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
@@ -127,16 +127,16 @@ def table_section(config: DictConfig) -> dict[str, Any] | None:
 
 
 def task(config: DictConfig) -> None:
-    """One cell, alone or in a sweep, or claims, which have no cells of their own.
+    """One cell, alone or in a sweep, or claims or facts, which have no cells of their own.
 
     Some launchers call it in a process that has not been through `main`.
     """
     quiet()
     load_components()
     section = table_section(config)
-    if section and "claims" in section:
+    if section and computes_nothing(section):
         sweep = Sweep(plain(config), screen())
-        show_files(sweep.console, sweep.claims(str(config.name), section))
+        show_files(sweep.console, sweep.read(str(config.name), section))
         return
     job = HydraConfig.get()
     if job.mode == RunMode.MULTIRUN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -27,14 +27,17 @@ from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
+from repro.models.shape import PRECISIONS
 from repro.paths import conf_dir
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
 from repro.tables.claims import ClaimsSpec
 from repro.tables.claims_page import write_claims
-from repro.tables.files import write_all
-from repro.tables.layout import page
+from repro.tables.facts import FactsSpec, Sources, read_settings
+from repro.tables.facts_page import write_facts
+from repro.tables.files import FORMATS, write_all
+from repro.tables.layout import Page, page
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
@@ -184,11 +187,9 @@ class Sweep:
             files["wandb"] = tracked
         return files
 
-    def claims(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
-        """Set what a paper says in its prose beside the tables that are there; no cell is computed."""
-        bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
-        spec = ClaimsSpec.parse(experiment, section)
-        shown, files = write_claims(spec, self.results / "tables", load_cells(), bibliography)
+    def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
+        """Make and show the table of a section that computes no cell."""
+        shown, files = write_read(experiment, section, self.results / "tables")
         self.console.print(to_screen(shown))
         return files
 
@@ -202,6 +203,33 @@ class Sweep:
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
             return {}
+
+
+def computes_nothing(section: Mapping[str, Any]) -> bool:
+    """Whether a `table:` section has claims or facts, which are read and not computed."""
+    return "claims" in section or "facts" in section
+
+
+def write_read(
+    experiment: str, section: Mapping[str, Any], folder: Path, formats: Collection[str] = tuple(FORMATS)
+) -> tuple[Page, dict[str, Path]]:
+    """Set a paper's prose beside the tables in a folder, or its facts beside our device files.
+
+    Raises:
+        InputError: the section is malformed or names what there is not, or the folder takes no file.
+    """
+    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    if "claims" in section:
+        spec = ClaimsSpec.parse(experiment, section)
+        return write_claims(spec, folder, load_cells(), bibliography, formats)
+    return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
+
+
+def fact_sources() -> Sources:
+    """The project's own reference files, device files and precisions."""
+    bits = {name: precision.bits for name, precision in PRECISIONS.items()}
+    settings = read_settings(conf_dir() / "reference" / "settings.csv")
+    return Sources(load_cells(), settings, conf_dir() / "device", bits)
 
 
 def show_files(console: Console, files: Mapping[str, Path]) -> None:

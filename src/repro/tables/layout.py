@@ -13,7 +13,7 @@ from repro.tables.table import MARKS, Aside, Entry, Published, Row, Table
 
 ABSENT = "—"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
-UNITS = {"x": "×", "percentage_point": "points", "": ""}
+UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion parameters", "": ""}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,209 @@
+"""Published facts that no run measures, set beside what our device files say of the same thing.
+
+Owns which entry of a device file a fact is compared with. Must not know records, nor how a table looks.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.facts import Fact, facts
+from repro.core.registry import unknown
+from repro.tables.build import in_unit
+from repro.tables.reference import Cell, find
+from repro.tables.spec import parse_section
+from repro.tables.table import Published
+
+FACT = "fact"
+"""What stands as the column of a fact in a CSV file."""
+CAPACITY = "billion_params"
+"""The unit in which sizes of models that fill a memory are compared."""
+BITS, BILLION = 8, 1e9
+WORDS = ("name", "soc", "main")
+"""Entries of a device file that are words; all others are numbers with a source."""
+
+
+@dataclass(frozen=True)
+class FactSpec:
+    """A published fact, and where ours stands or why there is none.
+
+    Attributes:
+        fact: what it is about, in words.
+        id: of a published cell; or else
+        setting: component and name of a line of `settings.csv`.
+        device: the file in `conf/device/` that says it here.
+        path: the entry there, joined by dots: `soc`, `dram.capacity`.
+        precision: for a published cell: how the weights are stored that fill the size at `path`.
+        absent: why there is nothing of ours.
+        remark: doubts about it.
+    """
+
+    fact: str
+    id: str = ""
+    setting: tuple[str, ...] = ()
+    device: str = ""
+    path: str = ""
+    precision: str = ""
+    absent: str = ""
+    remark: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.id) == bool(self.setting) or len(self.setting) not in (0, 2):
+            raise InputError(f"fact {self.fact!r} needs either `id`, or `setting: [component, name]`")
+        if bool(self.device) == bool(self.absent) or bool(self.device) != bool(self.path):
+            raise InputError(f"fact {self.fact!r} needs either `device` and `path`, or `absent`")
+        if bool(self.precision) != bool(self.id and self.device):
+            raise InputError(
+                f"fact {self.fact!r}: `precision` goes with `id` and `device`, and they with it: "
+                "a size in memory becomes a number of weights"
+            )
+
+    @property
+    def reference(self) -> str:
+        """Its name in the reference files."""
+        return self.id or "/".join(self.setting)
+
+
+@dataclass(frozen=True)
+class FactsSpec:
+    """The `table:` section of an experiment of facts; with `picture`, its title, our numbers are drawn."""
+
+    experiment: str
+    title: str
+    paper: str
+    facts: tuple[FactSpec, ...]
+    footnotes: tuple[str, ...] = ()
+    picture: str = ""
+
+    def __post_init__(self) -> None:
+        if self.picture and not any(fact.precision for fact in self.facts):
+            raise InputError(
+                f"the picture of table {self.experiment!r} has no number: no fact has a precision"
+            )
+
+    @classmethod
+    def parse(cls, experiment: str, section: Mapping[str, Any]) -> FactsSpec:
+        """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
+        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A fact as the paper and our device file state it.
+
+    Attributes:
+        spec: what was asked.
+        section: where in the paper.
+        published: the paper's value or words.
+        unit: of a number.
+        note: the reference file's doubts.
+        ours: a number in that unit, or words; None where we have nothing.
+        basis: the entry of our file, with its source.
+        fitted: whether our number rests on the paper's own or on a fit to it, and is no prediction.
+    """
+
+    spec: FactSpec
+    section: str
+    published: Published | str
+    unit: str
+    note: str
+    ours: float | str | None = None
+    basis: str = ""
+    fitted: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The reservations of our figure, as any table's."""
+        return ("fitted",) if self.fitted else ()
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the published value, where both are numbers."""
+        return self.published.ratio(self.ours) if isinstance(self.published, Published) else None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that facts are read from.
+
+    Attributes:
+        cells: published cells by id.
+        settings: lines of `settings.csv` by paper, component and name.
+        devices: the folder of device files.
+        bits: of a stored weight, by precision.
+    """
+
+    cells: Mapping[str, Cell]
+    settings: Mapping[tuple[str, str, str], Mapping[str, str]]
+    devices: Path
+    bits: Mapping[str, float]
+
+
+def read_settings(path: Path) -> dict[tuple[str, str, str], Mapping[str, str]]:
+    """The lines of `settings.csv` by paper, component and name."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return {(row["paper"], row["component"], row["name"]): row for row in csv.DictReader(file)}
+
+
+def read_facts(spec: FactsSpec, sources: Sources) -> list[Stated]:
+    """Every fact as it is stated on both sides.
+
+    Raises:
+        InputError: there is no such setting, published cell, device file, entry or precision; or a cell is in
+            a unit other than billions of parameters, or of another paper.
+    """
+    return [_stated(fact, spec.paper, sources) for fact in spec.facts]
+
+
+def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
+    ours, basis, fitted = _ours(fact, sources) if fact.device else (None, "", False)
+    if fact.id:
+        cell = find(sources.cells, fact.id)
+        if cell.paper != paper:
+            raise InputError(f"fact {fact.fact!r} is {cell.paper}'s, not {paper}'s")
+        published = in_unit(cell, CAPACITY, f"fact {fact.fact!r}")
+        return Stated(fact, cell.section, published, CAPACITY, cell.note, ours, basis, fitted)
+    row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, as FactSpec has it
+    if row is None:
+        known = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
+        raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, known)}")
+    words = f"{row['value']} {row['unit']}".strip()
+    return Stated(fact, row["section"], words, "", "", ours, basis)
+
+
+def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
+    """What our device file says, where it has it from, and whether that is a paper or a fit."""
+    device = _device(sources.devices, fact.device)
+    if fact.path in WORDS:
+        return str(device[fact.path]), f"{fact.device}: {fact.path}", False
+    numbers = {entry.path: entry for entry in facts(device)}
+    if fact.path not in numbers:
+        raise InputError(f"in device file {fact.device}: {unknown('entry', fact.path, [*WORDS, *numbers])}")
+    entry = numbers[fact.path]
+    if not fact.precision:
+        return entry.printed, f"{fact.device}: {fact.path} ({_source(entry)})", False
+    if fact.precision not in sources.bits:
+        raise InputError(f"fact {fact.fact!r}: {unknown('precision', fact.precision, sources.bits)}")
+    bits = sources.bits[fact.precision]
+    basis = f"{fact.device}: {fact.path} {entry.printed} ({_source(entry)}), {bits:.4g} bits a weight"
+    return entry.value * BITS / bits / BILLION, basis, entry.source in ("paper", "fitted")
+
+
+def _device(folder: Path, name: str) -> Mapping[str, Any]:
+    files: Sequence[str] = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in files:
+        raise InputError(unknown("device", name, files))
+    device = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert isinstance(device, dict)
+    return device
+
+
+def _source(entry: Fact) -> str:
+    return f"{entry.source}: {entry.note}" if entry.note else entry.source

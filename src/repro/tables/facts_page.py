@@ -1,0 +1,127 @@
+"""Facts in words, as files and as bars, in the form of tables.
+
+Owns how a fact is said. What is compared is `facts`'.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from repro.tables.bars import panels
+from repro.tables.bibliography import citations
+from repro.tables.claims_page import ends
+from repro.tables.facts import FACT, FactsSpec, Sources, Stated, read_facts
+from repro.tables.figure import frame
+from repro.tables.files import FORMATS, write_files
+from repro.tables.latex import to_latex
+from repro.tables.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.tables.paint import diamond_key, png
+from repro.tables.render import CSV_HEADER, to_markdown
+from repro.tables.shown import Shown
+from repro.tables.spec import ColumnSpec, FigureSpec
+from repro.tables.table import MARKS, Entry, Published, Row
+
+HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
+"""Columns with their alignment."""
+ORIGIN = "No measurement: read from conf/reference and conf/device"
+
+
+def write_facts(
+    spec: FactsSpec, folder: Path, sources: Sources, bibliography: dict[str, str], formats: Collection[str]
+) -> tuple[Page, dict[str, Path]]:
+    """Set facts beside ours and write them to a folder, as `<experiment>.<format>`.
+
+    Returns:
+        the page, and its files by format; only a spec with a `picture` has a `png`.
+
+    Raises:
+        InputError: as `read_facts`, or a paper has no BibTeX entry, or the folder cannot be written to.
+    """
+    stated = read_facts(spec, sources)
+    shown, bibtex = page(spec, stated), citations([spec.paper], bibliography)
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "md": lambda: to_markdown(shown, bibtex),
+        "csv": lambda: to_csv(stated),
+        "tex": lambda: to_latex(shown, bibtex),
+        "png": lambda: draw(spec, stated),
+    }
+    wanted = [name for name in FORMATS if name in formats and (name != "png" or spec.picture)]
+    return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
+
+
+def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
+    """The facts as a table in words; a column without a word is left out."""
+    lines = [_line(one) for one in stated]
+    kept = [i for i in range(len(HEADINGS)) if any(line[i] != ABSENT for line in lines)]
+    names, letters = list(HEADINGS), list(HEADINGS.values())
+    grid = Grid(
+        headings=tuple(Heading(names[i]) for i in kept),
+        lines=tuple(tuple(line[i] for i in kept) for line in lines),
+        alignment="".join(letters[i] for i in kept),
+    )
+    used = {mark for one in stated for mark in one.marks}
+    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
+    notes += [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    return Page(spec.experiment, spec.title, (grid,), tuple(notes))
+
+
+def to_csv(stated: Sequence[Stated]) -> str:
+    """One line a fact, unrounded; a table's columns, with published words and our file's entry."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, (*CSV_HEADER, "published", "basis"), restval="", lineterminator="\n")
+    writer.writeheader()
+    for one in stated:
+        number = _number(one)
+        writer.writerow(
+            {
+                "row": one.spec.fact,
+                "id": one.spec.reference,
+                "column": FACT,
+                "unit": one.unit,
+                "ours": one.ours,
+                "published_low": number and number.low,
+                "published_high": number and number.high,
+                "ratio": one.ratio,
+                "marks": " ".join(one.marks),
+                "reference": one.spec.reference,
+                "note": _remark(one),
+                "published": "" if number else one.published,
+                "basis": one.basis,
+            }
+        )
+    return out.getvalue()
+
+
+def draw(spec: FactsSpec, stated: Sequence[Stated]) -> bytes:
+    """Our numbers as bars, the published ones over them, as PNG; the same bytes for the same facts."""
+    drawn = [one for one in stated if isinstance(one.ours, float)]
+    entries = [Entry(ours=one.ours, published=_number(one)) for one in drawn]
+    rows = [Row(o.spec.reference, o.spec.fact, (entry,)) for o, entry in zip(drawn, entries, strict=True)]
+    column = ColumnSpec(FACT, "size", value=FACT, unit=drawn[0].unit, digits=2)
+    figure = FigureSpec((FACT,), title=spec.picture)
+    picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], ()))
+    picture.set_figwidth(7.2)
+    frame(picture, spec.picture, [*keys, diamond_key()], ORIGIN)
+    return png(picture)
+
+
+def _line(one: Stated) -> tuple[str, ...]:
+    unit = UNITS.get(one.unit, one.unit)
+    given = _number(one)
+    published = f"{ends(given.low, given.high)} {unit}" if given else str(one.published)
+    ours = f"{one.ours:.3g} {unit}{signs(one.marks)}" if isinstance(one.ours, float) else one.ours
+    ratio = "" if one.ratio is None else f"{one.ratio:.2f}"
+    words = (one.spec.fact, f"sec. {one.section}", published, ours, ratio, one.basis, _remark(one))
+    return tuple(word or ABSENT for word in words)
+
+
+def _number(one: Stated) -> Published | None:
+    return one.published if isinstance(one.published, Published) else None
+
+
+def _remark(one: Stated) -> str:
+    return "; ".join(filter(None, (one.spec.absent, one.spec.remark, one.note)))
