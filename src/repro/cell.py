@@ -199,11 +199,14 @@ class Cell:
             self._check_context(role)
         device = self.open_device()
         try:
-            for role, place in last("target", self.places):
+            for role, place in self.places.items():
                 model = self.model(role)
                 placed(model, device, place)
-                if not self.emulated and (model.weights != "real" or model.encoder_decoder):
+                whole = model.weights == "real" and not model.encoder_decoder and not model.config.rounded
+                if not self.emulated and not whole:
                     model.local_session(role, device, place)
+            for role, place in last("target", self.places):
+                model = self.model(role)
                 Session(role, device, model.bill, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
             device.close()

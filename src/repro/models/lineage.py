@@ -50,15 +50,17 @@ class Lineage:
     def mask(self, *groups: Sequence[Prefix]) -> Tensor | None:
         """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it.
 
-        Rows of several groups, which may repeat each other's, see none of another group.
+        Rows of several groups, which may repeat each other's, see their own group and what leads to them in
+        the first.
         """
         if len(groups) == 1 and self._continues(groups[0]):
             return None
         count = sum(map(len, groups))
+        first = {row: self.length + i for i, row in enumerate(groups[0])}
         seen = torch.zeros(count, self.length + count, dtype=torch.bool)
         begin = 0
         for rows in groups:
-            column = {row: self.length + begin + i for i, row in enumerate(rows)}
+            column = first | {row: self.length + begin + i for i, row in enumerate(rows)}
             for i, row in enumerate(rows):
                 self._see_ancestors(seen[begin + i], row, column)
             begin += len(rows)

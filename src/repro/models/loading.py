@@ -85,7 +85,7 @@ class Loading:
         self._read_ahead()
         expected, loading = self._coming.popleft()
         assert expected == item, f"layer {item} was wanted, {expected} came"
-        self.awaited = True
+        self.awaited = not loading.done
         return loading
 
     def taken(self) -> None:

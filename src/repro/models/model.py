@@ -50,8 +50,8 @@ class ModelConfig:
         shape: what is billed; `None` is the checkpoint's own.
         precision: how the billed weights are stored; `None` follows `dtype`.
         dtype: how the checkpoint computes, one of `weights.DTYPES`.
-        rounded: bits to which the weights of all layers are rounded before they compute, which makes a coarser
-            model of the same kind; `None` leaves them as they are.
+        rounded: bits to which the weights of all layers are rounded before they compute, which makes a
+            coarser model of the same kind; `None` leaves them as they are.
     """
 
     name: str
@@ -75,7 +75,9 @@ class ModelConfig:
         if given.get("rounded") is not None:
             require_dense(given["dtype"])
             if given["rounded"] not in WIDTHS:
-                raise InputError(f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits")
+                raise InputError(
+                    f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits"
+                )
         return cls(
             checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
             shape=Shape.parse(shape) if shape else None,
@@ -102,6 +104,11 @@ class Model:
         self._lender = lender if borrows else None
         if borrows and lender is None:
             raise InputError(f"{config.name} uses its target's embeddings, and there is no target")
+        if config.rounded and self.folder and self.encoder_decoder:
+            raise InputError(
+                f"{config.name} is an encoder-decoder, and rounded={config.rounded} is for decoders; "
+                "choose rounded=null"
+            )
 
     @cached_property
     def encoder_decoder(self) -> EncoderDecoderConfig | None:
@@ -196,7 +203,7 @@ class Model:
         return self._loaded[resident]
 
     def _coarser(self, ends: Decoder) -> Decoder:
-        """The layers rounded to `rounded` bits each, as STI rounds its shards, between the ends as they are."""
+        """The layers rounded to `rounded` bits, as STI rounds its shards, between the ends as they are."""
         assert self.folder is not None
         config, bits = self.decoder_config, self.config.rounded or 0
         widths = [[bits] * config.kv_heads] * config.layers
@@ -260,6 +267,12 @@ class Model:
             raise InputError(
                 f"{device.name} would have to stream {self.config.name} for real, which works for decoders "
                 "alone; choose an emulated device, or keep all layers in memory (method.resident=1)"
+            )
+        if self.config.rounded:
+            raise InputError(
+                f"{device.name} would stream {self.config.name}'s layers as they are stored, not rounded to "
+                f"{self.config.rounded} bits; choose rounded=null, or keep all layers in memory "
+                "(method.resident=1)"
             )
         network = DecoderNetwork(self.decoder(resident=False))
         assert self.folder is not None

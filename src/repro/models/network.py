@@ -120,7 +120,7 @@ class _DecoderStep:
         missing = lineage.missing(wanted)
         if not set(wanted) <= set(missing):
             raise RuntimeError("a sequence whose pass is over was asked for again")
-        groups = apart(missing, branches) if branches else [missing]
+        groups = apart(missing, wanted, branches) if len(branches) > 1 else [missing]
         rows = [prefix for group in groups for prefix in group]
         row = {prefix: i for i, prefix in reversed(list(enumerate(rows)))}
         self._read = [row[prefix] for prefix in wanted]
@@ -147,10 +147,18 @@ class _DecoderStep:
         return [Row(row) for row in logits]
 
 
-def apart(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> list[list[Prefix]]:
-    """For each branch what is missing of it, from its start; what branches share is in each of them."""
-    new = set(missing)
-    return [[node for node in branch.back() if node in new][::-1] for branch in branches]
+def apart(
+    missing: Sequence[Prefix], wanted: Sequence[Prefix], branches: Sequence[Prefix]
+) -> list[list[Prefix]]:
+    """What leads to all that is wanted, once; then for each branch what else is missing of it, from its start.
+
+    What is wanted and several branches share is in each of them; a prompt that a memo spared the cache is not.
+    """
+    common = set.intersection(*(set(branch.back()) for branch in branches))
+    first = min(prefix.length for prefix in wanted)
+    before = [node for node in missing if node in common and node.length < first]
+    new = set(missing).difference(before)
+    return [before, *([node for node in branch.back() if node in new][::-1] for branch in branches)]
 
 
 class NoNetwork:

@@ -28,13 +28,14 @@ PROVISIONAL = ("gaps", "naive", "never")
 
 
 class Branch(NamedTuple):
-    """A way to go on: a token after a node, the node's first choice or a later one that is not open yet."""
+    """A way to go on: the first choice after a leaf, or a later one after any node, which opens a branch."""
 
     parent: int
     token: int
     logp: float
     confidence: float
     length: int
+    opens: bool
 
 
 @dataclass(frozen=True)
@@ -145,17 +146,20 @@ class EdgeLLM(Method):
         return await verdict, further
 
     async def _navigate(self, tree: TokenTree, draft: Session) -> None:
-        """One draft row for the branch that falls shortest of its share of the tree (Eqs. 1-2).
+        """One draft row for the open branch that falls shortest of its share of the tree (Eqs. 1-2).
 
         Deviation: the paper's confidences do not sum to one; here a branch's share is its cumulative
-        confidence over the sum of all branches', second choices that are not open yet among them.
+        confidence over the sum of all open branches'. Nor does it say when a branch opens: here once a later
+        choice is more probable than any open branch's next token.
         """
         if len(tree) == 1:
             await draft.forward([tree.root])
         branches = list(self._branches(tree, draft))
-        total = sum(branch.confidence for branch in branches)
-        size = len(tree) - 1
-        best = max(branches, key=lambda b: size * b.confidence / total - b.length)
+        best = max(branches, key=lambda b: b.confidence)
+        if not best.opens:
+            going = [branch for branch in branches if not branch.opens]
+            total, size = sum(branch.confidence for branch in going), len(tree) - 1
+            best = max(going, key=lambda b: size * b.confidence / total - b.length)
         node = tree.grow(best.parent, best.token, best.logp)
         await draft.forward([tree.prefixes[node]])
 
@@ -163,10 +167,10 @@ class EdgeLLM(Method):
         choices = self.choices if self.navigation else 1
         for node in range(len(tree)):
             open_tokens = {tree.token(child) for child in tree.children(node)}
-            for token, logp in draft.known(tree.prefixes[node]).top(choices):
+            for rank, (token, logp) in enumerate(draft.known(tree.prefixes[node]).top(choices)):
                 if token not in open_tokens:
                     confidence = tree.confidence(node) * math.exp(logp)
-                    yield Branch(node, token, logp, confidence, tree.depth(node) + 1)
+                    yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
     def _adapt(self, alpha: float, confidence: float, correct: int, drafted: int) -> float:
         """The threshold for the next round (Eq. 3), from the branch that matched most."""

@@ -73,5 +73,5 @@ class Verification(Method):
         for other in range(self.batch if tokens else 1):
             node = 0
             for token in tokens:
-                node = tree.grow(node, abs(token - other))
+                node = tree.grow(node, token - other if token >= other else token + other)
         return tree
