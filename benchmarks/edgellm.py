@@ -42,7 +42,13 @@ def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
     """One method's answers to one dataset's prompts, once, after one that does not count."""
     publish()
     pair = [f"model@target={chosen.target}", f"model@draft={chosen.draft}"]
-    asked = [f"prompts={chosen.prompts}", f"max_tokens={chosen.tokens}", "repeats=1", *OWN.get(method, []), *chosen.set]
+    asked = [
+        f"prompts={chosen.prompts}",
+        f"max_tokens={chosen.tokens}",
+        "repeats=1",
+        *OWN.get(method, []),
+        *chosen.set,
+    ]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         names = [f"method={method}", f"dataset={dataset}", "device=local_cpu"]
         config = compose(

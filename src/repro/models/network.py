@@ -150,9 +150,10 @@ class _DecoderStep:
 def apart(
     missing: Sequence[Prefix], wanted: Sequence[Prefix], branches: Sequence[Prefix]
 ) -> list[list[Prefix]]:
-    """What leads to all that is wanted, once; then for each branch what else is missing of it, from its start.
+    """What leads to all that is wanted; then for each branch what else is missing of it, from its start.
 
-    What is wanted and several branches share is in each of them; a prompt that a memo spared the cache is not.
+    What is wanted and several branches share is in each of them. A prompt that a memo spared the cache is
+    there once.
     """
     common = set.intersection(*(set(branch.back()) for branch in branches))
     first = min(prefix.length for prefix in wanted)

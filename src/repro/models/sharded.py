@@ -46,8 +46,8 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
         raise InputError(f"{model.config.name} is an encoder-decoder, and shards are a decoder's")
     if model.config.rounded:
         raise InputError(
-            f"{model.config.name} is rounded to {model.config.rounded} bits, and shards are rounded from whole "
-            "weights; choose rounded=null"
+            f"{model.config.name} is rounded to {model.config.rounded} bits, and shards are rounded from "
+            "whole weights; choose rounded=null"
         )
     if model.folder:
         shards.require_dense(model.config.dtype)
