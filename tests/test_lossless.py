@@ -53,9 +53,7 @@ TOKENS = 9
 TOLERANCE = 1e-4
 CHAINS = [ChainSD(length=length) for length in (1, 4, 8)]
 TREES = [
-    EdgeLLM(
-        provisional=provisional, choices=choices, update=update, verification=form, limit=4, ahead=3
-    )
+    EdgeLLM(provisional=provisional, choices=choices, update=update, verification=form, limit=4, ahead=3)
     for provisional, choices, update, form in product(
         ("gaps", "naive", "never"), (1, 3), ("exponential", "printed"), ("tree", "branches")
     )
@@ -144,6 +142,22 @@ def test_also_on_this_machines_own_clock(family: str) -> None:
         (EdgeLLM(resident=1.0, choices=2, limit=4, ahead=3), 0.0),
         (SpecInfer(resident=1.0, expansion=(1, 2, 1), drafts=2), 0.2),
     ]:
+        assert speculate(method, family, strength, device).tokens == truth(family), f"{method}"
+    device.close()
+
+
+FORMS = [
+    EdgeLLM(provisional=provisional, verification=form, resident=1.0, choices=3, limit=4, ahead=3)
+    for provisional, form in product(("gaps", "naive", "never"), ("tree", "branches"))
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_however_edgellm_drafts_and_verifies_on_this_machines_own_clock(family: str) -> None:
+    device = here()
+    turn = list(FAMILIES).index(family)
+    for i, method in enumerate(FORMS):
+        strength = STRENGTHS[(i + i // 3 + turn) % 3]  # every form meets every strength over the families
         assert speculate(method, family, strength, device).tokens == truth(family), f"{method}"
     device.close()
 

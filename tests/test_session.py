@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from repro.core.cost import Curve, Flash
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.trace import Span, most_at_once
@@ -349,7 +348,7 @@ def test_an_engine_that_keeps_no_tables_reads_the_projection_like_one_more_layer
     spans = chains(session(Placement(resident=0.0, prefetch=0), device), 1)
     head_bytes = TABLE_BYTES / 2
     assert [s.bytes for s in spans if s.kind == "load"] == [LAYER_BYTES] * 4 + [head_bytes]
-    assert spans[-2].name == "target load 4" and spans[-1].kind == "head"
+    assert [s.name for s in spans[-2:]] == ["target load 4", "target head"]
     assert session(STREAMED, device).resident_bytes == 2 * LAYER_BYTES
 
 
@@ -370,30 +369,3 @@ def test_layers_are_read_ahead_as_far_as_the_memory_bound_goes(layers: int, slot
     opened.reserve()
     chains(opened, 1, 1)
     assert in_hand(device.trace.spans) <= slots
-
-
-def test_a_draft_that_yields_never_keeps_the_target_waiting() -> None:
-    """Ops of a draft in the gaps of a streamed pass: each ends before the layer that is on its way is there."""
-
-    async def verify(beside: bool) -> None:
-        draft.yield_to(target if beside else None)
-        text = Prefix.of([1, 2])
-        for _ in range(3):  # so that the paces are known
-            await target.forward([text := text.then(0)])
-            await draft.forward([text])
-        verification = device.spawn(target.forward([text.then(1)]))
-        while beside and not verification.done:
-            await draft.forward([text := text.then(0)])
-        await verification
-
-    seconds = {}
-    for beside in (False, True):
-        device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, 2e3),)))))
-        target = Session("target", device, BILL, NoNetwork(), Placement(resident=0.0, prefetch=0))
-        draft = Session("draft", device, BILL, NoNetwork(), Placement(run=1, background=True))
-        device.play(verify(beside))
-        last = target.passes[-1]
-        seconds[beside] = last.end - last.start
-        if beside:
-            assert any(last.start < p.start and p.end < last.end for p in draft.passes)
-    assert seconds[True] == pytest.approx(seconds[False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,12 +11,16 @@ import pytest
 import torch
 import transformers as hf
 
+import tiny_encdec
+from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.models import shards, weights
 from repro.models.cache import KVCache
 from repro.models.families import config_of
 from repro.models.layer import LayerWeights
 from repro.models.linear import PlainLinear
+from repro.models.model import Model, ModelConfig
+from repro.models.placement import RESIDENT, STREAMED
 from repro.models.shard_plan import (
     FULL,
     Layers,
@@ -28,6 +33,9 @@ from repro.models.shard_plan import (
     stored_bits,
 )
 from repro.models.shard_rank import importance
+from repro.models.sharded import placed
+from tiny import here, toy
+from tiny_checkpoints import write_tokenizer
 from tiny_families import write
 
 # 2 layers of 2 shards of 40 weights in fp32: a whole shard is 160 bytes, one of w bits 5 w + 0.32.
@@ -163,6 +171,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         layer.self_attn.o_proj.weight[:, 32:] = 0
         layer.mlp.down_proj.weight[:, 48:] = 0
     model.save_pretrained(made)
+    write_tokenizer(made)
     return made
 
 
@@ -256,3 +265,46 @@ def test_rounded_weights_have_no_shards(folder: Path) -> None:
         shards.require_dense("q4_0")
     with pytest.raises(InputError, match="only dense weights"):
         shards.narrowed(next(weights.layers(folder, "int8")), config_of(weights.read_config(folder)), [2, 2])
+
+
+def model_of(folder: Path, rounded: int | None) -> Model:
+    place = {"name": "tiny", "folder": str(folder), "hub": None, "wheel": None, "store": "float32"}
+    checkpoint = {**place, "shares_embeddings_with": None, "licence": "none"}
+    given = {"name": "tiny", "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": "float32"}
+    return Model(ModelConfig.parse({**given, "rounded": rounded}))
+
+
+def test_a_model_file_may_round_all_layers_and_is_then_another_model(folder: Path, tmp_path: Path) -> None:
+    whole, coarse = (model_of(folder, bits) for bits in (None, 3))
+    config, tokens = whole.decoder_config, torch.arange(20)
+    rounded = shards.sharded(folder, "float32", whole.decoder().ends, [[3, 3]] * 4, config)
+    logits = [
+        made.forward(tokens, tokens, None, KVCache(config, 20))
+        for made in (whole.decoder(), rounded, coarse.decoder())
+    ]
+    assert torch.equal(logits[1], logits[2])
+    assert not torch.equal(logits[0], logits[2])
+    assert coarse.digest == f"3bit-{whole.digest}"
+    for model in (whole, coarse, coarse):
+        model.memo(tmp_path).close()
+    assert len(list((tmp_path / "memo").glob("*.sqlite"))) == 2
+
+
+def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rounded is 9; it is null or 2 to 8 bits"):
+        model_of(folder, 9)
+    coarse, device = model_of(folder, 3), here()
+    with pytest.raises(
+        InputError, match="would stream tiny's layers as they are stored, not rounded to 3 bits"
+    ):
+        coarse.local_session("draft", device, STREAMED)
+    coarse.local_session("draft", device, RESIDENT).close()
+    device.close()
+    sharding = replace(STREAMED, shards=Sharding((2,), 1.0, 0.0))
+    with pytest.raises(
+        InputError, match="tiny is rounded to 3 bits, and shards are rounded from whole weights"
+    ):
+        placed(coarse, EmulatedDevice(toy()), sharding)
+    tiny_encdec.write("t5", tmp_path)
+    with pytest.raises(InputError, match="tiny is an encoder-decoder, and rounded=3 is for decoders"):
+        model_of(tmp_path, 3)

@@ -115,7 +115,9 @@ class NoisedNetwork:
         texts = list(wanted)
         if all(text.digest in self._said for text in texts):
             return KnownStep([self._noised(text) for text in texts])
-        return Rewritten(self._network.begin(texts, branches), lambda rows: list(map(self._noised, texts, rows)))
+        return Rewritten(
+            self._network.begin(texts, branches), lambda rows: list(map(self._noised, texts, rows))
+        )
 
     def keep(self, text: Prefix) -> None:
         self._network.keep(text)
