@@ -166,15 +166,15 @@ class TestClaims:
         conf = tmp_path / "conf" / "experiment" / "edgellm"
         conf.mkdir(parents=True)
         ids = [c.id for c in load_cells().values() if c.paper == "edgellm" and is_prose(c)]
-        for name, some in (("claims", ids), ("forgetful", ids[1:])):
+        for name, some in (("every_claim", ids), ("forgetful", ids[1:])):
             claims = "".join(f"    - {{id: {each}, absent: a test}}\n" for each in some[1:])
             claims += f"    - {{id: {some[0]}, tables: [edgellm/fig15], columns: [speedup]}}\n"
             table = f"table:\n  title: T\n  paper: edgellm\n  claims:\n{claims}"
             (conf / f"{name}.yaml").write_text(f"# @package _global_\nname: edgellm/{name}\n{table}")
         search = f"hydra.searchpath=[file://{tmp_path}/conf]"
-        done = project.run(search, "experiment=edgellm/claims")
+        done = project.run(search, "experiment=edgellm/every_claim")
         assert done.returncode == 0, done.stderr
-        assert (project.out / "results" / "tables" / "edgellm" / "claims.md").exists()
+        assert (project.out / "results" / "tables" / "edgellm" / "every_claim.md").exists()
         assert f"Of {len(ids)} claims" in done.stdout
         assert project.store.all() == []
         done = project.run(search, "experiment=edgellm/forgetful")
