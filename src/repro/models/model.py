@@ -22,13 +22,13 @@ from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.families import config_of
 from repro.models.memo import Memo, MemoNetwork
-from repro.models.network import DecoderNetwork, Network, NoNetwork
+from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.origin import Checkpoint
 from repro.models.placement import Placement, settle
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.shard_plan import ShardPlan
-from repro.models.shards import require_dense, sharded
+from repro.models.shards import require_dense, rounded_layers
 from repro.models.stream import LayerReader, layer_file
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
@@ -206,8 +206,8 @@ class Model:
         """The layers rounded to `rounded` bits, as STI rounds its shards, between the ends as they are."""
         assert self.folder is not None
         config, bits = self.decoder_config, self.config.rounded or 0
-        widths = [[bits] * config.kv_heads] * config.layers
-        return sharded(self.folder, self.config.dtype, ends.ends, widths, config)
+        layers = rounded_layers(self.folder, self.config.dtype, config, bits, str(ends.device))
+        return Decoder(config, layers, ends.ends)
 
     @cached_property
     def _both(self) -> EncoderDecoder:
@@ -220,8 +220,11 @@ class Model:
         """What computes, with a cache of its own."""
         if self.folder is None:
             return NoNetwork()
-        network = self._resident_network()
-        return MemoNetwork(network, memo, encodes=self.encoder_decoder is not None) if memo else network
+        if memo is None:
+            return self._resident_network()
+        if self.encoder_decoder:
+            return MemoNetwork(self._resident_network(), memo, encodes=True)
+        return MemoNetwork(LateNetwork(self.decoder_config.layers, self._resident_network), memo)
 
     def _resident_network(self) -> Network:
         return EncoderDecoderNetwork(self._both) if self.encoder_decoder else DecoderNetwork(self.decoder())

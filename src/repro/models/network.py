@@ -6,7 +6,7 @@ token is wanted, carried through the layers in runs, and read off at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -190,3 +190,28 @@ class KnownStep:
     def rows(self) -> list[Row]:
         """What was known."""
         return self._rows
+
+
+class LateNetwork:
+    """A decoder that is loaded when it is first asked: behind a memo that knows all, never."""
+
+    def __init__(self, depth: int, make: Callable[[], Network]) -> None:
+        self.depth = depth
+        self._make = make
+        self._made: Network | None = None
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; what was not made holds nothing."""
+        if self._made is not None:
+            self._made.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made.begin(wanted, branches)
+
+    def keep(self, text: Prefix) -> None:
+        """See `Network`; what was not made holds nothing."""
+        if self._made is not None:
+            self._made.keep(text)

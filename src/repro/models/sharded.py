@@ -6,7 +6,7 @@ that compute have; those take the widths of the billed layers in whose place the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from repro.core.sources import source_hash
 from repro.models import shard_rank, shards
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.model import Model
-from repro.models.network import DecoderNetwork, Network, NoNetwork, Step
+from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.placement import Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill
 from repro.models.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
@@ -86,7 +85,7 @@ class ShardedModel:
         """What computes, on rounded weights; they are made when a row is not remembered."""
         if self.folder is None:
             return NoNetwork()
-        network = _Late(self._model.decoder_config.layers, self._decoder_network)
+        network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
         return MemoNetwork(network, memo) if memo else network
 
     def memo(self, root: Path) -> Memo:
@@ -141,28 +140,3 @@ def pace(bill: Bill, device: EmulatedDevice, placement: Placement) -> Pace:
         ahead=placement.prefetch,
         head_bytes=0.0 if device.keeps_tables else bill.head(1)[1],
     )
-
-
-class _Late:
-    """A network that is made when it is first asked."""
-
-    def __init__(self, depth: int, make: Callable[[], Network]) -> None:
-        self.depth = depth
-        self._make = make
-        self._made: Network | None = None
-
-    def start(self, prompt: Prefix) -> None:
-        """See `Network`; what was not made holds nothing."""
-        if self._made is not None:
-            self._made.start(prompt)
-
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """See `Network`."""
-        if self._made is None:
-            self._made = self._make()
-        return self._made.begin(wanted, branches)
-
-    def keep(self, text: Prefix) -> None:
-        """See `Network`; what was not made holds nothing."""
-        if self._made is not None:
-            self._made.keep(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,6 +116,17 @@ def sharded(
     device = ends.embedding.device
     layers = zip(weights.layers(folder, dtype, device=device), widths, strict=True)
     return Decoder(config, [_packed(narrowed(layer, config, row)) for layer, row in layers], ends)
+
+
+@lru_cache(maxsize=1)
+def rounded_layers(
+    folder: Path, dtype: str, config: DecoderConfig, bits: int, device: str
+) -> Sequence[LayerWeights]:
+    """All layers of a checkpoint, every shard rounded to so many bits. Kept: it takes half a minute, and the
+    cells of a sweep share it."""
+    widths = [bits] * config.kv_heads
+    read = weights.layers(folder, dtype, device=torch.device(device))
+    return [_packed(narrowed(layer, config, widths)) for layer in read]
 
 
 def require_dense(dtype: str) -> None:
