@@ -17,7 +17,7 @@ CONTENT = {
     "gpt2_wikitext": ("jetson_orin_nx", "GPT-2-large", "GPT-2", "wikitext2", "cnn_daily"),
     "vicuna_parrot": ("xiaomi_10", "Vicuna-13B", "Vicuna-7B", "parrot", "iwslt2017_de_en"),
     "vicuna_wmt22_de_en": ("xiaomi_10", "Vicuna-13B", "Vicuna-7B", "wmt22_de_en", "iwslt2017_de_en"),
-    "vicuna_wmt22_zh_en": ("xiaomi_10", "Vicuna-13B", "Vicuna-7B", "wmt22_zh_en", "iwslt2017_de_en"),
+    "vicuna_wmt22_zh_en": ("xiaomi_10", "Vicuna-13B", "Vicuna-7B", "wmt22_zh_en", None),
     "llama2_cnn": ("xiaomi_11", "LLaMA-2-Chat-13B", "LLaMA-2-Chat-7B", "cnn_dailymail", "cnn_daily"),
     "llama2_squad": ("xiaomi_11", "LLaMA-2-Chat-13B", "LLaMA-2-Chat-7B", "squad", "squad"),
     "llama2_truthfulqa": ("xiaomi_11", "LLaMA-2-Chat-13B", "LLaMA-2-Chat-7B", "truthfulqa", "truthful_qa"),
@@ -51,8 +51,8 @@ def test_what_it_chooses(name: str) -> None:
     assert config["device"] == expected
     assert (config["target"]["name"], config["draft"]["name"]) == (target, draft)
     assert data.parse(config["dataset"]).name == dataset
-    assert config["match"] == f"edgellm.table1.{match}"
-    assert config["match"] in load_cells()
+    assert config["match"] == (match and f"edgellm.table1.{match}")
+    assert config["match"] is None or config["match"] in load_cells()
     assert config["labels"] == {"workload": name}
     cut = {"article": 250} if dataset == "cnn_dailymail" else {}
     assert config["dataset"].get("max_words", {}) == cut
