@@ -78,6 +78,11 @@ def test_rouge_l_drops_punctuation_and_case_where_token_ids_do_not() -> None:
     assert rouge_tokens([[vocabulary[t] for t in ours]], [[vocabulary[t] for t in theirs]]) == 25.0
 
 
+def test_equal_texts_score_100_also_where_the_tokenizer_finds_no_word() -> None:
+    assert rouge(["天气很好。"], ["天气很好。"]) == 100.0
+    assert rouge(["天气很好。"], ["天气不好。"]) == 0.0
+
+
 def test_rouge_l_over_tokens_takes_each_id_whole() -> None:
     assert rouge_tokens([[1, 23]], [[12, 3]]) == 0.0
     # [1, 2, 3, 4] and [2, 9, 4]: the common subsequence is [2, 4], precision 2/4, recall 2/3, F = 4/7.

@@ -20,7 +20,7 @@ class RougeL(Metric):
     """Rouge-L of the decoded texts, with the default tokenizer: F-measure times 100, mean over prompts.
 
     The tokenizer of `rouge_score` keeps lower-cased runs of letters and digits. Punctuation does not count,
-    nor do scripts other than Latin; two texts that have nothing else score 0 even when they are equal.
+    nor do scripts other than Latin; of texts that have nothing else equal ones score 100, others 0.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
@@ -74,6 +74,7 @@ def _mean_f(scorer: RougeScorer, predictions: Sequence[str], references: Sequenc
     require_rows(predictions, name)
     pairs = zip(predictions, references, strict=True)
     scores: list[float] = [
-        scorer.score(reference, prediction)["rougeL"].fmeasure for prediction, reference in pairs
+        1.0 if prediction == reference else scorer.score(reference, prediction)["rougeL"].fmeasure
+        for prediction, reference in pairs
     ]
     return 100.0 * sum(scores) / len(scores)
