@@ -1,0 +1,156 @@
+"""LEVER's early-exit predictor: what a middle layer's rows say of the tokens that may come next (sec. 4.3).
+
+Owns the scores. Knows nothing of trees, of what is pruned, of what a device is billed, or of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.decoder import Decoder
+from repro.models.stored import StoredTensors, digest, read_config
+
+Candidates = tuple[int, ...]
+"""C(u): the token ids that a draft holds possible after a node, and those of the node's children."""
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """What a predictor's `config.json` says.
+
+    Attributes:
+        target: name and content digest of the checkpoint that it was trained on.
+        layers: layers of that target.
+        layer: layers that have been computed when the predictor looks.
+        hidden: width d of the rows.
+        vocab: tokens that have a score.
+        rank: of the change to the frozen output projection.
+        temperatures: that it was trained at: `kd` of Eq. 9, `candidates` of Eq. 10.
+    """
+
+    target: Mapping[str, str]
+    layers: int
+    layer: int
+    hidden: int
+    vocab: int
+    rank: int
+    temperatures: Mapping[str, float]
+
+    @classmethod
+    def read(cls, folder: Path | str) -> PredictorConfig:
+        """The configuration in a predictor's folder; InputError for a missing file or other fields."""
+        found: dict[str, Any] = read_config(folder)
+        if set(found) != set(cls.__dataclass_fields__):
+            raise InputError(
+                f"{Path(folder) / 'config.json'} is no predictor's: it has the fields {sorted(found)}, "
+                f"not {sorted(cls.__dataclass_fields__)}"
+            )
+        config = cls(**found)
+        if not 0 < config.layer < config.layers:
+            raise InputError(
+                f"{folder}: layer is {config.layer}; a predictor looks after 1 to {config.layers - 1}"
+            )
+        return config
+
+
+class Predictor:
+    """Scores s(u, a) = W[a] . h_u (Eq. 7), with W = E (I + P Q) over rows that the final norm has scaled.
+
+    E is the target's frozen output projection, `inner` is Q and `outer` is P: the change turns rows of the
+    middle layer into the basis that E reads. Only the rows E[a] of candidates are ever read.
+
+    Deviation: the paper multiplies the hidden row as it is. Here the target's own final norm comes first, as
+    before every use of E; for one node it divides all scores by one number, for many it puts them on one
+    scale, which a single threshold needs.
+
+    Attributes:
+        config: what it belongs to.
+        digest: content hash of its folder.
+    """
+
+    def __init__(
+        self, config: PredictorConfig, decoder: Decoder, inner: Tensor, outer: Tensor, digest: str = ""
+    ) -> None:
+        """A predictor on a target's frozen parts; `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`.
+
+        Raises:
+            InputError: the target has another shape, or an output projection that is not its embedding table.
+        """
+        require_fit(config, decoder)
+        self.config = config
+        self.digest = digest
+        self._norm = decoder.ends.final_norm
+        self._projection = decoder.ends.embedding
+        device = self._projection.device
+        self._inner, self._outer = (part.float().to(device) for part in (inner, outer))
+
+    @classmethod
+    def load(cls, folder: Path | str, decoder: Decoder) -> Predictor:
+        """The predictor in a folder (`config.json`, `update.safetensors`) on its target's frozen parts.
+
+        Raises:
+            InputError: a file or tensor is missing or has another shape; the target does not fit.
+        """
+        config, stored = PredictorConfig.read(folder), StoredTensors(folder)
+        inner = stored.take("inner", (config.rank, config.hidden))
+        outer = stored.take("outer", (config.hidden, config.rank))
+        return cls(config, decoder, inner, outer, digest(folder))
+
+    @property
+    def layer(self) -> int:
+        """Layers of the target that have been computed when it looks."""
+        return self.config.layer
+
+    @property
+    def rank(self) -> int:
+        """Of the change to the output projection."""
+        return self.config.rank
+
+    @torch.inference_mode()
+    def scores(self, hidden: Tensor, candidates: Sequence[Candidates]) -> list[Tensor]:
+        """Scores of each row's candidates, fp32 `[len(candidates[i])]` for each row `i`.
+
+        `hidden` is fp32 `[rows, d]`, as layer `layer - 1` left it. InputError if the counts differ.
+        """
+        if len(hidden) != len(candidates):
+            raise InputError(f"{len(hidden)} hidden rows, but candidates for {len(candidates)}")
+        lengths = [len(tokens) for tokens in candidates]
+        device = self._projection.device
+        asked = torch.tensor([token for tokens in candidates for token in tokens], device=device).long()
+        row = torch.arange(len(lengths), device=device).repeat_interleave(
+            torch.tensor(lengths, device=device).long()
+        )
+        turned = self._turned(hidden.to(device))
+        found = (self._projection[asked].float() * turned[row]).sum(-1)
+        return list(torch.split(found, lengths))
+
+    def _turned(self, hidden: Tensor) -> Tensor:
+        x = hidden.float() if self._norm is None else self._norm(hidden)
+        return x + (x @ self._inner.T) @ self._outer.T
+
+
+def require_fit(config: PredictorConfig, decoder: Decoder) -> None:
+    """InputError unless a predictor's shape is a target's.
+
+    The digest in `config.target` says where a predictor comes from and is not compared: the same model has
+    another one when it was fetched in another format.
+    """
+    shape = decoder.config
+    ours, theirs = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)
+    if ours != theirs:
+        raise InputError(
+            f"the predictor belongs to {config.target.get('name')!r} with (layers, hidden, vocab) {ours}; "
+            f"this target has {theirs}"
+        )
+    if not shape.tied or shape.projected or shape.logit_cap is not None:
+        raise InputError(
+            "a predictor reads an output projection that is the embedding table itself, "
+            "without a projection before it or a cap on logits; this target's is not"
+        )
