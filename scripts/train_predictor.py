@@ -1,0 +1,204 @@
+"""Train LEVER's early-exit predictor (sec. 4.3) for a target, on the target's own answers.
+
+    python scripts/train_predictor.py --target <folder> --draft <folder> --answers <shards> --out <folder>
+
+The answers are shards as `train_draft.py` or `train_eagle.py` generate them. Each `--try NAME=VALUE` first
+trains a predictor with one setting changed, and records how it does on held-out prompts; the last one, which
+is saved, has the settings of the command. On a GPU the same command takes `--device cuda`.
+Owns the order of the work and the training record; the training itself is in `distill/early_exit.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+from distill import answers, draft, early_exit, record
+from distill.early_exit import Change, Rows, Settings
+from repro.core.errors import InputError
+from repro.models import weights
+from repro.models.predictor import PredictorConfig
+
+SIZE_LIMIT = 3_000_000  # bytes of the committed file
+PARTS = 10  # one part of the prompts is held out
+TYPES = {field.name: type(field.default) for field in fields(Settings)}
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line; every default is what made the committed predictor unless its record says so."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--target", type=Path, required=True, help="folder with config.json, safetensors and a tokenizer")
+    add("--draft", type=Path, required=True, help="a draft that shares the target's embeddings")
+    add("--answers", type=Path, required=True, help="folder with the target's answers in shards")
+    add("--out", type=Path, required=True, help="where the predictor goes")
+    add("--tokens", type=int, default=10**9, help="answer tokens to train on, at most")
+    add("--width", type=int, default=8, help="candidates of the draft at a position, |C(u)|")
+    for name, kind in TYPES.items():
+        help_ = "see distill.early_exit.Settings (default %(default)s)"
+        add(f"--{name}", type=kind, default=getattr(Settings(), name), help=help_)
+    add("--try", dest="tries", action="append", default=[], metavar="NAME=VALUE", help="one setting changed")
+    add("--minutes", type=float, default=1e9, help="limit for training the predictor that is saved")
+    add("--try-minutes", type=float, default=1e9, help="limit for training each other one")
+    add("--device", default="cpu")
+    add("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args(argv)
+    for folder in (args.target, args.draft):
+        if not (folder / "config.json").is_file():
+            raise InputError(f"{folder}: no config.json there; give a folder as save_pretrained writes")
+    if not answers.shards(args.answers):
+        raise InputError(f"answers {args.answers}: no shards there; train_draft.py --phases harvest,generate")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {args.device}: this machine has no CUDA device; choose cpu")
+    return args
+
+
+def changed(settings: Settings, text: str) -> Settings:
+    """The settings with `NAME=VALUE` in place; InputError for an unknown name or a value of another type."""
+    name, _, value = text.partition("=")
+    if name not in TYPES:
+        raise InputError(f"try {text!r}: choose NAME from {', '.join(TYPES)}")
+    try:
+        return replace(settings, **{name: TYPES[name](value)})
+    except ValueError as error:
+        raise InputError(f"try {text!r}: {name} is {TYPES[name].__name__}") from error
+
+
+def split(made: list[answers.Answer], tokens: int) -> tuple[list[answers.Answer], list[answers.Answer]]:
+    """Answers to train on, about `tokens` of them, and the held-out ones, told apart by their prompts."""
+    trained, heldout, used = list[answers.Answer](), list[answers.Answer](), 0
+    for one in made:
+        digest = hashlib.sha256(one.prompt.numpy().tobytes()).digest()
+        if digest[0] % PARTS == 0:
+            heldout.append(one)
+        elif used < tokens:
+            trained.append(one)
+            used += len(one.tokens)
+    if not trained or not heldout:
+        raise InputError(f"{len(trained)} answers to train on and {len(heldout)} held out: generate more")
+    return trained, heldout
+
+
+class Run:
+    """One command: its answers as rows, and the target's output projection."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.settings = Settings(**{name: getattr(args, name) for name in TYPES})
+        self.others = {text: changed(self.settings, text) for text in args.tries}
+        target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.float32)
+        target = target.to(args.device).eval().requires_grad_(False)
+        self.depth: int = target.config.num_hidden_layers
+        wanted = sorted({one.layer for one in (self.settings, *self.others.values())})
+        if not 0 < wanted[0] <= wanted[-1] < self.depth:
+            raise InputError(f"layers {wanted}: a predictor looks after 1 to {self.depth - 1} layers")
+        small = draft.load_draft(args.draft, target).to(args.device).eval()
+        made = [one for path in answers.shards(args.answers) for one in answers.read_shard(path)]
+        self.split = split(made, args.tokens)
+        self.trained, self.heldout = (
+            early_exit.rows(target, small, part, wanted, args.width) for part in self.split
+        )
+        self.head = target.get_output_embeddings().weight.detach()
+
+    def fit(self, settings: Settings, minutes: float) -> tuple[Change, dict[str, Any]]:
+        """One predictor, and what the record says of it."""
+        begun = time.monotonic()
+        change, losses = early_exit.train(self.trained, self.head, settings, minutes)
+        tail = losses[-max(1, len(losses) // 10) :]
+        found = {
+            "updates": len(losses),
+            "seconds": round(time.monotonic() - begun),
+            "loss": round(sum(tail) / len(tail), 4),
+            **early_exit.figures(change, self.heldout, self.head, settings),
+        }
+        print(f"{asdict(settings)}: {found}", flush=True)
+        return change, found
+
+    def write(self, change: Change, tries: dict[str, Any], result: dict[str, Any]) -> None:
+        """The predictor's folder: its configuration, its tensors in half precision, its record."""
+        out, settings = self.args.out, self.settings
+        out.mkdir(parents=True, exist_ok=True)
+        parts = {name: part.half().cpu().contiguous() for name, part in vars(change).items()}
+        save_file(parts, out / "update.safetensors")
+        vocab, hidden = self.head.shape
+        config = PredictorConfig(
+            target={"name": self.args.target.name, "digest": weights.digest(self.args.target)},
+            layers=self.depth,
+            layer=settings.layer,
+            hidden=hidden,
+            vocab=vocab,
+            rank=len(change.inner),
+            temperatures={"kd": settings.kd, "candidates": settings.candidates},
+        )
+        (out / "config.json").write_text(json.dumps(asdict(config), indent=2) + "\n")
+        whole = self.record(tries, result)
+        (out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
+
+    def record(self, tries: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+        """Everything that `training.json` says; no paths, no names of machines."""
+        args, files = self.args, answers.shards(self.args.answers)
+        update = args.out / "update.safetensors"
+        size = update.stat().st_size
+        if size > SIZE_LIMIT:
+            raise InputError(f"predictor of {size} bytes: {SIZE_LIMIT} at most; lower --rank")
+        return {
+            "command": command(args),
+            "commit": record.git_commit(),
+            "date": datetime.now(UTC).date().isoformat(),
+            "target": {"name": args.target.name, **record.file_hashes(args.target)},
+            "draft": {"name": args.draft.name, **record.file_hashes(args.draft)},
+            "update": {"file_bytes": size, "sha256": record.sha256(update)},
+            "data": {
+                "shards": len(files),
+                "shards_sha256": hashlib.sha256("".join(map(record.sha256, files)).encode()).hexdigest(),
+                **described("trained", self.split[0], self.trained),
+                **described("heldout", self.split[1], self.heldout),
+            },
+            "settings": asdict(self.settings),
+            "tries": tries,
+            "result": result,
+            "machine": record.machine(args),
+            "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
+        }
+
+
+def described(name: str, made: list[answers.Answer], rows: Rows) -> dict[str, int]:
+    """Counts of one part of the answers."""
+    return {f"{name}_answers": len(made), f"{name}_positions": len(rows)}
+
+
+def command(args: argparse.Namespace) -> str:
+    """The command line, folders left out of its paths."""
+    words = ["python scripts/train_predictor.py"]
+    for name, value in sorted(vars(args).items()):
+        option = "try" if name == "tries" else name.replace("_", "-")
+        given = value if isinstance(value, list) else [value]
+        words += [f"--{option} {one.name if isinstance(one, Path) else one}" for one in given]
+    return " ".join(words)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Train the tries, then the predictor that is saved."""
+    args = arguments(argv)
+    torch.set_num_threads(args.threads)
+    run = Run(args)
+    tries = {text: run.fit(settings, args.try_minutes)[1] for text, settings in run.others.items()}
+    if tries:  # what the others are measured against has had their time, not the saved one's
+        tries["as saved"] = run.fit(run.settings, args.try_minutes)[1]
+    change, result = run.fit(run.settings, args.minutes)
+    run.write(change, tries, result)
+
+
+if __name__ == "__main__":
+    main()
