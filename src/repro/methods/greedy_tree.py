@@ -1,0 +1,278 @@
+"""LEVER's greedy construction of a token tree: the most gain for the next second, until no node raises the
+rate of the whole (sec. 4.2, Algorithm 1; batches of sec. 4.4).
+
+Knows nothing of sessions, devices or how the tree is verified: the draft is a coroutine that says what
+follows some nodes and how long that took.
+
+Algorithm 1 expands each node as it is inserted. Here inserted nodes may wait, until there are `batch` of
+them, and are then expanded in one pass of the draft. They are expanded earlier
+
+- when the next choice hangs on them: a waiting node's best child, were it as likely as the best children
+  of this tree were on average, would come before the best node of the frontier;
+- when construction would end, but a child of which the draft were certain would still raise the rate. If
+  none would, the nodes that still wait are never expanded.
+
+So groups are small while the tree is, when one branch leads by far, and larger once many nodes are about as
+good. The objective stays: a node is inserted only if Eq. 6 does not stop at it, with the expected pass of
+the waiting nodes in the cycle's cost, and at the end it stops at every node of the frontier. What differs is
+the order of insertion, and by it some nodes come in that would not have been worth it later. With `batch=1`
+no node waits for another: Algorithm 1 as printed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, inf
+from typing import NamedTuple
+
+from repro.core.errors import InputError
+from repro.methods.latency_profile import DraftLatency, LatencyProfile
+from repro.methods.token_gain import calibrate
+from repro.models.prefix import Prefix
+from repro.models.tree import TokenTree
+
+
+class Expansion(NamedTuple):
+    """What one pass of the draft said.
+
+    Attributes:
+        candidates: for each expanded node its candidates, tokens with log-probabilities, most likely first.
+        seconds: what the pass took, t_u of Algorithm 1; 0 if all was known already.
+    """
+
+    candidates: Sequence[Sequence[tuple[int, float]]]
+    seconds: float
+
+
+Expand = Callable[[Sequence[Prefix], str], Awaitable[Expansion]]
+"""One pass of the draft over some nodes on a processor."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a tree grows.
+
+    Attributes:
+        depth: a node is expandable if it is less deep than this; the root's children have depth 1. Deviation:
+            the paper does not say which nodes are expandable.
+        limit: most draft tokens in a tree, a bound and no target. Deviation: the paper gives none.
+        batch: nodes that wait for a joint expansion, at most; 1 is Algorithm 1 as printed.
+        switch: nodes from which on a pass runs on the processor `wide`.
+        narrow: the processor of smaller passes.
+        wide: the processor of larger ones.
+    """
+
+    depth: int = 8
+    limit: int = 63
+    batch: int = 1
+    switch: int = 2
+    narrow: str = "cpu"
+    wide: str = "npu"
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "limit", "batch", "switch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"a tree's {name} is {getattr(self, name)}; it must be at least 1")
+
+    def processor(self, nodes: int) -> str:
+        """Where a pass over so many nodes runs."""
+        return self.wide if nodes >= self.switch else self.narrow
+
+
+class Costs(NamedTuple):
+    """What is known of a cycle's costs; drafting adds to `draft` what its passes took.
+
+    Attributes:
+        verify: seconds of a verification by |T|, root included, and leaves.
+        draft: seconds of an expansion by processor and nodes.
+    """
+
+    verify: LatencyProfile
+    draft: DraftLatency
+
+
+class Grown(NamedTuple):
+    """A tree and what was thought of it.
+
+    Attributes:
+        tree: the token tree, the draft's own log-probabilities at its nodes.
+        gain: tokens that a cycle with it should give, fallback token included (Eq. 2).
+        seconds: what the cycle should take: the draft's time as measured, the verification's as estimated.
+        passes: passes of the draft by processor.
+        candidates: C(u), tokens most likely first, of every node that was expanded.
+        reason: why it stopped: `rate` (Eq. 6), `limit`, or `frontier` if there was nothing more to insert.
+    """
+
+    tree: TokenTree
+    gain: float
+    seconds: float
+    passes: Mapping[str, int]
+    candidates: Mapping[Prefix, tuple[int, ...]]
+    reason: str
+
+
+class Candidate(NamedTuple):
+    """A node of the frontier: a token after a node of the tree, and b, how likely the target gets there."""
+
+    parent: int
+    token: int
+    logp: float
+    reach: float
+
+
+async def grow_greedily(
+    root: Prefix, expand: Expand, costs: Costs, reliability: float, growth: Growth
+) -> Grown:
+    """Build a token tree after `root` (Algorithm 1).
+
+    Args:
+        root: the text so far.
+        expand: the draft.
+        costs: the profiles; `costs.verify` must not be empty.
+        reliability: the factor r, in (0, 1].
+        growth: bounds and batches.
+    """
+    growing = _Growing(root, expand, costs, reliability, growth)
+    await growing.expand([0])
+    while len(growing.tree) <= growth.limit:
+        best = growing.best()
+        if len(growing.waiting) >= growth.batch or growing.hangs_on_waiting(best):
+            await growing.expand_waiting()
+        elif best is None:
+            return growing.grown("frontier")
+        elif growing.rate(best) <= growing.average:
+            return growing.grown("rate")
+        else:
+            growing.insert(best)
+    return growing.grown("limit")
+
+
+class _Growing:
+    """Algorithm 1's variables: T, b, G, C_draft, F, and the nodes of T that wait for their expansion."""
+
+    def __init__(
+        self, root: Prefix, expand: Expand, costs: Costs, reliability: float, growth: Growth
+    ) -> None:
+        self.tree = TokenTree(root)
+        self.waiting: list[int] = []
+        self._expand, self._costs, self._reliability, self._growth = expand, costs, reliability, growth
+        self._reach = [1.0]
+        self._gain, self._drafted, self._leaves = 1.0, 0.0, 1
+        self._frontier: dict[int, deque[Candidate]] = {}
+        self._candidates: dict[Prefix, tuple[int, ...]] = {}
+        self._firsts: list[float] = []
+        self._passes: Counter[str] = Counter()
+
+    async def expand(self, nodes: list[int]) -> None:
+        """AddFrontier of lines 16-24, for several nodes in one pass."""
+        prefixes, on = [self.tree.prefixes[node] for node in nodes], self._growth.processor(len(nodes))
+        said, seconds = await self._expand(prefixes, on)
+        self._drafted += seconds
+        if seconds:
+            self._passes[on] += 1
+            self._learn(nodes, on, seconds)
+        for node, candidates in zip(nodes, said, strict=True):
+            self._candidates[self.tree.prefixes[node]] = tuple(token for token, _ in candidates)
+            likely = calibrate([exp(logp) for _, logp in candidates], self._reliability)
+            self._firsts.append(max(likely, default=0.0))
+            self._frontier[node] = deque(
+                Candidate(node, token, logp, self._reach[node] * probability)
+                for (token, logp), probability in zip(candidates, likely, strict=True)
+            )
+
+    def _learn(self, nodes: list[int], on: str, seconds: float) -> None:
+        # The root's pass also catches up on the text: it stands for an expansion only until there is one.
+        if nodes != [0] or self._costs.draft.empty:
+            self._costs.draft.observe(on, len(nodes), seconds)
+
+    async def expand_waiting(self) -> None:
+        """Line 12, for all that wait."""
+        nodes, self.waiting = self.waiting, []
+        await self.expand(nodes)
+
+    def best(self) -> Candidate | None:
+        """Line 6: the candidate with the most gain for its cost; of several the most likely one.
+
+        Children of one node cost the same, so that the most likely of them comes first.
+        """
+        kinds = {
+            (leaf, expandable): self._marginal(leaf, expandable)
+            for leaf in (False, True)
+            for expandable in (False, True)
+        }
+        firsts = (children[0] for children in self._frontier.values() if children)
+        return max(firsts, key=lambda c: (per(c.reach, kinds[self._kind(c.parent)]), c.reach), default=None)
+
+    def rate(self, candidate: Candidate) -> float:
+        """The marginal gain per second of a candidate."""
+        return per(candidate.reach, self._marginal(*self._kind(candidate.parent)))
+
+    @property
+    def average(self) -> float:
+        """G / C_cycle, the expected tokens a second of the tree as it is."""
+        return per(self._gain, self._seconds())
+
+    def hangs_on_waiting(self, best: Candidate | None) -> bool:
+        """Whether what to do next depends on children of nodes that wait."""
+        if not self.waiting:
+            return False
+        if best is None or self.rate(best) <= self.average:
+            certain = max(self._reach[node] for node in self.waiting)
+            return per(certain, self._marginal(leaf=False, expandable=False)) > self.average
+        typical = sum(self._firsts) / len(self._firsts)
+        children = (per(self._reach[u] * typical, self._marginal(*self._kind(u))) for u in self.waiting)
+        return max(children) > self.rate(best)
+
+    def insert(self, chosen: Candidate) -> None:
+        """Line 10, and the test of line 11."""
+        self._frontier[chosen.parent].popleft()
+        self._leaves += self._adds_leaf(chosen.parent)
+        node = self.tree.grow(chosen.parent, chosen.token, chosen.logp)
+        self._reach.append(chosen.reach)
+        self._gain += chosen.reach
+        if self._expandable(node):
+            self.waiting.append(node)
+
+    def grown(self, reason: str) -> Grown:
+        """The tree as it is; what still waits is not expanded, and costs nothing."""
+        self.waiting = []
+        return Grown(self.tree, self._gain, self._seconds(), dict(self._passes), self._candidates, reason)
+
+    def _kind(self, parent: int) -> tuple[bool, bool]:
+        """What a child's cost depends on: whether it adds a leaf, and whether it is expandable."""
+        return self._adds_leaf(parent), self.tree.depth(parent) + 1 < self._growth.depth
+
+    def _adds_leaf(self, parent: int) -> bool:
+        return bool(self.tree.children(parent))
+
+    def _expandable(self, node: int) -> bool:
+        return self.tree.depth(node) < self._growth.depth
+
+    def _seconds(self) -> float:
+        """Line 5, with the pass that the waiting nodes are still to take."""
+        return self._drafted + self._joint(len(self.waiting)) + self._verify(0, 0)
+
+    def _marginal(self, leaf: bool, expandable: bool) -> float:
+        """Seconds that one more node adds: to the verification, and to the draft if it joins those that wait.
+
+        Where noise has a larger pass take less time, the node adds nothing.
+        """
+        verify = self._verify(1, int(leaf)) - self._verify(0, 0)
+        waiting = len(self.waiting)
+        draft = self._joint(waiting + 1) - self._joint(waiting) if expandable else 0.0
+        return max(0.0, verify) + max(0.0, draft)
+
+    def _verify(self, more: int, leaves: int) -> float:
+        return self._costs.verify.estimate(len(self.tree) + more, self._leaves + leaves)
+
+    def _joint(self, nodes: int) -> float:
+        return self._costs.draft.estimate(self._growth.processor(nodes), nodes)
+
+
+def per(gain: float, seconds: float) -> float:
+    """Gain a second; without end if there is some for nothing."""
+    if seconds:
+        return gain / seconds
+    return inf if gain else 0.0
