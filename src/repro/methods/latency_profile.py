@@ -30,11 +30,12 @@ class Measurement(NamedTuple):
 class LatencyProfile:
     """Moving averages by shape (rows, leaves), and estimates between and beyond them.
 
-    A shape that was seen costs its average. Any other costs what the line between the nearest row counts that
-    were seen below and above it says, each taken at the nearest leaf counts, and on top of that a penalty for
-    every row or leaf to the nearest. A shape beyond the largest is on the line through all; one below
-    the smallest costs as much as the smallest. What was seen to be cheaper with more rows is noise: between
-    two row counts an estimate rises or stays, and it is never above the upper one because of the penalty.
+    A shape that was seen costs its average. With a row count that was seen, but other leaves, it costs what
+    the line between the nearest leaf counts says, and beyond them a constant for each leaf. With other rows it
+    is on the line between the nearest row counts, or beyond the largest on the line through all, and pays a
+    penalty for every row to the nearest; between two it never costs more than the larger. With fewer rows than
+    any seen it costs as much as with the fewest seen. Where more rows took less time, which is noise, the line
+    is level: between two row counts an estimate does not fall.
 
     Deviation: LEVER says "nearby observed shapes with a conservative penalty" and gives no formula.
     """
@@ -45,10 +46,11 @@ class LatencyProfile:
         """Begin with offline measurements.
 
         Args:
-            measured: at least a small and a large pass, or the profile cannot tell rows from a fixed cost.
+            measured: at least of few and of many rows, or rows cannot be told from a fixed cost; and of one
+                row count with few and many leaves, or leaves are taken to cost a penalty each.
             decay: what an average keeps of itself with each new measurement of its shape.
-            penalty: of an unseen shape, for every row or leaf to the nearest seen one, as a share of what a
-                row costs on average.
+            penalty: of an unseen row count, for every row to the nearest, as a share of what a row costs on
+                average.
 
         Raises:
             InputError: a share is none, or a measurement is of no pass.
@@ -60,7 +62,7 @@ class LatencyProfile:
         self._decay, self._penalty = decay, penalty
         self._seen: dict[int, dict[int, float]] = {}
         self._rows: list[int] = []
-        self._per_row = 0.0
+        self._per_row = self._per_leaf = 0.0
         for measurement in measured:
             self.observe(*measurement)
 
@@ -83,7 +85,8 @@ class LatencyProfile:
         before = averages.get(leaves, seconds)
         averages[leaves] = self._decay * before + (1 - self._decay) * seconds
         self._rows = sorted(self._seen)
-        self._per_row = self._slope()
+        self._per_row = self._row_cost()
+        self._per_leaf = self._leaf_cost()
 
     def estimate(self, rows: int, leaves: int) -> float:
         """Seconds that a pass of a shape should take; never negative.
@@ -94,29 +97,36 @@ class LatencyProfile:
         if self.empty:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
         low, high = _around(self._rows, rows)
-        return self._between(rows, low, self._at(low, leaves), high, self._at(high, leaves), self._per_row)
+        below = self._at(low, leaves)
+        if rows <= low:
+            return below
+        penalty = self._penalty * self._per_row * min(rows - low, abs(high - rows))
+        if rows > high:
+            return below + (rows - low) * self._per_row + penalty
+        above = max(below, self._at(high, leaves))
+        return min(above, below + (above - below) * (rows - low) / (high - low) + penalty)
 
     def _at(self, rows: int, leaves: int) -> float:
-        """Seconds with a row count that was seen; leaves beyond the seen ones cost the penalty alone."""
+        """Seconds with a row count that was seen."""
         seen = self._seen[rows]
         low, high = _around(sorted(seen), leaves)
-        return self._between(leaves, low, seen[low], high, seen[high], 0.0)
+        if low == high:
+            return max(0.0, seen[low] + (leaves - low) * self._per_leaf)
+        return seen[low] + (seen[high] - seen[low]) * (leaves - low) / (high - low)
 
-    def _between(self, at: int, low: int, below: float, high: int, above: float, slope: float) -> float:
-        distance = min(abs(at - low), abs(at - high))
-        penalty = distance * self._penalty * self._per_row
-        if at > high:
-            return above + distance * slope + penalty
-        if at <= low:
-            return below
-        above = max(below, above)
-        return min(above, below + (above - below) * (at - low) / (high - low) + penalty)
-
-    def _slope(self) -> float:
+    def _row_cost(self) -> float:
         """Seconds a row, from the fewest rows to the most; a pass's own if only one row count was seen."""
         first, last = (min(self._seen[rows].values()) for rows in (self._rows[0], self._rows[-1]))
         span = self._rows[-1] - self._rows[0]
         return max(0.0, last - first) / span if span else first / self._rows[0]
+
+    def _leaf_cost(self) -> float:
+        """Seconds a leaf, from all row counts seen with several; a row's penalty if there is none."""
+        ends = [(min(seen), max(seen), seen) for seen in self._seen.values() if len(seen) > 1]
+        if not ends:
+            return self._penalty * self._per_row
+        rise = sum(seen[most] - seen[fewest] for fewest, most, seen in ends)
+        return max(0.0, rise) / sum(most - fewest for fewest, most, _ in ends)
 
 
 class DraftLatency:
