@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import DraftAlone, Standard
 from repro.methods.decoding.bld import BigLittle, Lenient, logp
+from repro.models.accept import along
 from repro.models.network import DecoderNetwork, KnownStep, Row, Step
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
@@ -187,7 +188,7 @@ def accepted(rows: list[torch.Tensor], tokens: list[int], rollback: float) -> tu
     tree = TokenTree(Prefix.empty())
     for end, token in enumerate(tokens):
         tree.grow(end, token)
-    path, bonus = Lenient(rollback).accept(tree, [Row(row) for row in rows])
+    path, bonus = along(Lenient(rollback).walk(tree), lambda node: Row(rows[node]))
     return path, bonus
 
 

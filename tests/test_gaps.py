@@ -110,7 +110,7 @@ class Failing:
 
 
 class _Broken(KnownStep):
-    def rows(self) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         raise ArithmeticError("no rows")
 
 

@@ -20,6 +20,11 @@ PUBLISHED = {
     "llama_13b": 13015.9e6,
     "llama_33b": 32528.9e6,
     "llama_65b": 65285.7e6,
+    "llama_3_1_8b": 8030.3e6,
+    "qwen3_0_6b": 596.0e6,
+    "qwen3_4b": 4022.5e6,
+    "qwen3_8b": 8190.7e6,
+    "qwen3_14b": 14768.3e6,
 }
 """Of the checkpoints themselves; norms, biases and learned positions, which we leave out, are up to 1.3%."""
 

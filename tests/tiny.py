@@ -76,7 +76,7 @@ def bill_of(made: Decoder) -> Bill:
     return Bill(shape, precision("fp32"))
 
 
-class Rewritten:
+class Rewritten(Step):
     """A pass whose rows are something else in the end."""
 
     def __init__(self, step: Step, rewrite: Callable[[list[Row]], list[Row]]) -> None:
@@ -85,8 +85,15 @@ class Rewritten:
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
-    def rows(self) -> list[Row]:
-        return self._rewrite(self._step.rows())
+    def hidden(self) -> Tensor:
+        return self._step.hidden()
+
+    def drop(self, kept: Sequence[int]) -> None:
+        self._step.drop(kept)
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        rows = self._rewrite(self._step.rows())
+        return rows if at is None else [rows[i] for i in at]
 
 
 class NoisedNetwork:

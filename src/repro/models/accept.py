@@ -1,19 +1,21 @@
-"""Which drafted tokens a target keeps: pure functions of a tree and of what the target says at its nodes.
+"""Which drafted tokens a target keeps, as walks from a tree's root that ask for one node's row at a time.
 
 Greedy acceptance emits exactly the target's greedy tokens; sampled acceptance leaves the target's
-distribution as it is, for chosen as for sampled drafts.
+distribution as it is, for chosen as for sampled drafts. Who drives a walk decides when a row is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from repro.models.sampling import draw
 from repro.models.tree import TokenTree
+
+Said = TypeVar("Said")
 
 
 class Accepted(NamedTuple):
@@ -23,27 +25,41 @@ class Accepted(NamedTuple):
     bonus: int
 
 
-def greedy(tree: TokenTree, choices: Sequence[int]) -> Accepted:
+Walk = Generator[int, Said, Accepted]
+"""Yields the node at which it wants to know what the target said, is sent that, returns what is accepted."""
+
+
+def along(walk: Walk[Said], said: Callable[[int], Said]) -> Accepted:
+    """Drive a walk whose answers are at hand."""
+    node = next(walk)
+    while True:
+        try:
+            node = walk.send(said(node))
+        except StopIteration as end:
+            accepted: Accepted = end.value
+            return accepted
+
+
+def greedy(tree: TokenTree) -> Walk[int]:
     """Follow the target's choice from node to node for as long as the tree has it.
 
-    Args:
-        tree: the drafted tree.
-        choices: for each node the target's most likely next token.
+    It is sent the target's most likely next token after each node that it asks for.
     """
     path = [0]
     while True:
-        choice = choices[path[-1]]
+        choice = yield path[-1]
         child = next((c for c in tree.children(path[-1]) if tree.token(c) == choice), None)
         if child is None:
             return Accepted(path, choice)
         path.append(child)
 
 
-def sampled(tree: TokenTree, target: Callable[[int], Tensor], generator: torch.Generator) -> Accepted:
+def sampled(tree: TokenTree, generator: torch.Generator) -> Walk[Tensor]:
     """Multi-step speculative sampling (SpecInfer Alg. 2; Leviathan et al. for a chain).
 
     At a node the children are tried in their order. One drawn from `q` is accepted with probability
     `min(1, p/q)`, and a rejection leaves `norm(max(0, p - q))`; a chosen child is one drawn from certainty.
+    It is sent the target's distribution `[vocab]` after each node that it asks for.
 
     Deviation: SpecInfer tries a node's children in random order. Any order that does not depend on the drawn
     tokens leaves the distribution as it is; draws from one `q` can change places, so that only where several
@@ -51,12 +67,11 @@ def sampled(tree: TokenTree, target: Callable[[int], Tensor], generator: torch.G
 
     Args:
         tree: the drafted tree; `tree.drawn` holds each node's `q`, `[vocab]`.
-        target: the target's distribution after a node, `[vocab]`.
         generator: the source of chance, on the CPU.
     """
     path = [0]
     while True:
-        left = target(path[-1])
+        left = yield path[-1]
         child, left = _try_children(tree, path[-1], left, generator)
         if child is None:
             return Accepted(path, draw(left, generator))

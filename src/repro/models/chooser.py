@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from repro.models import accept
+from repro.models.accept import Said, Walk
 from repro.models.network import Row
 from repro.models.sampling import Sampling, draw
 from repro.models.tree import TokenTree
@@ -36,8 +37,8 @@ class Chooser(Protocol):
     def branch(self, row: Row, count: int) -> list[Proposal]:
         """So many tokens that a draft puts forward side by side."""
 
-    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
-        """The accepted path of a tree, and the target's own next token."""
+    def walk(self, tree: TokenTree) -> Walk[Row]:
+        """The accepted path of a tree, and the target's own next token; asks for rows on its way."""
 
 
 class Greedy:
@@ -58,9 +59,9 @@ class Greedy:
         """The draft's most likely tokens."""
         return [Proposal(token, logp, None) for token, logp in row.top(count)]
 
-    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
+    def walk(self, tree: TokenTree) -> Walk[Row]:
         """Follow the target's choices."""
-        return accept.greedy(tree, [row.choice for row in rows])
+        return translated(accept.greedy(tree), lambda row: row.choice)
 
 
 class Sampled:
@@ -86,12 +87,24 @@ class Sampled:
         """As many draws, each from the whole distribution; one token may come several times."""
         return [self.propose(row) for _ in range(count)]
 
-    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> accept.Accepted:
+    def walk(self, tree: TokenTree) -> Walk[Row]:
         """Speculative sampling over the tree."""
-        return accept.sampled(tree, lambda node: self._probabilities(rows[node]), self._chance)
+        return translated(accept.sampled(tree, self._chance), self._probabilities)
 
     def _probabilities(self, row: Row) -> Tensor:
         return self._sampling.probabilities(row.logits).cpu()
+
+
+def translated(walk: Walk[Said], meaning: Callable[[Row], Said]) -> Walk[Row]:
+    """A walk that is sent rows, from one that is sent what is made of them."""
+    node = next(walk)
+    while True:
+        row = yield node
+        try:
+            node = walk.send(meaning(row))
+        except StopIteration as end:
+            accepted: accept.Accepted = end.value
+            return accepted
 
 
 def chooser(sampling: Sampling, seed: int) -> Chooser:

@@ -21,7 +21,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.models.layer import LayerWeights
-from repro.models.network import Row
+from repro.models.network import Row, Step
 from repro.models.prefix import Prefix
 from repro.models.shape import Encoder, Shape
 
@@ -259,15 +259,16 @@ class EncoderDecoderNetwork:
         return self.weights.decode(sequences, self._encoded, cache)
 
 
-class _Pass:
+class _Pass(Step):
     def __init__(self, network: EncoderDecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> None:
         self._network, self._wanted, self._branches = network, wanted, branches
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Nothing yet: see `rows`."""
 
-    def rows(self) -> list[Row]:
-        return self._network.rows(self._wanted, self._branches)
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        rows = self._network.rows(self._wanted, self._branches)
+        return rows if at is None else [rows[i] for i in at]
 
 
 def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:

@@ -47,6 +47,14 @@ class Lineage:
                 found[node] = None
         return sorted(found, key=lambda node: node.length)
 
+    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+        """What is missing of the wanted sequences, by the passes that it takes one after the other: one."""
+        return [self.missing(wanted)]
+
+    def fused(self, rows: Sequence[Prefix]) -> int:
+        """How many rows read features of another model: none."""
+        return 0
+
     def mask(self, *groups: Sequence[Prefix]) -> Tensor | None:
         """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it.
 
@@ -106,12 +114,21 @@ class Lineage:
         if self._on_trunk(text):
             ahead = [node for node in self._branches if node.starts_with(text)]
             return self._rearrange(self.trunk, self._slots(self.trunk.length), [], ahead)
+        ahead = [node for node in self._branches if node.length > text.length and node.starts_with(text)]
+        return self._rearrange(*self._line(text), ahead)
+
+    def cut(self, text: Prefix) -> tuple[int, list[int]]:
+        """Forget all that does not lead to `text`, what goes on from it too; returns as `keep`."""
+        if self._on_trunk(text):
+            return self._rearrange(text, self._slots(text.length), [], [])
+        return self._rearrange(*self._line(text), [])
+
+    def _line(self, text: Prefix) -> tuple[Prefix, int, list[Prefix]]:
+        """How much of `text` is held, how many slots of that the trunk has, and what branches have of it."""
         path = [node for node in text.back() if node in self]
         end = path[0] if path else Prefix.empty()
         base = self._slots(next((node.length for node in path if node not in self._branches), 0))
-        line = [node for node in reversed(path) if node in self._branches]
-        ahead = [node for node in self._branches if node.length > text.length and node.starts_with(text)]
-        return self._rearrange(end, base, line, ahead)
+        return end, base, [node for node in reversed(path) if node in self._branches]
 
     def _slots(self, length: int) -> int:
         """Slots that the first `length` tokens of a sequence take."""
@@ -126,3 +143,41 @@ class Lineage:
         self._fresh = trunk.length == 0
         self.length = base + len(slots)
         return base, slots
+
+
+class HeadLineage(Lineage):
+    """The bookkeeping of a draft head, which goes on from what its target computed (EAGLE-3).
+
+    The slot of a sequence holds its last token paired with the target's features of all before it, or with the
+    head's own guess at them where the target has not been: a guess needs the pass before. The first token has
+    no pair and no slot.
+
+    Attributes:
+        boundary: tokens of the text of which the target has features.
+    """
+
+    def __init__(self, boundary: int) -> None:
+        """A prompt of `boundary` tokens, which the target reads before its head does."""
+        super().__init__(outside=1)
+        self.boundary = boundary
+
+    def grounded(self, prefix: Prefix) -> bool:
+        """Whether the target has features of all before a sequence's last token."""
+        return prefix.length <= self.boundary + 1
+
+    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+        """All that is grounded at once, then level by level."""
+        levels: dict[int, list[Prefix]] = {}
+        for prefix in self.missing(wanted):
+            levels.setdefault(max(prefix.length, self.boundary + 1), []).append(prefix)
+        return list(levels.values()) or [[]]
+
+    def fused(self, rows: Sequence[Prefix]) -> int:
+        """How many rows read features of the target."""
+        return sum(map(self.grounded, rows))
+
+    def keep(self, text: Prefix) -> tuple[int, list[int]]:
+        """Forget what was guessed, also on the way to `text`: of all but its last token there are features."""
+        solid = text.up_to(min(text.length, self.boundary + 1))
+        self.boundary = text.length - 1
+        return self.cut(solid)

@@ -46,7 +46,7 @@ class MatchedNetwork:
         self._oracle.keep(text)
 
 
-class _MatchedStep:
+class _MatchedStep(Step):
     def __init__(
         self, step: Step, wanted: Sequence[Prefix], oracle: Network, swapped: Sequence[Prefix]
     ) -> None:
@@ -55,8 +55,9 @@ class _MatchedStep:
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
-    def rows(self) -> list[Row]:
-        own = self._step.rows()
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        own = self._step.rows(at)
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         if not self._swapped:
             return own
         said = self._oracle.begin(self._swapped)
@@ -64,7 +65,7 @@ class _MatchedStep:
         choices = {c: row.choice for c, row in zip(self._swapped, said.rows(), strict=True)}
         return [
             with_first(row, choices[context]) if context in choices else row
-            for context, row in zip(self._wanted, own, strict=True)
+            for context, row in zip(wanted, own, strict=True)
         ]
 
 

@@ -11,8 +11,11 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from repro.models.layer import LayerWeights
-from repro.models.network import KnownStep, Network, Row, Step
+from repro.models.network import Network, Row, Step
 from repro.models.prefix import Prefix
 
 
@@ -28,6 +31,10 @@ class Memo:
         self._file.execute(
             "create table if not exists rows (prefix blob primary key, ranks blob) without rowid"
         )
+        self._file.execute(
+            "create table if not exists hidden (layers integer, prefix blob, x blob, "
+            "primary key (layers, prefix)) without rowid"
+        )
 
     def get(self, prefix: Prefix, source: int = 0) -> Row | None:
         """What was said after a sequence, if it is known; its first `source` tokens an encoder read."""
@@ -40,6 +47,24 @@ class Memo:
         values = [(_key(prefix, source), _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
         self._file.execute("begin immediate")
         self._file.executemany("insert or ignore into rows values (?, ?)", values)
+        self._file.execute("commit")
+
+    def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
+        """The sequences' hidden rows after so many layers, fp32 `[n, hidden]`, if all of them are known."""
+        ask = "select x from hidden where layers = ? and prefix = ?"
+        found = [self._file.execute(ask, (layers, prefix.digest)).fetchone() for prefix in prefixes]
+        if not all(found):
+            return None
+        return torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float32) for (x,) in found])
+
+    def put_hidden(self, prefixes: Sequence[Prefix], layers: int, rows: Tensor) -> None:
+        """Remember hidden rows, fp32 `[n, hidden]`."""
+        values = [
+            (layers, prefix.digest, row.numpy().tobytes())
+            for prefix, row in zip(prefixes, rows.float().cpu(), strict=True)
+        ]
+        self._file.execute("begin immediate")
+        self._file.executemany("insert or ignore into hidden values (?, ?, ?)", values)
         self._file.execute("commit")
 
     def close(self) -> None:
@@ -85,25 +110,61 @@ class MemoNetwork:
         self._network.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """A pass over the memo if that knows all, else over the network."""
-        known = [self._memo.get(prefix, self._source) for prefix in wanted]
-        if all(known):
-            return KnownStep([row for row in known if row])
-        return _Remembering(self._network.begin(wanted, branches), self._memo, wanted, self._source)
+        """A pass that is computed as far as the memo does not know it."""
+        return _Remembering(self._network, self._memo, wanted, branches, self._source)
 
     def keep(self, text: Prefix) -> None:
         """Pass it on."""
         self._network.keep(text)
 
 
-class _Remembering:
-    def __init__(self, step: Step, memo: Memo, wanted: Sequence[Prefix], source: int) -> None:
-        self._step, self._memo, self._wanted, self._source = step, memo, wanted, source
+class _Remembering(Step):
+    """Computes late, when something is asked for that the memo lacks; then all that is missing at once."""
+
+    def __init__(
+        self,
+        network: Network,
+        memo: Memo,
+        wanted: Sequence[Prefix],
+        branches: Sequence[Prefix],
+        source: int,
+    ) -> None:
+        self._network, self._memo, self._source = network, memo, source
+        self._wanted, self._branches = list(wanted), branches
+        self._step: Step | None = None
+        self._asked = self._ran = 0
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        self._step.layers(first, last, streamed)
+        assert streamed is None, "what is read from a disk computes, and is not remembered"
+        self._asked = last
 
-    def rows(self) -> list[Row]:
-        rows = self._step.rows()
+    def hidden(self) -> Tensor:
+        known = self._memo.hidden(self._wanted, self._asked)
+        if known is None:
+            known = self._computed(self._asked).hidden()
+            self._memo.put_hidden(self._wanted, self._asked, known)
+        return known
+
+    def drop(self, kept: Sequence[int]) -> None:
+        self._wanted = [self._wanted[i] for i in kept]
+        if self._step is not None:
+            self._step.drop(kept)
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        known = [self._memo.get(prefix, self._source) for prefix in wanted]
+        if all(known):
+            return [row for row in known if row]
+        rows = self._computed(self._network.depth).rows()
         self._memo.put(self._wanted, rows, self._source)
-        return [Row(None, row.ranked()) for row in rows]
+        ranked = [Row(None, row.ranked()) for row in rows]
+        return ranked if at is None else [ranked[i] for i in at]
+
+    def _computed(self, layers: int) -> Step:
+        """The real pass, so far."""
+        if self._step is None:
+            self._step = self._network.begin(self._wanted, self._branches)
+        if layers > self._ran:
+            self._step.layers(self._ran, layers)
+            self._ran = layers
+        return self._step

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from repro.models.cache import KVCache
 from repro.models.decoder import Decoder
+from repro.models.features import Captured
 from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
 from repro.models.prefix import Prefix
@@ -63,8 +64,16 @@ class Step(Protocol):
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Carry all rows through layers `first` to `last - 1`, on just streamed weights or resident ones."""
 
-    def rows(self) -> list[Row]:
-        """What the model says, for each wanted sequence."""
+    def hidden(self) -> Tensor:
+        """The wanted sequences' hidden rows after the layers so far, fp32 `[wanted, hidden]`."""
+        raise RuntimeError(f"{type(self).__name__} has no hidden rows to judge by: only a decoder has")
+
+    def drop(self, kept: Sequence[int]) -> None:
+        """Go on with these of the wanted sequences alone, in this order; their ancestors are among them."""
+        raise RuntimeError(f"{type(self).__name__} cannot drop rows on the way: only a decoder can")
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        """What the model says, for each wanted sequence or for those at these places."""
 
 
 class Network(Protocol):
@@ -92,9 +101,13 @@ class Network(Protocol):
 class DecoderNetwork:
     """A decoder and its cache."""
 
-    def __init__(self, decoder: Decoder, capacity: int = 512) -> None:
-        """`capacity` is the number of tokens that the cache first has room for; it grows."""
+    def __init__(self, decoder: Decoder, capacity: int = 512, captured: Captured | None = None) -> None:
+        """`capacity` is the number of tokens that the cache first has room for; it grows.
+
+        Hidden rows that a draft head wants of this decoder are left in `captured`.
+        """
         self.decoder = decoder
+        self.captured = captured
         self.depth = decoder.config.layers
         self.lineage = Lineage()
         self.cache = KVCache(decoder.config, capacity, device=decoder.device)
@@ -111,9 +124,11 @@ class DecoderNetwork:
     def keep(self, text: Prefix) -> None:
         """Drop and compact slots; in the mode of the passes, whose cache may have grown in it."""
         self.cache.keep(*self.lineage.keep(text))
+        if self.captured:
+            self.captured.keep(text)
 
 
-class _DecoderStep:
+class _DecoderStep(Step):
     def __init__(self, network: DecoderNetwork, wanted: Sequence[Prefix], branches: Sequence[Prefix]) -> None:
         self._network = network
         lineage = network.lineage
@@ -121,15 +136,16 @@ class _DecoderStep:
         if not set(wanted) <= set(missing):
             raise RuntimeError("a sequence whose pass is over was asked for again")
         groups = apart(missing, wanted, branches) if len(branches) > 1 else [missing]
-        rows = [prefix for group in groups for prefix in group]
-        row = {prefix: i for i, prefix in reversed(list(enumerate(rows)))}
-        self._read = [row[prefix] for prefix in wanted]
+        self._rows = [prefix for group in groups for prefix in group]
+        self._find(wanted)
         device = network.decoder.device
         mask = lineage.mask(*groups)
         self._mask = mask if mask is None else mask.to(device)
-        self._positions = torch.tensor([prefix.length - 1 for prefix in rows], device=device)
-        tokens = torch.tensor([prefix.token for prefix in rows], device=device)
-        lineage.add(rows)
+        self._positions = torch.tensor([prefix.length - 1 for prefix in self._rows], device=device)
+        tokens = torch.tensor([prefix.token for prefix in self._rows], device=device)
+        self._before = lineage.length
+        self._done = 0
+        network.cache.truncate(self._before)  # a pass that was left half way has no slots
         with torch.inference_mode():
             self._x = network.decoder.embed(tokens, self._positions)
 
@@ -139,12 +155,40 @@ class _DecoderStep:
         for i in range(first, last):
             weights = streamed[i - first] if streamed else None
             self._x = network.decoder.layer(i, self._x, self._positions, self._mask, network.cache, weights)
+            if network.captured:
+                network.captured.see(i + 1, self._rows, self._x)
+        self._done = last
+        if last == network.depth:
+            network.lineage.add(self._rows)
+
+    def hidden(self) -> Tensor:
+        return self._x[self._read]
 
     @torch.inference_mode()
-    def rows(self) -> list[Row]:
-        everything = self._read == list(range(len(self._x)))
-        logits = self._network.decoder.head(self._x if everything else self._x[self._read])
+    def drop(self, kept: Sequence[int]) -> None:
+        """Rows that only catch up stay; the cache of the layers so far is compacted like the rows."""
+        wanted = [self._rows[i] for i in self._read]
+        chosen = [wanted[i] for i in kept]
+        gone = set(wanted).difference(chosen)
+        stay = [i for i, prefix in enumerate(self._rows) if prefix not in gone]
+        before = self._before
+        self._network.cache.keep(before, [before + i for i in stay], range(self._done))
+        self._rows = [self._rows[i] for i in stay]
+        self._find(chosen)
+        self._x, self._positions = self._x[stay], self._positions[stay]
+        if self._mask is not None:
+            self._mask = self._mask[stay][:, [*range(before), *(before + i for i in stay)]]
+
+    @torch.inference_mode()
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        read = self._read if at is None else [self._read[i] for i in at]
+        everything = read == list(range(len(self._x)))
+        logits = self._network.decoder.head(self._x if everything else self._x[read])
         return [Row(row) for row in logits]
+
+    def _find(self, wanted: Sequence[Prefix]) -> None:
+        row = {prefix: i for i, prefix in reversed(list(enumerate(self._rows)))}
+        self._read = [row[prefix] for prefix in wanted]
 
 
 def apart(
@@ -178,7 +222,7 @@ class NoNetwork:
         """Nothing is held."""
 
 
-class KnownStep:
+class KnownStep(Step):
     """A pass whose outcome is known."""
 
     def __init__(self, rows: list[Row]) -> None:
@@ -187,9 +231,13 @@ class KnownStep:
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Nothing to compute."""
 
-    def rows(self) -> list[Row]:
+    def drop(self, kept: Sequence[int]) -> None:
+        """Forget the others."""
+        self._rows = [self._rows[i] for i in kept]
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         """What was known."""
-        return self._rows
+        return self._rows if at is None else [self._rows[i] for i in at]
 
 
 class LateNetwork:

@@ -1,25 +1,25 @@
-"""A model opened on a device: the only place where a forward pass becomes ops.
+"""A model opened on a device: which sequences it has computed, and which passes and verdicts that takes.
 
-Knows nothing of methods, and not whether the device is real: the same ops carry the real computation and the
-bill of the shape that is billed. Real layers are spread evenly over billed ones.
+Knows nothing of methods, and of time no more than that a pass has a beginning and an end; `engine` makes a
+pass's ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, Protocol
 
-from repro.core.clock import Future
+from torch import Tensor
+
 from repro.core.device import Device
-from repro.core.op import FLASH, Op
-from repro.core.record import Scalar
+from repro.models.accept import Accepted, along
 from repro.models.chooser import Chooser
-from repro.models.layer import LayerWeights
-from repro.models.lineage import Lineage
-from repro.models.loading import LayerSource, Loading
+from repro.models.engine import Engine, Flight, Halt
+from repro.models.lineage import HeadLineage, Lineage
+from repro.models.loading import LayerSource
 from repro.models.network import Network, Row, Step
-from repro.models.placement import Placement, settle
+from repro.models.placement import Placement
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
@@ -27,24 +27,43 @@ from repro.models.tree import TokenTree
 
 
 class Verdict(NamedTuple):
-    """What the target said of a tree: nodes accepted (root first), rows that were verified, and the new text,
-    which is the accepted path and the target's own next token."""
+    """What the target said of a tree: nodes accepted (root first), rows that were verified, the new text,
+    which is the accepted path and the target's own next token, and the tree whose nodes went to the end."""
 
     path: list[int]
     text: Prefix
     rows: int
+    tree: TokenTree
 
 
 class Pass(NamedTuple):
-    """One forward pass: its rows, its start and end, and how long of it waited for reads; seconds."""
+    """One forward pass: its rows, its start and end, how long of it waited for reads, seconds, and the rows
+    that went through its last layers."""
 
     rows: int
     start: float
     end: float
     loading: float
+    kept: int = 0
 
 
-class Session:
+class Pruner(Protocol):
+    """What judges a tree's nodes in the middle of their verification.
+
+    Attributes:
+        layer: layers of the network that computes before it looks; spread over the billed ones like all.
+    """
+
+    layer: int
+
+    def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
+        """The nodes that go on, the root first, parents with their children; `hidden` is `[nodes, h]`."""
+
+    def scored(self, tree: TokenTree) -> int:
+        """How many tokens it scores, each by a dot product of the hidden size."""
+
+
+class Session(Engine):
     """One model on one device.
 
     Attributes:
@@ -69,83 +88,10 @@ class Session:
 
         With a `plan` each layer's shards are read as it says.
         """
-        self.name = name
-        self.device = device
+        super().__init__(name, device, bill, network, placement, source, tokens, plan)
         self.passes: list[Pass] = []
-        self._bill = bill
-        self._network = network
-        self._placement = placement
-        self._stored = bill.stored
-        self._on = device.resource(placement.on or device.main, bill.stored.arithmetic)
-        self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
         self._lineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
-        self._source, self._encoded = 0, not bill.shape.encoder
-        self._tokens = tokens
-        self._plan = plan
-        self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
-        self._loading = self._reads(source)
-        self._computing, self._waited = False, 0.0
-        self._first: Session | None = None
-        self._took: dict[str, float] = {}
-        self._moved: Future[None] = Future()
-
-    def _reads(self, source: LayerSource | None) -> Loading:
-        bill, (held, slots, tables, _) = self._bill, self.residency
-        sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
-        if self._plan:
-            sizes = list(self._plan.loads)
-        if not tables:
-            sizes.append(bill.head(1)[1])
-        preload = self._placement.preload
-        return Loading(self.name, self.device, sizes, held, slots, preload, source)
-
-    @property
-    def resident_bytes(self) -> float:
-        """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
-        buffer of shards."""
-        buffer = self._placement.shards.preload * self._bill.shape.layers if self._placement.shards else 0.0
-        return self.residency.bytes(self._bill) + buffer * self._bill.layer_bytes
-
-    @property
-    def planned(self) -> dict[str, Scalar]:
-        """What a record says of the plan; nothing without one."""
-        return self._plan.figures if self._plan else {}
-
-    def reserve(self) -> None:
-        """Take the memory for the model and for its keys and values.
-
-        Raises:
-            InputError: it does not fit the device's budget.
-        """
-        memory, tokens = self.device.memory, self._tokens
-        memory.reserve(self.resident_bytes, f"{self.name} weights")
-        memory.reserve(self._bill.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
-
-    def close(self) -> None:
-        """Let go of the disk."""
-        self._loading.close()
-
-    @property
-    def gap(self) -> float:
-        """Seconds for which this model will leave its processor alone: 0 while it computes, else until its
-        next layer should be there; infinite between passes."""
-        if not self._computing:
-            return inf
-        return self._loading.due if self._loading.awaited else 0.0
-
-    def yield_to(self, other: Session | None) -> None:
-        """From now on begin an op only if it should be over when `other` needs the processor."""
-        self._first = other
-
-    async def load(self) -> None:
-        """Read what stays in memory from flash, once, before the first request."""
-        held, _, tables, encoder = self.residency
-        size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
-        if held == self._bill.shape.layers:
-            size += encoder * self._bill.encoder_layer_bytes
-        size += self._plan.preloaded if self._plan else 0.0
-        await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
     def start(self, prompt: Prefix) -> None:
         """A new request: forget all of the one before. Of the prompt only the tokens count.
@@ -155,27 +101,46 @@ class Session:
         """
         self._encoded = not self._bill.shape.encoder
         self._source = 0 if self._encoded else prompt.length
-        self._lineage = Lineage(max(0, self._source - 1))
+        head = bool(self._bill.shape.features)
+        self._lineage = HeadLineage(prompt.length) if head else Lineage(max(0, self._source - 1))
         self._network.start(prompt)
         self._rows = {}
 
-    async def forward(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> list[Row]:
+    async def forward(
+        self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = ""
+    ) -> list[Row]:
         """One pass over the wanted sequences and all that is not computed of them; one row for each.
 
         A sequence that was asked for before, and kept, costs nothing. With `branches`, which together hold
-        all that is wanted, each of them is computed as a sequence of its own.
+        all that is wanted, each of them is computed as a sequence of its own. `on` is another processor than
+        the placement's.
         """
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
         if new:
-            self._rows.update(zip(new, await self._pass(new, branches), strict=True))
+            for guessed in self._lineage.waves(new)[:-1]:
+                async with self._pass(guessed, (), on=on):
+                    pass  # nobody asks for these rows; the next wave stands on them
+            async with self._pass(new, branches, on=on) as flight, self._head():
+                rows = await self._project(flight.step, flight.rows if branches else len(new), on=on)
+            self._rows.update(zip(new, rows, strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
     def known(self, prefix: Prefix) -> Row:
         """The row of a sequence that a pass has answered."""
         return self._rows[prefix]
 
-    async def verify(self, tree: TokenTree, chooser: Chooser, apart: bool = False) -> Verdict:
+    async def verify(
+        self,
+        tree: TokenTree,
+        chooser: Chooser,
+        apart: bool = False,
+        pruner: Pruner | None = None,
+        on_demand: bool = False,
+    ) -> Verdict:
         """One pass over a tree; the accepted path stays in the cache, the rest of the tree does not.
+
+        A `pruner` drops nodes on the way, which can only shorten what is accepted. With `on_demand` a node
+        is projected to the vocabulary only if the accepted path comes to it, one after the other.
 
         With `apart` the branches are a mini-batch of sequences, padded to the longest (EdgeLLM sec. III-B),
         which is the only way with an encoder-decoder, and without it one sequence under a tree mask.
@@ -183,11 +148,44 @@ class Session:
         before = len(self.passes)
         apart = apart or self._bill.shape.encoder is not None
         branches = [tree.prefixes[leaf] for leaf in tree.leaves()] if apart else []
-        rows = await self.forward(tree.prefixes, branches)
-        path, bonus = chooser.accept(tree, rows)
+        if pruner or on_demand:
+            tree, (path, bonus) = await self._verify_sparingly(tree, chooser, branches, pruner, on_demand)
+        else:
+            rows = await self.forward(tree.prefixes, branches)
+            path, bonus = along(chooser.walk(tree), rows.__getitem__)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
-        return Verdict(path, text, sum(p.rows for p in self.passes[before:]))
+        return Verdict(path, text, sum(p.rows for p in self.passes[before:]), tree)
+
+    async def _verify_sparingly(
+        self,
+        tree: TokenTree,
+        chooser: Chooser,
+        branches: Sequence[Prefix],
+        pruner: Pruner | None,
+        on_demand: bool,
+    ) -> tuple[TokenTree, Accepted]:
+        """Verify a tree of which nodes may be dropped on the way, or whose rows are projected one by one."""
+        nodes = list(dict.fromkeys(tree.prefixes))
+        if pruner and (branches or len(nodes) < len(tree)):
+            raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
+        halt = _halt(pruner, tree) if pruner else None
+        async with self._pass(nodes, branches, halt) as flight, self._head():
+            if flight.kept is not None:
+                tree = tree.only(flight.kept)
+                nodes = tree.prefixes
+            place = {prefix: i for i, prefix in enumerate(nodes)}
+            if not on_demand:
+                rows = await self._project(flight.step, len(nodes))
+                return tree, along(chooser.walk(tree), lambda node: rows[place[tree.prefixes[node]]])
+            walk = chooser.walk(tree)
+            node = next(walk)
+            while True:
+                (row,) = await self._project(flight.step, 1, [place[tree.prefixes[node]]])
+                try:
+                    node = walk.send(row)
+                except StopIteration as end:
+                    return tree, end.value
 
     def keep(self, text: Prefix) -> None:
         """Forget all that neither leads to `text` nor goes on from it."""
@@ -195,127 +193,46 @@ class Session:
         self._network.keep(text)
         self._rows = {p: row for p, row in self._rows.items() if p.starts_with(text)}
 
-    async def _pass(self, wanted: list[Prefix], branches: Sequence[Prefix]) -> list[Row]:
+    @asynccontextmanager
+    async def _pass(
+        self,
+        wanted: list[Prefix],
+        branches: Sequence[Prefix],
+        halt: Halt | None = None,
+        on: str = "",
+    ) -> AsyncIterator[Flight]:
+        """A pass through all layers; its rows are projected within the block, at whose end it is over."""
         missing = self._lineage.missing(wanted)
-        context = self._lineage.length
-        step = self._network.begin(wanted, branches)
-        self._lineage.add(missing)
         rows = padded(missing, branches)
+        flight = Flight(self._network.begin(wanted, branches), rows, self._lineage.length)
         start, self._waited, self._computing = self.device.now, 0.0, True
         try:
             if not self._encoded:
                 await self._encode()
-            await self._run("embed", self._on, rows, self._bill.embed(rows))
-            await self._all_layers(step, rows, context)
-            out = await self._project(step, rows if branches else len(wanted))
+            await self._run("embed", on or self._on, rows, self._bill.embed(rows))
+            if fused := self._lineage.fused(missing):
+                await self._run("fuse", on or self._on, fused, self._bill.fuse(fused))
+            await self._all_layers(flight, on, halt)
+            yield flight
             self._encoded = True
         finally:
             self._computing = False
             self._wake()
-        self.passes.append(Pass(rows, start, self.device.now, self._waited))
-        return out
+        gone = set(wanted).difference(wanted[i] for i in flight.kept) if flight.kept is not None else ()
+        self._lineage.add([prefix for prefix in missing if prefix not in gone])
+        self.passes.append(Pass(rows, start, self.device.now, self._waited, flight.rows))
 
-    async def _encode(self) -> None:
-        """The encoder reads the prompt; its layers stay in memory if all of the decoder's do."""
-        count, rows = self._bill.shape.encoder_layers, self._source
-        if not rows:
-            raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
-        await self._run("embed", self._on, rows, self._bill.embed(rows), name="encoder embed")
-        if self.residency.held == self._bill.shape.layers:
-            name = f"encoder layers 0-{count - 1}"
-            await self._run("encode", self._on, rows, self._bill.encode(count, rows), None, name, count)
-            return
-        sizes, slots = [self._bill.encoder_layer_bytes] * count, self.residency.encoder
-        loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
-        for layer in range(count):
-            await self._take(layer, loading)
-            name = f"encoder layer {layer}"
-            await self._run("encode", self._on, rows, self._bill.encode(1, rows), None, name)
-            loading.give_back(layer)
 
-    async def _all_layers(self, step: Step, rows: int, context: int) -> None:
-        held = self.residency.held
-        run = self._placement.run or held or 1
-        for first in range(0, held, run):
-            await self._layers(step, first, min(first + run, held), rows, context)
-        for layer in range(held, self._bill.shape.layers):
-            weights = await self._take(layer, self._loading)
-            await self._layers(step, layer, layer + 1, rows, context, weights)
-            self._loading.give_back(layer)
+def _halt(pruner: Pruner, tree: TokenTree) -> Halt:
+    """A pruner's look at the rows of a tree's nodes."""
 
-    async def _project(self, step: Step, rows: int) -> list[Row]:
-        """The output projection, which may have to be read like one more layer."""
-        item, cost = self._bill.shape.layers, self._bill.head(rows)
-        if not self.residency.tables:
-            await self._take(item, self._loading)
-        out: list[Row] = await self._run("head", self._head_on, rows, cost, step.rows)
-        if not self.residency.tables:
-            self._loading.give_back(item)
-        return out
+    def judge(step: Step) -> list[int]:
+        kept = pruner.keep(tree, step.hidden())
+        if len(kept) < len(tree):
+            step.drop(kept)
+        return kept
 
-    async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
-        waiting = self.device.now
-        coming = loading.take(item)
-        self._wake()
-        weights: LayerWeights | None = await coming
-        loading.taken()
-        self._waited += self.device.now - waiting
-        return weights
-
-    async def _layers(
-        self, step: Step, first: int, last: int, rows: int, context: int, weights: LayerWeights | None = None
-    ) -> None:
-        real = self._real(first), self._real(last)
-        streamed = None if weights is None else [weights]
-        name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
-        cost = self._bill.layers(last - first, rows, context, self._source, first=not self._encoded)
-        if self._plan:
-            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
-        launches = last - first
-        await self._run("layer", self._on, rows, cost, lambda: step.layers(*real, streamed), name, launches)
-
-    def _real(self, layer: int) -> int:
-        return layer * self._network.depth // self._bill.shape.layers
-
-    async def _run(
-        self,
-        kind: str,
-        on: str,
-        rows: int,
-        cost: tuple[float, float],
-        compute: Any = None,
-        name: str = "",
-        launches: int = 1,
-    ) -> Any:
-        """Run an op, when its turn comes."""
-        op = Op(
-            on,
-            kind,
-            f"{self.name} {name or kind}",
-            rows,
-            flops=cost[0],
-            bytes=cost[1],
-            precision=self._stored.arithmetic,
-            priority=int(self._placement.background),
-            launches=launches,
-            compute=compute,
-        )
-        await self._turn(kind)
-        start = self.device.now
-        value = await self.device.run(op)
-        self._took[kind] = self.device.now - start
-        self._wake()
-        return value
-
-    async def _turn(self, kind: str) -> None:
-        """Wait until an op of this kind fits into the time that the model which goes first leaves."""
-        while self._first is not None and self._first.gap < self._took.get(kind, 0.0):
-            await self._first._moved
-
-    def _wake(self) -> None:
-        """Tell who waits for this model's processor that an op is over, or that it waits itself."""
-        moved, self._moved = self._moved, Future()
-        moved.set(None)
+    return Halt(pruner.layer, len(tree), pruner.scored(tree), judge)
 
 
 def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:

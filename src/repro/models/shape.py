@@ -2,7 +2,8 @@
 
 Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
 linear; an embedding look-up moves the gathered rows. Behind an encoder, a decoder's layer attends a second
-time, to the source that the encoder read: to keys and values that it computes once.
+time, to the source that the encoder read: to keys and values that it computes once. An EAGLE-3
+head reads features of its target, which one linear fuses, and looks tokens up in its target's embedding table.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Shape:
         gated: the MLP has three matrices and not two.
         tied: the output projection is the embedding table.
         encoder: what reads the prompt before the decoder does; `None` where the decoder reads it itself.
+        features: width of the target's features that an EAGLE-3 head reads; 0 for a model that reads none.
     """
 
     layers: int
@@ -86,6 +88,7 @@ class Shape:
     gated: bool = True
     tied: bool = False
     encoder: Encoder | None = None
+    features: int = 0
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Shape:
@@ -99,8 +102,9 @@ class Shape:
 
     @property
     def attention_weights(self) -> int:
-        """Weights of one attention block's four linears."""
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        """Weights of one attention block's four linears; a head's queries, keys and values read two rows."""
+        wide = 2 if self.features else 1
+        return self.hidden * self.head_dim * (self.heads + wide * (self.heads + 2 * self.kv_heads))
 
     @property
     def mlp_weights(self) -> int:
@@ -133,10 +137,22 @@ class Shape:
         return self.hidden * self.vocab
 
     @property
+    def fuse_weights(self) -> int:
+        """Weights of the linear that fuses a target's features; 0 for a model that reads none."""
+        return self.hidden * self.features
+
+    @property
+    def table_weights(self) -> int:
+        """Weights beside the layers: embedding table unless it is the target's, output projection if it is not
+        that table, fusing linear."""
+        own = self.tied or self.features
+        return self.head_weights * (1 if own else 2) + self.fuse_weights
+
+    @property
     def parameters(self) -> int:
-        """All weights: layers, embedding table, output projection if it is not that table."""
+        """All weights."""
         layers = self.layers * self.layer_weights + self.encoder_layers * self.encoder_layer_weights
-        return layers + self.head_weights * (1 if self.tied else 2)
+        return layers + self.table_weights
 
     def _mlp(self, intermediate: int) -> int:
         return (3 if self.gated else 2) * self.hidden * intermediate
@@ -173,8 +189,8 @@ class Bill:
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of the embedding table and the output projection."""
-        return self.weight_bytes(self.shape.head_weights * (1 if self.shape.tied else 2))
+        """Bytes of the embedding table, the output projection, and what fuses a target's features."""
+        return self.weight_bytes(self.shape.table_weights)
 
     @property
     def model_bytes(self) -> float:
@@ -214,3 +230,10 @@ class Bill:
     def embed(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of looking up `rows` rows of the embedding table."""
         return 0.0, self.weight_bytes(rows * self.shape.hidden)
+
+    def fuse(self, rows: int) -> tuple[float, float]:
+        """FLOPs and bytes of fusing a target's features of `rows` rows into a head's own width."""
+        moved = (
+            self.weight_bytes(self.shape.fuse_weights) + rows * self.shape.features * self.stored.activation
+        )
+        return 2.0 * rows * self.shape.fuse_weights, moved

@@ -99,6 +99,14 @@ class TokenTree:
         """The node that ends in a sequence, if there is one."""
         return next((node for node, have in enumerate(self.prefixes) if have is prefix), None)
 
+    def only(self, nodes: Sequence[int]) -> TokenTree:
+        """The tree of these nodes alone, in their order: the root first, parents before their children."""
+        out, index = TokenTree(self.root), {0: 0}
+        for node in nodes[1:]:
+            parent = index[self.parents[node]]
+            index[node] = out.grow(parent, self.token(node), self.logps[node], self.drawn[node])
+        return out
+
     def below(self, root: Prefix) -> TokenTree:
         """The part of the tree under a sequence, which becomes the root; bare if no node ends in it."""
         top, out = self.find(root), TokenTree(root)

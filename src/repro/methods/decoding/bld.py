@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, begin
-from repro.models.accept import Accepted
+from repro.models.accept import Accepted, Walk
 from repro.models.chooser import Greedy
 from repro.models.network import Row
 from repro.models.session import Session
@@ -30,17 +30,20 @@ class Lenient(Greedy):
         """`rollback` is the largest -log p, in nats, that the target lets stand."""
         self._rollback = rollback
 
-    def accept(self, tree: TokenTree, rows: Sequence[Row]) -> Accepted:
+    def walk(self, tree: TokenTree) -> Walk[Row]:
         """The chain before its first unlikely token and the target's choice there, or all of it.
 
         As in the release, the whole chain stands if that choice is the unlikely token itself.
         """
         last = len(tree) - 1
-        unlikely = (n for n in range(last) if -logp(rows[n], tree.token(n + 1)) > self._rollback)
-        end = next(unlikely, last)
-        if end < last and rows[end].choice == tree.token(end + 1):
-            end = last
-        return Accepted(list(range(end + 1)), rows[end].choice)
+        for node in range(last):
+            row, token = (yield node), tree.token(node + 1)
+            if -logp(row, token) > self._rollback:
+                if row.choice == token:
+                    break
+                return Accepted(list(range(node + 1)), row.choice)
+        row = yield last
+        return Accepted(list(range(last + 1)), row.choice)
 
 
 def logp(row: Row, token: int) -> float:

@@ -1,0 +1,283 @@
+"""A pass as ops of a device: what a model reads, computes and projects, where, and when it lets others in.
+
+Knows nothing of methods or of what sequences its rows stand for, and not whether the device is real: the same
+ops carry the real computation and the bill of the shape that is billed. Real layers are spread evenly over
+billed ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from repro.core.clock import Future
+from repro.core.device import Device
+from repro.core.op import FLASH, Op
+from repro.core.record import Scalar
+from repro.models.layer import LayerWeights
+from repro.models.loading import LayerSource, Loading
+from repro.models.network import Network, Row, Step
+from repro.models.placement import Placement, settle
+from repro.models.shape import Bill
+from repro.models.shard_plan import ShardPlan
+
+
+@dataclass
+class Flight:
+    """A pass under way: what computes it, its rows, those before it, and the wanted ones that were left."""
+
+    step: Step
+    rows: int
+    context: int
+    kept: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Halt:
+    """A look at the wanted rows before a layer of the network that computes: it scores so many tokens, each
+    by a dot product of the hidden size, drops rows, and says which went on."""
+
+    layer: int
+    wanted: int
+    scored: int
+    judge: Callable[[Step], list[int]]
+
+
+class Engine:
+    """One model's ops on one device.
+
+    Attributes:
+        name: of the model's role, as timelines show it (`target`, `draft`).
+        device: where it runs.
+        residency: what of the model stays in memory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        bill: Bill,
+        network: Network,
+        placement: Placement,
+        source: LayerSource | None = None,
+        tokens: int = 0,
+        plan: ShardPlan | None = None,
+    ) -> None:
+        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
+
+        With a `plan` each layer's shards are read as it says.
+        """
+        self.name = name
+        self.device = device
+        self._bill = bill
+        self._network = network
+        self._placement = placement
+        self._on = device.resource(placement.on or device.main, bill.stored.arithmetic)
+        self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
+        self._tokens = tokens
+        self._plan = plan
+        self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
+        self._loading = self._reads(source)
+        self._computing, self._waited = False, 0.0
+        self._first: Engine | None = None
+        self._took: dict[str, float] = {}
+        self._moved: Future[None] = Future()
+        self._source, self._encoded = 0, not bill.shape.encoder
+
+    def _reads(self, source: LayerSource | None) -> Loading:
+        bill, (held, slots, tables, _) = self._bill, self.residency
+        sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
+        if self._plan:
+            sizes = list(self._plan.loads)
+        if not tables:
+            sizes.append(bill.head(1)[1])
+        preload = self._placement.preload
+        return Loading(self.name, self.device, sizes, held, slots, preload, source)
+
+    @property
+    def resident_bytes(self) -> float:
+        """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
+        buffer of shards."""
+        buffer = self._placement.shards.preload * self._bill.shape.layers if self._placement.shards else 0.0
+        return self.residency.bytes(self._bill) + buffer * self._bill.layer_bytes
+
+    @property
+    def planned(self) -> dict[str, Scalar]:
+        """What a record says of the plan; nothing without one."""
+        return self._plan.figures if self._plan else {}
+
+    def reserve(self) -> None:
+        """Take the memory for the model and for its keys and values.
+
+        Raises:
+            InputError: it does not fit the device's budget.
+        """
+        memory, tokens = self.device.memory, self._tokens
+        memory.reserve(self.resident_bytes, f"{self.name} weights")
+        memory.reserve(self._bill.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
+
+    def close(self) -> None:
+        """Let go of the disk."""
+        self._loading.close()
+
+    @property
+    def gap(self) -> float:
+        """Seconds for which this model will leave its processor alone: 0 while it computes, else until its
+        next layer should be there; infinite between passes."""
+        if not self._computing:
+            return inf
+        return self._loading.due if self._loading.awaited else 0.0
+
+    def yield_to(self, other: Engine | None) -> None:
+        """From now on begin an op only if it should be over when `other` needs the processor."""
+        self._first = other
+
+    async def load(self) -> None:
+        """Read what stays in memory from flash, once, before the first request."""
+        held, _, tables, encoder = self.residency
+        size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
+        if held == self._bill.shape.layers:
+            size += encoder * self._bill.encoder_layer_bytes
+        size += self._plan.preloaded if self._plan else 0.0
+        await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
+
+    async def _encode(self) -> None:
+        """The encoder reads the prompt; its layers stay in memory if all of the decoder's do."""
+        count, rows = self._bill.shape.encoder_layers, self._source
+        if not rows:
+            raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
+        await self._run("embed", self._on, rows, self._bill.embed(rows), name="encoder embed")
+        if self.residency.held == self._bill.shape.layers:
+            name = f"encoder layers 0-{count - 1}"
+            await self._run("encode", self._on, rows, self._bill.encode(count, rows), None, name, count)
+            return
+        sizes, slots = [self._bill.encoder_layer_bytes] * count, self.residency.encoder
+        loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
+        for layer in range(count):
+            await self._take(layer, loading)
+            name = f"encoder layer {layer}"
+            await self._run("encode", self._on, rows, self._bill.encode(1, rows), None, name)
+            loading.give_back(layer)
+
+    async def _all_layers(self, flight: Flight, on: str, halt: Halt | None) -> None:
+        held = self.residency.held
+        look = self._billed(halt.layer) if halt else 0
+        for first, last in self._runs(look):
+            if halt and first == look:
+                await self._drop(flight, halt)
+            weights = None if first < held else await self._take(first, self._loading)
+            await self._layers(flight, first, last, weights, on)
+            if first >= held:
+                self._loading.give_back(first)
+
+    def _runs(self, split: int) -> Iterator[tuple[int, int]]:
+        """Layers that go to the processor as one op: resident ones in runs, which end at `split`."""
+        held = self.residency.held
+        run = self._placement.run or held or 1
+        first = 0
+        while first < held:
+            last = min(first + run, held)
+            if first < split < last:
+                last = split
+            yield first, last
+            first = last
+        for layer in range(held, self._bill.shape.layers):
+            yield layer, layer + 1
+
+    async def _drop(self, flight: Flight, halt: Halt) -> None:
+        """Judge the wanted rows in the middle of a pass; what is dropped leaves the cache too."""
+        weights = halt.scored * self._bill.shape.hidden
+        cost = 2.0 * weights, self._bill.weight_bytes(weights)
+        judge = lambda: halt.judge(flight.step)  # noqa: E731
+        flight.kept = await self._run("prune", self._head_on, flight.rows, cost, judge)
+        flight.rows -= halt.wanted - len(flight.kept)
+
+    @asynccontextmanager
+    async def _head(self) -> AsyncIterator[None]:
+        """The output projection, which may have to be read like one more layer."""
+        item, here = self._bill.shape.layers, self.residency.tables
+        if not here:
+            await self._take(item, self._loading)
+        yield
+        if not here:
+            self._loading.give_back(item)
+
+    async def _project(
+        self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = ""
+    ) -> list[Row]:
+        """Rows of all that is wanted, or of what stands at some places of it."""
+        on = on or self._head_on
+        out: list[Row] = await self._run("head", on, rows, self._bill.head(rows), lambda: step.rows(at))
+        return out
+
+    async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
+        waiting = self.device.now
+        coming = loading.take(item)
+        self._wake()
+        weights: LayerWeights | None = await coming
+        loading.taken()
+        self._waited += self.device.now - waiting
+        return weights
+
+    async def _layers(
+        self, flight: Flight, first: int, last: int, weights: LayerWeights | None, on: str
+    ) -> None:
+        real = self._real(first), self._real(last)
+        streamed = None if weights is None else [weights]
+        name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
+        rows, source = flight.rows, self._source
+        cost = self._bill.layers(last - first, rows, flight.context, source, first=not self._encoded)
+        if self._plan:
+            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
+        compute = lambda: flight.step.layers(*real, streamed)  # noqa: E731
+        await self._run("layer", on or self._on, rows, cost, compute, name, last - first)
+
+    def _real(self, layer: int) -> int:
+        return layer * self._network.depth // self._bill.shape.layers
+
+    def _billed(self, layer: int) -> int:
+        """The first billed layer that stands for a real one or a later one."""
+        return -(-layer * self._bill.shape.layers // self._network.depth)
+
+    async def _run(
+        self,
+        kind: str,
+        on: str,
+        rows: int,
+        cost: tuple[float, float],
+        compute: Any = None,
+        name: str = "",
+        launches: int = 1,
+    ) -> Any:
+        """Run an op, when its turn comes."""
+        op = Op(
+            on,
+            kind,
+            f"{self.name} {name or kind}",
+            rows,
+            flops=cost[0],
+            bytes=cost[1],
+            precision=self._bill.stored.arithmetic,
+            priority=int(self._placement.background),
+            launches=launches,
+            compute=compute,
+        )
+        await self._turn(kind)
+        start = self.device.now
+        value = await self.device.run(op)
+        self._took[kind] = self.device.now - start
+        self._wake()
+        return value
+
+    async def _turn(self, kind: str) -> None:
+        """Wait until an op of this kind fits into the time that the model which goes first leaves."""
+        while self._first is not None and self._first.gap < self._took.get(kind, 0.0):
+            await self._first._moved
+
+    def _wake(self) -> None:
+        """Tell who waits for this model's processor that an op is over, or that it waits itself."""
+        moved, self._moved = self._moved, Future()
+        moved.set(None)
