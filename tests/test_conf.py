@@ -32,12 +32,12 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 37,
-    "model": 25,
+    "model": 28,
     "model/checkpoint": 37,
-    "model/shape": 15,
-    "workload": 20,
-    "ablation": 9,
-    "experiment": 30,
+    "model/shape": 18,
+    "workload": 24,
+    "ablation": 11,
+    "experiment": 43,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 

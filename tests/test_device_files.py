@@ -88,6 +88,8 @@ def test_few_are_fitted_and_on_baseline_cells_alone() -> None:
     assert fitted["oneplus_12"] == {
         "lever.table1.qwen3_8b.compute",
         "lever.table1.qwen3_8b.io",
+        "lever.table1.qwen3_8b.total",
+        "lever.table1.qwen3_8b.io_share",
         "lever.table2.qwen3_8b.budget16.verify",
         "lever.table2.qwen3_8b.budget32.verify",
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from repro import values
 from repro.core.device import EmulatedDevice
+from repro.core.op import CPU
+from repro.core.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
@@ -46,3 +48,17 @@ def test_errors_are_verifications_that_stop_before_the_end_of_their_branch() -> 
         "useless_calls": 2,
     }
     assert values.drafting([Generation(Request("r", (1,), 99))]) == {}
+
+
+def test_a_projection_is_wasted_on_rows_that_no_path_comes_to() -> None:
+    """8 rows at once of which 2 are visited, then 3 one by one, all visited; other heads do not count."""
+    made = [answer(9, 0.0, (8, 1, 2, 0.0, 10.0), (8, 2, 3, 10.0, 20.0))]
+
+    def head(name: str, start: float, end: float, rows: int) -> Span:
+        return Span(CPU, "head", name, start, end, rows, 0.0, 0.0, 0.0)
+
+    spans = [head("draft head", 1.0, 2.0, 1), head("target head", 6.0, 10.0, 8)]
+    spans += [head("target head", 17.0 + i, 18.0 + i, 1) for i in range(3)]
+    spans.append(Span(CPU, "layer", "target layer 0", 10.0, 17.0, 8, 0.0, 0.0, 0.0))
+    assert values.projecting(made, Trace(0.0, spans)) == {"target_projection": 3.5, "target_wasted": 1.5}
+    assert values.projecting([answer(1, 0.0)], Trace(0.0, spans)) == {}

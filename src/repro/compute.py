@@ -57,6 +57,7 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
     figures, spread = _figures(cell, generations, device.trace)
     figures |= planned
     figures |= values.drafting(generations) | values.passes(generations, sessions)
+    figures |= values.projecting(generations, device.trace)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
     record = Record(
         key=cell.key,

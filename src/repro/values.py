@@ -122,6 +122,23 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
     }
 
 
+def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]:
+    """The target's output projection in verifications, mean seconds each; absent without any.
+
+    Returns:
+        target_projection: of all the rows that it makes.
+        target_wasted: of those that the accepted path never comes to (LEVER Table 2).
+    """
+    rounds = [r for g in generations for r in g.rounds if r.rows]
+    spent, wasted = [], []
+    for one in rounds:
+        heads = [s for s in trace.within(one.start, one.end) if s.kind == "head" and s.name == "target head"]
+        rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
+        spent.append(seconds)
+        wasted.append(seconds * max(0.0, 1 - (one.accepted + 1) / rows) if rows else 0.0)
+    return {"target_projection": _mean(spent), "target_wasted": _mean(wasted)} if rounds else {}
+
+
 def _mean(numbers: Sequence[float]) -> float | None:
     return fmean(numbers) if numbers else None
 

@@ -26,6 +26,7 @@ UNITS = {
     ("ms", "s/token"): 1e-3,
     ("s/token", "ms/token"): 1e3,
     ("hour", "GPU hours"): 1.0,
+    ("%", "x"): 1e-2,
 }
 
 
