@@ -15,9 +15,9 @@ from tiny import BILL, toy
 
 
 def passed(*spans: tuple[float, float, float]) -> Session:
-    """A session whose passes had these starts, ends and seconds of loading."""
+    """A session whose passes had these starts, ends and seconds of loading, and dropped 1 of 4 rows."""
     session = Session("m", EmulatedDevice(toy()), BILL, NoNetwork(), RESIDENT)
-    session.passes += [Pass(1, start, end, loading) for start, end, loading in spans]
+    session.passes += [Pass(4, start, end, loading, 3) for start, end, loading in spans]
     return session
 
 
@@ -33,6 +33,7 @@ def test_what_passes_took_and_how_much_drafting_they_hid() -> None:
         "provisional_pass": 2.5,
         "draft_seconds": 7.0,
         "draft_hidden": 4 / 7,
+        "rows_kept": 0.75,
     }
     assert set(values.passes(made, {}).values()) == {None, 0.0}
 

@@ -99,6 +99,7 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         provisional_pass: one that began during a target's.
         draft_seconds: of all drafting.
         draft_hidden: share of all drafting that lay within passes of the target.
+        rows_kept: share of the target's rows that went through its last layers, the others being pruned.
     """
     windows = decode_windows(generations)
     inside = {
@@ -119,6 +120,7 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         "provisional_pass": _mean([p.end - p.start for p in beside]),
         "draft_seconds": seconds,
         "draft_hidden": hidden / seconds if seconds else None,
+        "rows_kept": sum(p.kept for p in target) / sum(p.rows for p in target) if target else None,
     }
 
 
