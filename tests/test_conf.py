@@ -32,9 +32,9 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 37,
-    "model": 28,
-    "model/checkpoint": 37,
-    "model/shape": 18,
+    "model": 33,
+    "model/checkpoint": 42,
+    "model/shape": 22,
     "workload": 24,
     "ablation": 11,
     "experiment": 43,

@@ -23,6 +23,7 @@ from repro.data.typed import typed
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
+from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
 from repro.models.placement import Placement
@@ -104,7 +105,7 @@ class Cell:
     @cached_property
     def target(self) -> Model:
         """The target model; the checkpoint is fetched if need be."""
-        return Model(self.models["target"], host=self.host)
+        return opened(self.models["target"], host=self.host)
 
     @property
     def draft(self) -> Model:
@@ -116,7 +117,7 @@ class Cell:
         if role == "target":
             return self.target
         if role not in self._drafts:
-            self._drafts[role] = Model(self.models[role], lender=self.target, host=self.host)
+            self._drafts[role] = opened(self.models[role], lender=self.target, host=self.host)
         return self._drafts[role]
 
     @cached_property
@@ -196,6 +197,11 @@ class Cell:
         for role in self.places:
             if role != "target":
                 require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
+            if isinstance(self.model(role), HeadModel) and "target" not in self.places:
+                raise InputError(
+                    f"{self.model(role).config.name} drafts from what its target computes, and method "
+                    f"{self.config['method']['name']} runs no target; choose another draft"
+                )
             self._check_context(role)
         device = self.open_device()
         try:

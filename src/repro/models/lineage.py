@@ -148,9 +148,9 @@ class Lineage:
 class HeadLineage(Lineage):
     """The bookkeeping of a draft head, which goes on from what its target computed (EAGLE-3).
 
-    The slot of a sequence holds its last token paired with the target's features of all before it, or with the
-    head's own guess at them where the target has not been: a guess needs the pass before. The first token has
-    no pair and no slot.
+    The slot of a sequence holds its last token paired with the target's features of all before it, or with
+    the head's own guess at them where the target has not been: a guess needs the pass before. The first token
+    has no pair and no slot.
 
     Attributes:
         boundary: tokens of the text of which the target has features.
@@ -177,7 +177,7 @@ class HeadLineage(Lineage):
         return sum(map(self.grounded, rows))
 
     def keep(self, text: Prefix) -> tuple[int, list[int]]:
-        """Forget what was guessed, also on the way to `text`: of all but its last token there are features."""
+        """Forget all guesses, also on the way to `text`: of all but its last token there are features now."""
         solid = text.up_to(min(text.length, self.boundary + 1))
         self.boundary = text.length - 1
         return self.cut(solid)

@@ -6,7 +6,7 @@ where a smaller checkpoint stands in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.families import config_of
+from repro.models.features import Captured
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.origin import Checkpoint
@@ -100,7 +101,8 @@ class Model:
         self.folder: Path | None = open_checkpoint(config.checkpoint) if config.checkpoint else None
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
-        borrows = self.folder and not self.encoder_decoder and self.decoder_config.shares_embeddings
+        self._captured: Captured | None = None
+        borrows = self.borrows
         self._lender = lender if borrows else None
         if borrows and lender is None:
             raise InputError(f"{config.name} uses its target's embeddings, and there is no target")
@@ -109,6 +111,11 @@ class Model:
                 f"{config.name} is an encoder-decoder, and rounded={config.rounded} is for decoders; "
                 "choose rounded=null"
             )
+
+    @property
+    def borrows(self) -> bool:
+        """Whether embeddings and tokenizer are its target's."""
+        return bool(self.folder and not self.encoder_decoder and self.decoder_config.shares_embeddings)
 
     @cached_property
     def encoder_decoder(self) -> EncoderDecoderConfig | None:
@@ -227,7 +234,21 @@ class Model:
         return MemoNetwork(LateNetwork(self.decoder_config.layers, self._resident_network), memo)
 
     def _resident_network(self) -> Network:
-        return EncoderDecoderNetwork(self._both) if self.encoder_decoder else DecoderNetwork(self.decoder())
+        if self.encoder_decoder:
+            return EncoderDecoderNetwork(self._both)
+        return DecoderNetwork(self.decoder(), captured=self._captured)
+
+    def capture(self, depths: Sequence[int]) -> Captured:
+        """What the networks that are made from now on leave behind for a draft head; InputError if another
+        head reads other depths."""
+        if self._captured is None:
+            self._captured = Captured(depths)
+        if self._captured.depths != tuple(depths):
+            raise InputError(
+                f"two draft heads read {self.config.name} after {self._captured.depths} and {tuple(depths)} "
+                "layers; choose heads that read the same"
+            )
+        return self._captured
 
     def memo(self, root: Path, variant: str = "") -> Memo:
         """The file in which what this checkpoint, or a variant of it, says is remembered."""
@@ -277,7 +298,7 @@ class Model:
                 f"{self.config.rounded} bits; choose rounded=null, or keep all layers in memory "
                 "(method.resident=1)"
             )
-        network = DecoderNetwork(self.decoder(resident=False))
+        network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         assert self.folder is not None
         reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
         return Session(role, device, self.bill, network, placement, reader, tokens)

@@ -3,7 +3,7 @@
 Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
 linear; an embedding look-up moves the gathered rows. Behind an encoder, a decoder's layer attends a second
 time, to the source that the encoder read: to keys and values that it computes once. An EAGLE-3
-head reads features of its target, which one linear fuses, and looks tokens up in its target's embedding table.
+head reads features of its target, which one linear fuses, and looks tokens up in its target's table.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Shape:
 
     @property
     def table_weights(self) -> int:
-        """Weights beside the layers: embedding table unless it is the target's, output projection if it is not
-        that table, fusing linear."""
+        """Weights beside the layers: embedding table (a head has its target's), output projection unless
+        it is that table, fusing linear."""
         own = self.tied or self.features
         return self.head_weights * (1 if own else 2) + self.fuse_weights
 

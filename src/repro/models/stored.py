@@ -47,6 +47,9 @@ class StoredTensors:
         self._files = {path: _opened(path) for path in files}
         self._home = {name: path for path, file in self._files.items() for name in file.keys()}  # noqa: SIM118
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
     def prefix_of(self, start: str, prefixes: Sequence[str]) -> str:
         """The prefix under which names that begin with `start` are stored."""
         for prefix in prefixes:

@@ -1,0 +1,270 @@
+"""An EAGLE-3 head: its configuration, its weights in the public checkpoint format, and its operators on rows.
+
+Knows nothing of caches' bookkeeping, of token trees or of where features come from. The format is that of
+`SafeAILab/EAGLE`, SpecForge and AngelSlim: one decoder layer whose attention reads a token's embedding beside
+a feature of the target, and an output projection over a vocabulary of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models import families
+from repro.models.attention import attend, sight
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+from repro.models.linear import Linear, PlainLinear, packed
+from repro.models.norm import RMSNorm
+from repro.models.rope import frequencies, interleave, rotations
+from repro.models.shape import Shape
+from repro.models.stored import StoredTensors
+
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+"""Of SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM` and are told by `draft_vocab_size`."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PREFIXES = ("", "model.")
+LEVELS = 3
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """An EAGLE-3 head.
+
+    Attributes:
+        layer: its one layer as a decoder's, with the head's own vocabulary.
+        target_vocab: tokens of the target.
+        target_hidden: width of the target's hidden rows.
+        outputs: target layers whose outputs are read, if the checkpoint names them.
+    """
+
+    layer: DecoderConfig
+    target_vocab: int
+    target_hidden: int
+    outputs: tuple[int, ...] | None
+
+    @property
+    def shape(self) -> Shape:
+        """What it costs."""
+        c = self.layer
+        return Shape(
+            layers=1,
+            hidden=c.hidden,
+            heads=c.heads,
+            kv_heads=c.kv_heads,
+            head_dim=c.head_dim,
+            intermediate=c.intermediate,
+            vocab=c.vocab,
+            features=self.features,
+        )
+
+    @property
+    def features(self) -> int:
+        """Width of what it reads of the target."""
+        return self.target_hidden * (LEVELS if self.outputs is None else len(self.outputs))
+
+    def depths(self, layers: int) -> tuple[int, ...]:
+        """After how many of a target's `layers` its hidden rows are read: low, middle, high.
+
+        Raises:
+            InputError: the target has no such layers.
+        """
+        outputs = self.outputs or (1, layers // 2 - 1, layers - 4)
+        if not all(0 <= output < layers for output in outputs):
+            raise InputError(
+                f"an EAGLE-3 head reads the outputs of layers {list(outputs)}, and its target has {layers}; "
+                "eagle_config.eagle_aux_hidden_state_layer_ids in its config.json names others"
+            )
+        return tuple(output + 1 for output in outputs)
+
+
+def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
+    """The head that a `config.json` describes, or `None` if it describes another model.
+
+    Raises:
+        InputError: it describes a head of another build.
+    """
+    named = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
+    if not named and raw.get("draft_vocab_size") is None:
+        return None
+    layer = families.config_of({**raw, "model_type": "llama"})
+    if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
+        raise InputError(
+            f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
+            f"{layer.layers}, hidden_act={layer.activation}, biases={layer.qkv_bias or layer.mlp_bias}"
+        )
+    outputs = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    return EagleConfig(
+        layer=replace(layer, vocab=raw.get("draft_vocab_size") or layer.vocab),
+        target_vocab=layer.vocab,
+        target_hidden=raw.get("target_hidden_size") or layer.hidden,
+        outputs=tuple(outputs) if outputs else None,
+    )
+
+
+@dataclass(frozen=True)
+class EagleHead:
+    """Operators of one head on rows; hidden rows are fp32 in every precision of the weights.
+
+    Attributes:
+        fuse: target features `[rows, features]` to the head's width.
+        targets: the target's token for each of the head's, int64 `[draft vocab]`; `None` if the same.
+        embedding: the target's, `[target vocab, hidden]`.
+    """
+
+    config: EagleConfig
+    fuse: Linear
+    qkv: Linear
+    out: Linear
+    up: Linear
+    down: Linear
+    token_norm: RMSNorm
+    feature_norm: RMSNorm
+    mlp_norm: RMSNorm
+    final_norm: RMSNorm
+    output: Linear
+    targets: Tensor | None
+    embedding: Tensor
+    frequency: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.embedding.device
+
+    def layer(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Tensor:
+        """What the head makes of tokens `[rows]` paired with fused features or guesses `[rows, hidden]`.
+
+        The result, `[rows, hidden]`, is the guess at the feature of each token. Positions and mask are as in
+        `Decoder.layer`; keys and values are appended to the cache.
+        """
+        c = self.config.layer
+        both = torch.cat(
+            (self.token_norm(F.embedding(tokens, self.embedding)), self.feature_norm(hidden)), -1
+        )
+        heads = self.qkv(both).float().view(len(tokens), -1, c.head_dim)
+        cache.place(0, positions)
+        rotation = rotations(self.frequency, positions)
+        heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
+        seen = sight(c, 0, rotation, positions, mask, cache)
+        keys, values = cache.append_joint(0, heads[:, c.heads :])
+        x = hidden + self.out(attend(c, heads[:, : c.heads], keys, values, seen)).float()
+        gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate).mul_(up)).float()
+
+    def logits(self, guesses: Tensor) -> Tensor:
+        """Logits over the head's own vocabulary, fp32 `[rows, draft vocab]`."""
+        return self.output(self.final_norm(guesses)).float()
+
+
+def load(
+    folder: Path, config: EagleConfig, dtype: str, embedding: Tensor, device: torch.device | str = "cpu"
+) -> EagleHead:
+    """The head in a folder.
+
+    Args:
+        folder: `config.json` and `*.safetensors` with EAGLE-3's tensor names.
+        config: of the head.
+        dtype: `float32` or `bfloat16`.
+        embedding: the target's, `[target vocab, hidden]`, for a head that has none of its own.
+        device: where it computes.
+
+    Raises:
+        InputError: another dtype; a tensor that is missing, or has the wrong shape or content.
+    """
+    if dtype not in DTYPES:
+        raise InputError(
+            f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
+        )
+    stored = _Stored(folder, DTYPES[dtype], torch.device(device))
+    c, wide = config.layer, 2 * config.layer.hidden
+    return EagleHead(
+        config=config,
+        fuse=stored.linear("fc", (c.hidden, config.features)),
+        qkv=stored.qkv(c, wide),
+        out=stored.linear("midlayer.self_attn.o_proj", (c.hidden, c.heads * c.head_dim)),
+        up=stored.up(c),
+        down=stored.linear("midlayer.mlp.down_proj", (c.hidden, c.intermediate)),
+        token_norm=stored.norm("midlayer.input_layernorm", c),
+        feature_norm=stored.norm("midlayer.hidden_norm", c),
+        mlp_norm=stored.norm("midlayer.post_attention_layernorm", c),
+        final_norm=stored.norm("norm", c),
+        output=stored.linear("lm_head", (c.vocab, c.hidden)),
+        targets=stored.targets(config),
+        embedding=stored.embedding(config, embedding),
+        frequency=frequencies(c.rope, c.head_dim).to(device) if c.rope else torch.zeros(c.head_dim // 2),
+    )
+
+
+class _Stored:
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self._tensors = StoredTensors(folder)
+        self._prefix = self._tensors.prefix_of("midlayer.", PREFIXES)
+        self._dtype, self._device = dtype, device
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor by its name, with or without the prefix that most of a file's names have."""
+        place = self._prefix + name
+        return self._tensors.take(place if place in self._tensors else name, shape).to(self._device)
+
+    def linear(self, name: str, shape: tuple[int, ...]) -> Linear:
+        return self._built(self.take(f"{name}.weight", shape))
+
+    def norm(self, name: str, c: DecoderConfig) -> RMSNorm:
+        return RMSNorm.of(self.take(f"{name}.weight", (c.hidden,)).float(), c.norm_eps)
+
+    def qkv(self, c: DecoderConfig, wide: int) -> Linear:
+        """Queries, keys and values as one weight, rotated pairs side by side."""
+        order, parts = interleave(c.rope, c.head_dim).to(self._device), []
+        for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, wide))
+            if part != "v":
+                weight = weight.view(heads, c.head_dim, wide)[:, order].reshape(weight.shape)
+            parts.append(weight)
+        return self._built(torch.cat(parts))
+
+    def up(self, c: DecoderConfig) -> Linear:
+        """Gate and up as one weight."""
+        shape = (c.intermediate, c.hidden)
+        names = ("gate", "up")
+        return self._built(torch.cat([self.take(f"midlayer.mlp.{n}_proj.weight", shape) for n in names]))
+
+    def targets(self, config: EagleConfig) -> Tensor | None:
+        """`d2t` holds how far a target's token lies behind the head's own."""
+        count, most = config.layer.vocab, config.target_vocab
+        if count == most and "d2t" not in self._tensors:
+            return None
+        targets = torch.arange(count, device=self._device) + self.take("d2t", (count,)).long()
+        known = set(targets.tolist())
+        if len(known) < count or not known <= set(range(most)):
+            raise InputError(
+                f"d2t must lead to {count} tokens of the target's {most}; it leads to {len(known)} from "
+                f"{min(known)} to {max(known)}"
+            )
+        return targets
+
+    def embedding(self, config: EagleConfig, lent: Tensor) -> Tensor:
+        """The head's own, if it has one, or the target's."""
+        shape = (config.target_vocab, config.layer.hidden)
+        if "embed_tokens.weight" in self._tensors or f"{self._prefix}embed_tokens.weight" in self._tensors:
+            return self.take("embed_tokens.weight", shape).to(self._dtype)
+        if lent.shape != shape:
+            raise InputError(
+                f"{self._tensors.folder} needs an embedding of {shape[0]} x {shape[1]}, its target has "
+                f"{lent.shape[0]} x {lent.shape[1]}"
+            )
+        return lent
+
+    def _built(self, weight: Tensor) -> Linear:
+        return packed(PlainLinear(weight.to(self._dtype, copy=True)))
