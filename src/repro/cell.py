@@ -30,6 +30,7 @@ from repro.models.placement import Placement
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
+from repro.models.stored import digest as content_digest
 
 ASKED = (
     "method",
@@ -143,6 +144,9 @@ class Cell:
         """Content hashes of all that the cell is given."""
         roles = dict.fromkeys(["target", *self.places])
         hashes = {role: self.model(role).digest for role in roles}
+        for role, place in self.places.items():
+            if place.early_exit:
+                hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
         if self.match:
             hashes["calibration"] = self.calibration_rows.digest
         return {**hashes, "dataset": self.rows.digest, "device": content_hash(self.config["device"])}

@@ -21,7 +21,7 @@ from repro.core.once import cache_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, content_hash
 from repro.core.trace import Trace
-from repro.methods.base import Generation, Request
+from repro.methods.base import Generation, Request, Serving
 from repro.models.matched import MatchedNetwork
 from repro.models.model import Model
 from repro.models.network import Network
@@ -141,7 +141,8 @@ def serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Pr
                 device.play(session.load())
     else:
         with device.phase("warm-up"):
-            _answer(cell, cell.requests[0], device, sessions)
+            _answer(cell.method, cell.requests[0], device, sessions)
+    serving = device.play(cell.method.prepare(device, **sessions))
     repeats = 1 if cell.emulated else cell.config["repeats"]
     out: list[Generation] = []
     for repeat in range(repeats):
@@ -149,15 +150,15 @@ def serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Pr
             device.rest(cell.config["cooldown"])
         for request in cell.requests:
             progress("answering", len(out), repeats * len(cell.requests))
-            out.append(_answer(cell, request, device, sessions))
+            out.append(_answer(serving, request, device, sessions))
     progress("answering", len(out), len(out))
     return out
 
 
-def _answer(cell: Cell, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
+def _answer(serving: Serving, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
     for session in sessions.values():
         session.start(Prefix.of(request.prompt))
-    return device.play(cell.method.serve(request, device, **sessions))
+    return device.play(serving.serve(request, device, **sessions))
 
 
 def _figures(

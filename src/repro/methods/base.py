@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from repro.core.device import Device
 from repro.models.chooser import Chooser, chooser
 from repro.models.placement import Placement
 from repro.models.prefix import Prefix
 from repro.models.sampling import GREEDY, Sampling
+from repro.models.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Round(NamedTuple):
         reason: why drafting stopped.
         start: seconds on the device's clock.
         end: likewise.
+        possible: draft tokens that would have been accepted had no node been dropped; `None` where none is.
     """
 
     drafted: int
@@ -61,6 +63,7 @@ class Round(NamedTuple):
     reason: str
     start: float
     end: float
+    possible: int | None = None
 
 
 @dataclass
@@ -124,6 +127,15 @@ class Writing:
         self.generation.rounds.append(made)
         self.text, self._since, self.generation.ended = text, now, now
 
+    def note_possible(self, trees: Sequence[TokenTree]) -> None:
+        """Note how far each round's whole tree, before any of it was dropped, followed the finished text."""
+        rounds = self.generation.rounds
+        for i, tree in enumerate(trees):
+            end = self.generation.request.prompt
+            reached = max(p.length for p in tree.prefixes if self.text.starts_with(p))
+            cut = min(reached, len(end) + len(self.generation.tokens))
+            rounds[i] = rounds[i]._replace(possible=max(rounds[i].accepted, cut - tree.root.length))
+
     def _emit(self, tokens: Sequence[int]) -> int:
         request, out = self.generation.request, self.generation.tokens
         before = len(out)
@@ -135,8 +147,15 @@ class Writing:
         return len(out) - before
 
 
+class Serving(Protocol):
+    """What answers requests, one after the other."""
+
+    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+        """Answer a request with the sessions of the method's roles, opened on `device`."""
+
+
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(ABC, Serving):
     """A way of answering requests.
 
     Attributes:
@@ -150,6 +169,10 @@ class Method(ABC):
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
         """The roles that the method needs (`target`, `draft`) and where each lies."""
+
+    async def prepare(self, device: Device, **sessions: Any) -> Serving:
+        """What serves on these sessions: the method itself, unless it learns from request to request."""
+        return self
 
     @abstractmethod
     async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:

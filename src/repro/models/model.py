@@ -24,8 +24,9 @@ from repro.models.families import config_of
 from repro.models.features import Captured
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.origin import Checkpoint
+from repro.models.origin import Checkpoint, folders
 from repro.models.placement import Placement, settle
+from repro.models.predictor import Predictor
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.shard_plan import ShardPlan
@@ -217,6 +218,26 @@ class Model:
         return Decoder(config, layers, ends.ends)
 
     @cached_property
+    def predictor_folder(self) -> Path:
+        """Where the checkpoint's early-exit predictor lies; InputError if it has none."""
+        named = self.config.checkpoint.predictor if self.config.checkpoint else None
+        found = next((place for place in folders(named) if place.exists()), None) if named else None
+        if found is None:
+            raise InputError(
+                f"{self.config.name} has no early-exit predictor"
+                + (f" in {named!r}" if named else "")
+                + "; train one (scripts/train_predictor.py) and name it in the checkpoint's `predictor`, or "
+                "choose method.pruning=off"
+            )
+        return found
+
+    def predictor(self, placement: Placement) -> Predictor | None:
+        """The early-exit predictor, if the placement asks for it."""
+        if not placement.early_exit:
+            return None
+        return Predictor.load(self.predictor_folder, self.decoder(resident=False))
+
+    @cached_property
     def _both(self) -> EncoderDecoder:
         """An encoder-decoder's weights, loaded once."""
         assert self.folder is not None
@@ -265,7 +286,9 @@ class Model:
         plan: ShardPlan | None = None,
     ) -> Session:
         """The model on an emulated device: the network computes, the bill is paid, of shards by a plan."""
-        return Session(role, device, self.bill, network, placement, tokens=tokens, plan=plan)
+        return Session(
+            role, device, self.bill, network, placement, None, tokens, plan, self.predictor(placement)
+        )
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """The model on this very machine: resident, or its layers really streamed from the disk.
@@ -282,7 +305,8 @@ class Model:
         held, slots, *_ = settle(placement, self.bill, device.memory, tokens)
         if held == self.own_shape.layers:
             network = self._resident_network()
-            return Session(role, device, self.bill, network, placement, tokens=tokens)
+            predictor = self.predictor(placement)
+            return Session(role, device, self.bill, network, placement, None, tokens, None, predictor)
         if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -301,4 +325,5 @@ class Model:
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
         assert self.folder is not None
         reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
-        return Session(role, device, self.bill, network, placement, reader, tokens)
+        predictor = self.predictor(placement)
+        return Session(role, device, self.bill, network, placement, reader, tokens, None, predictor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Checkpoint:
         shares_embeddings_with: name of the checkpoint whose embeddings and tokenizer this one uses, or None;
             its folder then need not hold a tokenizer.
         licence: a note for people.
+        predictor: folder of an early-exit predictor for it, looked for like `folder`; None if there is none.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Checkpoint:
     store: str
     shares_embeddings_with: str | None
     licence: str
+    predictor: str | None = None
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
@@ -84,14 +86,15 @@ class Checkpoint:
 
 
 def _check_keys(where: str, given: Any, shape: type) -> None:
-    """Exactly the dataclass's fields: a key too many is a misspelling, one too few a forgotten choice."""
+    """The dataclass's fields: a key too many is a misspelling, one without a default too few is forgotten."""
     wanted = {field.name for field in fields(shape)}
     if not isinstance(given, Mapping):
         raise InputError(f"{where} must be a mapping with {', '.join(sorted(wanted))}, not {given!r}")
     for key in given:
         if key not in wanted:
             raise InputError(unknown(f"key of {where}", str(key), wanted))
-    if lacking := wanted - set(given):
+    needed = {field.name for field in fields(shape) if field.default is MISSING}
+    if lacking := needed - set(given):
         raise InputError(f"{where} {given.get('name', '')!r} lacks {', '.join(sorted(lacking))}")
 
 
@@ -113,11 +116,19 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
 
 def local_places(checkpoint: Checkpoint) -> list[Path]:
     """Where a local copy may lie, in the order in which it is looked for."""
-    models = os.environ.get(MODELS_VARIABLE)
-    shelf = [Path(models).expanduser()] if models else []
     if checkpoint.folder is not None:
-        return [base / Path(checkpoint.folder).expanduser() for base in (*shelf, PROJECT, Path.cwd())]
+        return folders(checkpoint.folder)
     names = [checkpoint.name]
     if checkpoint.hub is not None:
         names += [checkpoint.hub.repo, checkpoint.hub.repo.rpartition("/")[2]]
-    return [base / name for base in shelf for name in names]
+    return [base / name for base in _shelf() for name in names]
+
+
+def folders(named: str) -> list[Path]:
+    """Where a folder may lie: under $REPRO_MODELS, the project, the working directory; or just there."""
+    return [base / Path(named).expanduser() for base in (*_shelf(), PROJECT, Path.cwd())]
+
+
+def _shelf() -> list[Path]:
+    models = os.environ.get(MODELS_VARIABLE)
+    return [Path(models).expanduser()] if models else []

@@ -32,6 +32,7 @@ class Placement:
         fill: share of the device's memory up to which layers are read ahead, in place of `prefetch`; 0 does
             not, `None` is the device's own share. At least one layer is in memory, whatever the share.
         background: its ops wait for those of models that are not in the background.
+        early_exit: the model's early-exit predictor is opened too (LEVER sec. 4.3).
         shards: how streamed layers are rounded to be read faster; `None` reads them whole.
     """
 
@@ -44,6 +45,7 @@ class Placement:
     policy: str = "share"
     fill: float | None = 0.0
     background: bool = False
+    early_exit: bool = False
     shards: Sharding | None = None
 
     def __post_init__(self) -> None:

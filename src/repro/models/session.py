@@ -20,6 +20,7 @@ from repro.models.lineage import HeadLineage, Lineage
 from repro.models.loading import LayerSource
 from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement
+from repro.models.predictor import Predictor
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
@@ -70,6 +71,7 @@ class Session(Engine):
         name: of the model's role, as timelines show it (`target`, `draft`).
         device: where it runs.
         passes: forward passes so far.
+        predictor: what judges rows after a middle layer, if the placement asked for it.
         residency: what of the model stays in memory.
     """
 
@@ -83,6 +85,7 @@ class Session(Engine):
         source: LayerSource | None = None,
         tokens: int = 0,
         plan: ShardPlan | None = None,
+        predictor: Predictor | None = None,
     ) -> None:
         """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
 
@@ -90,6 +93,7 @@ class Session(Engine):
         """
         super().__init__(name, device, bill, network, placement, source, tokens, plan)
         self.passes: list[Pass] = []
+        self.predictor = predictor
         self._lineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
 

@@ -1,0 +1,237 @@
+"""LEVER (arXiv 2605): token trees as large as their expected tokens a second justify, verified by a target in
+flash that drops unlikely branches half way and is projected to the vocabulary along the accepted path alone.
+
+Knows nothing of which device runs it. What it learns of costs and of its draft lives as long as the models
+stay open (`prepare`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.op import CPU, NPU
+from repro.core.registry import register, unknown
+from repro.methods.base import Generation, Method, Request, Serving, Writing
+from repro.methods.decoding.opt_tree import OptTree
+from repro.methods.decoding.specinfer import SpecInfer
+from repro.methods.decoding.speculative import begin
+from repro.methods.greedy_tree import Costs, Expansion, Growth, grow_greedily
+from repro.methods.latency_profile import DraftLatency, LatencyProfile
+from repro.methods.pruning import EarlyExit, PruningRule
+from repro.methods.token_gain import Reliability, candidate_hits
+from repro.models.chooser import Greedy
+from repro.models.network import RANKED, Row
+from repro.models.placement import RESIDENT, Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+CONSTRUCTIONS = ("greedy", "opt_tree", "specinfer")
+PRUNINGS = ("full", "without_shadow", "without_safeguards", "off")
+SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU, NPU)}
+PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
+OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
+"""Rows and leaves of the verifications that are measured before the first request."""
+
+
+@dataclass(frozen=True)
+class Lever(Method):
+    """Draft by gain and cost, prune while verifying, project on demand; each can be replaced alone.
+
+    The paper gives no value of the settings below but the processors; docs/lever.md says how these were
+    chosen. Sampled requests are drafted like greedy ones: children are chosen, not drawn, which leaves the
+    target's distribution as it is whatever is pruned.
+
+    Attributes:
+        construction: `greedy` is LEVER's (Algorithm 1); the others are those methods' own trees (Fig. 11).
+        pruning: `full`; `without_shadow` or `without_safeguards` (Fig. 12); `off`.
+        schedule: `batched` expands small groups on the CPU and larger ones on the NPU; the others expand node
+            after node on one processor (Fig. 13).
+        projection: where and when rows are projected to the vocabulary (Fig. 14).
+        resident: share of the target's layers in memory.
+        prefetch: layers that are read ahead.
+        candidates: |C(u)|.
+        depth: of the deepest draft tokens.
+        limit: most draft tokens in a tree.
+        batch: nodes that wait for a joint expansion.
+        switch: nodes from which on an expansion runs on the NPU.
+        reliability_decay: what r keeps of itself with each visited node.
+        latency_decay: what measured averages keep of themselves.
+        penalty: on verifications of a shape that was never measured.
+        threshold: theta, the least score of a branch that goes on.
+        temperature: tau_E of Eq. 11.
+        near_children: best children that the root keeps in any case.
+        least_nodes: a pruning that would leave fewer nodes, the root included, is rejected.
+    """
+
+    construction: str = "greedy"
+    pruning: str = "full"
+    schedule: str = "batched"
+    projection: str = "on_demand_cpu"
+    resident: float = 0.0
+    prefetch: int = 1
+    candidates: int = 8
+    depth: int = 8
+    limit: int = 63
+    batch: int = 8
+    switch: int = 2
+    reliability_decay: float = 0.95
+    latency_decay: float = 0.8
+    penalty: float = 0.25
+    threshold: float = 0.1
+    temperature: float = 1.0
+    near_children: int = 2
+    least_nodes: int = 4
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("construction", CONSTRUCTIONS),
+            ("pruning", PRUNINGS),
+            ("schedule", SCHEDULES),
+            ("projection", PROJECTIONS),
+        ):
+            if getattr(self, name) not in choices:
+                raise InputError(unknown(f"method.{name}", getattr(self, name), choices))
+        if not 1 <= self.candidates <= RANKED:
+            raise InputError(f"method.candidates is {self.candidates}; a node has 1 to {RANKED} candidates")
+        _ = self.growth, self.rule  # which check what is theirs
+        Reliability(self.reliability_decay)
+        LatencyProfile(decay=self.latency_decay, penalty=self.penalty)
+
+    @property
+    def growth(self) -> Growth:
+        """How trees grow."""
+        narrow, wide = SCHEDULES[self.schedule]
+        batch = self.batch if self.schedule == "batched" else 1
+        return Growth(self.depth, self.limit, batch, self.switch, narrow, wide)
+
+    @property
+    def rule(self) -> PruningRule:
+        """Which nodes are dropped."""
+        return PruningRule(
+            threshold=self.threshold,
+            temperature=self.temperature,
+            shadow=self.pruning != "without_shadow",
+            safeguards=self.pruning != "without_safeguards",
+            near_children=self.near_children,
+            least_nodes=self.least_nodes,
+        )
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target streamed through the NPU, its projection where it is asked for, the draft in memory."""
+        head, _ = PROJECTIONS[self.projection]
+        exits = self.pruning != "off"
+        target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
+        return {"target": target, "draft": RESIDENT}
+
+    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+        """Measure verifications of some shapes, the profile's offline beginning."""
+        costs = Costs(
+            LatencyProfile(decay=self.latency_decay, penalty=self.penalty), DraftLatency(self.latency_decay)
+        )
+        if self.construction == "greedy":
+            with device.phase("profile"):
+                for rows, leaves in OFFLINE:
+                    costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
+        return _Serving(self, costs, Reliability(self.reliability_decay))
+
+    async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
+        """Seconds of verifying a tree of a shape, whatever its tokens."""
+        root = Prefix.of((0,))
+        target.start(root)
+        tree = TokenTree(root)
+        for _ in range(rows - 1 - leaves):
+            tree.grow(len(tree) - 1, 0)
+        stem = len(tree) - 1
+        for token in range(min(leaves, rows - 1)):
+            tree.grow(stem, token)
+        _, on_demand = PROJECTIONS[self.projection]
+        start = device.now
+        await target.verify(tree, Greedy(), on_demand=on_demand)
+        return device.now - start
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Prepare, and answer one request."""
+        serving = await self.prepare(device, target=target, draft=draft)
+        target.start(Prefix.of(request.prompt))
+        return await serving.serve(request, device, target=target, draft=draft)
+
+
+class Drafted(NamedTuple):
+    """A tree and why it stopped growing; C(u) of the nodes that were expanded."""
+
+    tree: TokenTree
+    reason: str
+    candidates: Mapping[Prefix, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class _Serving(Serving):
+    """LEVER at work: its settings, and what it has learned so far."""
+
+    lever: Lever
+    costs: Costs
+    reliability: Reliability
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Cycles of drafting and verifying until the answer ends."""
+        lever = self.lever
+        _, on_demand = PROJECTIONS[lever.projection]
+        writing = await begin(request, device, target, draft)
+        trees: list[TokenTree] = []
+        with device.phase("decode"):
+            while not writing.done:
+                drafted = await self._draft(writing, device, draft)
+                tree, known = drafted.tree, drafted.candidates
+                pruner = self._pruner(target, known)
+                before = device.now
+                verdict = await target.verify(tree, writing.chooser, pruner=pruner, on_demand=on_demand)
+                leaves = sum(1 for _ in tree.leaves())
+                self.costs.verify.observe(len(tree), leaves, device.now - before)
+                self.reliability.observe(candidate_hits(known, tree.root, verdict.text))
+                accepted, reach = len(verdict.path) - 1, verdict.tree.branch_length(verdict.path[-1])
+                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, drafted.reason, reach)
+                trees.append(tree)
+                draft.keep(verdict.text)
+        writing.note_possible(trees)
+        return writing.generation
+
+    def _pruner(self, target: Session, known: Mapping[Prefix, tuple[int, ...]]) -> EarlyExit | None:
+        if target.predictor is None:
+            return None
+        return EarlyExit(target.predictor, self.lever.rule, lambda node: known.get(node, ()))
+
+    async def _draft(self, writing: Writing, device: Device, draft: Session) -> Drafted:
+        lever = self.lever
+
+        async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
+            start = device.now
+            rows: list[Row] = await draft.forward(nodes, on=on)
+            return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
+
+        if lever.construction == "greedy":
+            grown = await grow_greedily(
+                writing.text, expand, self.costs, self.reliability.factor, lever.growth
+            )
+            return Drafted(grown.tree, grown.reason, grown.candidates)
+        tree, reason = await OTHERS[lever.construction](writing, draft)
+        expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
+        sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
+        return Drafted(tree, reason, sets)
+
+
+OTHERS: Mapping[str, Callable[[Writing, Session], Awaitable[tuple[TokenTree, str]]]] = {
+    "opt_tree": OptTree().grow,
+    "specinfer": SpecInfer().grow,
+}
+
+
+register("method", "lever")(Lever)
