@@ -31,11 +31,11 @@ class LatencyProfile:
     """Moving averages by shape (rows, leaves), and estimates between and beyond them.
 
     A shape that was seen costs its average. With a row count that was seen, but other leaves, it costs what
-    the line between the nearest leaf counts says, and beyond them a constant for each leaf. With other rows it
-    is on the line between the nearest row counts, or beyond the largest on the line through all, and pays a
-    penalty for every row to the nearest; between two it never costs more than the larger. With fewer rows than
-    any seen it costs as much as with the fewest seen. Where more rows took less time, which is noise, the line
-    is level: between two row counts an estimate does not fall.
+    the line between the nearest leaf counts says, and beyond them a constant for each leaf. With other rows
+    it is on the line between the nearest row counts, or beyond the largest on the line through all, and pays
+    a penalty for every row to the nearest; between two it never costs more than the larger. With fewer rows
+    than any seen it costs as much as with the fewest seen. Where more rows took less time, which is noise,
+    the line is level: between two row counts an estimate does not fall.
 
     Deviation: LEVER says "nearby observed shapes with a conservative penalty" and gives no formula.
     """
@@ -62,7 +62,7 @@ class LatencyProfile:
         self._decay, self._penalty = decay, penalty
         self._seen: dict[int, dict[int, float]] = {}
         self._rows: list[int] = []
-        self._per_row = self._per_leaf = 0.0
+        self._rates: tuple[float, float] | None = None
         for measurement in measured:
             self.observe(*measurement)
 
@@ -85,8 +85,7 @@ class LatencyProfile:
         before = averages.get(leaves, seconds)
         averages[leaves] = self._decay * before + (1 - self._decay) * seconds
         self._rows = sorted(self._seen)
-        self._per_row = self._row_cost()
-        self._per_leaf = self._leaf_cost()
+        self._rates = None
 
     def estimate(self, rows: int, leaves: int) -> float:
         """Seconds that a pass of a shape should take; never negative.
@@ -100,9 +99,10 @@ class LatencyProfile:
         below = self._at(low, leaves)
         if rows <= low:
             return below
-        penalty = self._penalty * self._per_row * min(rows - low, abs(high - rows))
+        per_row, _ = self._slopes()
+        penalty = self._penalty * per_row * min(rows - low, abs(high - rows))
         if rows > high:
-            return below + (rows - low) * self._per_row + penalty
+            return below + (rows - low) * per_row + penalty
         above = max(below, self._at(high, leaves))
         return min(above, below + (above - below) * (rows - low) / (high - low) + penalty)
 
@@ -111,8 +111,15 @@ class LatencyProfile:
         seen = self._seen[rows]
         low, high = _around(sorted(seen), leaves)
         if low == high:
-            return max(0.0, seen[low] + (leaves - low) * self._per_leaf)
+            return seen[low] if leaves == low else max(0.0, seen[low] + (leaves - low) * self._slopes()[1])
         return seen[low] + (seen[high] - seen[low]) * (leaves - low) / (high - low)
+
+    def _slopes(self) -> tuple[float, float]:
+        """Seconds a row and a leaf, of what was seen so far."""
+        if self._rates is None:
+            per_row = self._row_cost()
+            self._rates = per_row, self._leaf_cost(per_row)
+        return self._rates
 
     def _row_cost(self) -> float:
         """Seconds a row, from the fewest rows to the most; a pass's own if only one row count was seen."""
@@ -120,11 +127,11 @@ class LatencyProfile:
         span = self._rows[-1] - self._rows[0]
         return max(0.0, last - first) / span if span else first / self._rows[0]
 
-    def _leaf_cost(self) -> float:
+    def _leaf_cost(self, per_row: float) -> float:
         """Seconds a leaf, from all row counts seen with several; a row's penalty if there is none."""
         ends = [(min(seen), max(seen), seen) for seen in self._seen.values() if len(seen) > 1]
         if not ends:
-            return self._penalty * self._per_row
+            return self._penalty * per_row
         rise = sum(seen[most] - seen[fewest] for fewest, most, seen in ends)
         return max(0.0, rise) / sum(most - fewest for fewest, most, _ in ends)
 

@@ -1,0 +1,393 @@
+"""Algorithm 1: against a literal transcription, its rule at every insertion and at the end, batches, bounds;
+and how far from the best tree it is, with the best tree against all subtrees."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from math import exp, inf, prod
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.methods import greedy_tree
+from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
+from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
+from repro.methods.token_gain import calibrate
+from repro.models.prefix import Prefix
+from repro.models.tree import TokenTree
+from repro.paths import project_root
+from tiny import TableNetwork
+
+Verify = Callable[[int, int], float]
+Path_ = tuple[int, ...]
+ROOT = Prefix.of([3, 1])
+SEEDS = range(30)
+
+
+@cache
+def scaled(row: float, leaf: float = 0.0, hidden: int = 0) -> Verify:
+    """Seconds of a verification: 1, and more for rows beyond those that hide behind the reads, and leaves."""
+    return lambda rows, leaves: 1.0 + row * max(0, rows - hidden) + leaf * leaves
+
+
+VERIFY = {
+    "rows": scaled(0.02),
+    "steep": scaled(0.2),
+    "leaves": scaled(0.01, leaf=0.03),
+    "reads": scaled(0.05, hidden=6),
+}
+
+
+@cache
+def known(verify: Verify, rows: int = 80) -> LatencyProfile:
+    """A profile in which every shape was seen; nothing here adds to it."""
+    shapes = ((n, leaves) for n in range(1, rows) for leaves in range(1, n + 1))
+    return LatencyProfile(Measurement(n, leaves, verify(n, leaves)) for n, leaves in shapes)
+
+
+@dataclass
+class Draft:
+    """Random candidates that depend on the text alone, and seconds by nodes and processor."""
+
+    seed: int
+    width: int = 4
+    sharpness: float = 2.0
+    seconds: Callable[[int, str], float] = lambda nodes, on: 0.01 * nodes
+    groups: list[tuple[list[Prefix], str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.network = TableNetwork(12, self.seed, self.sharpness)
+
+    def candidates(self, node: Prefix) -> list[tuple[int, float]]:
+        best = self.network.logits(node).log_softmax(-1).double().topk(self.width)
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    async def expand(self, nodes: Sequence[Prefix], on: str) -> Expansion:
+        self.groups.append((list(nodes), on))
+        return Expansion([self.candidates(node) for node in nodes], self.seconds(len(nodes), on))
+
+
+def grown(
+    draft: Draft, verify: Verify, reliability: float = 1.0, costs: Costs | None = None, **bounds: Any
+) -> Grown:
+    costs = costs or Costs(known(verify), DraftLatency())
+    return asyncio.run(grow_greedily(ROOT, draft.expand, costs, reliability, Growth(**bounds)))
+
+
+def sequences(tree: TokenTree) -> list[Path_]:
+    return [tuple(prefix.tokens(after=ROOT.length)) for prefix in tree.prefixes]
+
+
+def leaves(nodes: set[Path_]) -> int:
+    return sum(not any(other[:-1] == node for other in nodes if other) for node in nodes)
+
+
+def as_printed(
+    draft: Draft, verify: Verify, reliability: float, depth: int, each: float
+) -> tuple[list[Path_], float, float]:
+    """Algorithm 1 line by line, on token sequences, with seconds `each` for every expansion.
+
+    Returns:
+        The nodes in the order of their insertion, the gain, and the cycle's latency.
+    """
+
+    def cost(tree: set[Path_]) -> float:
+        return verify(len(tree), leaves(tree))
+
+    def added(v: Path_) -> float:
+        return cost(tree | {v}) - cost(tree) + (each if len(v) < depth else 0.0)
+
+    def add_frontier(u: Path_) -> float:
+        said = draft.candidates(ROOT.extend(u))
+        likely = calibrate([exp(logp) for _, logp in said], reliability)
+        for (token, _), probability in zip(said, likely, strict=True):
+            b[(*u, token)] = b[u] * probability
+            frontier.add((*u, token))
+        return each
+
+    tree: set[Path_] = {()}
+    order: list[Path_] = [()]
+    b: dict[Path_, float] = {(): 1.0}
+    gain, frontier = 1.0, set[Path_]()
+    drafted = add_frontier(())
+    while frontier:
+        cycle = drafted + cost(tree)
+        rate = {v: per(b[v], added(v)) for v in frontier}
+        best = max(frontier, key=lambda v: (rate[v], b[v]))
+        if rate[best] <= gain / cycle:
+            break
+        tree.add(best)
+        order.append(best)
+        frontier.remove(best)
+        gain += b[best]
+        if len(best) < depth:
+            drafted += add_frontier(best)
+    return order, gain, drafted + cost(tree)
+
+
+@pytest.mark.parametrize("kind", VERIFY)
+def test_without_batches_it_is_the_algorithm_as_printed(kind: str) -> None:
+    sizes = []
+    for seed in SEEDS:
+        reliability, depth = 1.0 - seed / 60, 1 + seed % 6
+        draft = Draft(seed, sharpness=1.0 + seed % 4)
+        order, gain, cycle = as_printed(draft, VERIFY[kind], reliability, depth, 0.01)
+        made = grown(draft, VERIFY[kind], reliability, depth=depth, limit=70)
+        assert sequences(made.tree) == order
+        assert (made.gain, made.seconds) == (pytest.approx(gain), pytest.approx(cycle))
+        assert all(nodes == [made.tree.prefixes[0]] or len(nodes) == 1 for nodes, _ in draft.groups)
+        assert set(made.passes) == {"cpu"}
+        expandable = [p for p in made.tree.prefixes if p.length - ROOT.length < depth]
+        assert set(made.candidates) == set(expandable)
+        assert made.passes["cpu"] == len(draft.groups) == len(expandable)
+        sizes.append(len(order))
+    assert len(set(sizes)) >= 3, "trees of several sizes were compared"
+
+
+class Watched(greedy_tree._Growing):
+    """A construction that asserts its rule at each insertion and at its end."""
+
+    made: ClassVar[list[Watched]] = []
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.inserted = 0
+        self.made.append(self)
+
+    def frontier(self) -> Iterator[greedy_tree.Candidate]:
+        return (candidate for children in self._frontier.values() for candidate in children)
+
+    def insert(self, chosen: greedy_tree.Candidate) -> None:
+        assert self.rate(chosen) > self.average
+        assert all(self.rate(other) <= self.rate(chosen) for other in self.frontier())
+        self.inserted += 1
+        super().insert(chosen)
+
+    def grown(self, reason: str) -> Grown:
+        if reason == "rate":
+            assert all(self.rate(left) <= self.average for left in self.frontier())
+            # Not expanded, because not even a child that is certain would be inserted.
+            certain = (per(self._reach[node], self._marginal(False, False)) for node in self.waiting)
+            assert all(rate <= self.average for rate in certain)
+        return super().grown(reason)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("kind", VERIFY)
+def test_the_rule_holds_at_every_insertion_and_at_the_end(
+    kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greedy_tree, "_Growing", Watched)
+    Watched.made.clear()
+    for seed in SEEDS:
+        made = grown(Draft(seed), VERIFY[kind], batch=batch, depth=6, limit=70)
+        assert made.reason in ("rate", "frontier")
+        assert made.tree.parents[0] == -1
+        assert all(parent < node for node, parent in enumerate(made.tree.parents))
+        reach = [1.0] + [0.0] * (len(made.tree) - 1)
+        for node in range(1, len(made.tree)):
+            parent = made.tree.prefixes[made.tree.parents[node]]
+            assert made.tree.token(node) in made.candidates[parent], "a node comes from a candidate set"
+            reach[node] = made.tree.confidence(node)
+        assert made.gain == pytest.approx(sum(reach)), "the whole of Eq. 2, r being 1"
+    assert sum(watched.inserted for watched in Watched.made) > 30
+
+
+def free(nodes: int, on: str) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+def test_batches_hold_the_best_tree_where_drafting_is_free_and_rows_cost_alike(batch: int) -> None:
+    """There Algorithm 1 is optimal: it takes nodes by their reach, which falls along paths. With batches the
+    average is at no time above the best one, so that every node of the best tree passes; those that come in
+    besides were worth it when they came, and so the rate is above the bare root's and at most the best."""
+    verify, larger = VERIFY["rows"], 0
+    for seed in SEEDS:
+        alone = grown(Draft(seed, seconds=free), verify, depth=6, limit=70)
+        made = grown(Draft(seed, seconds=free), verify, batch=batch, depth=6, limit=70)
+        extra = len(made.tree) - len(alone.tree)
+        assert set(sequences(made.tree)) >= set(sequences(alone.tree))
+        best, rate = alone.gain / alone.seconds, made.gain / made.seconds
+        each, bare = 0.02, 1 / verify(1, 1)
+        assert rate <= best + 1e-9
+        assert rate >= (alone.gain + extra * each * bare) / (alone.seconds + extra * each) - 1e-9
+        larger += extra > 0
+    assert larger < len(SEEDS) / 2
+
+
+def wide(nodes: int, on: str) -> float:
+    return 0.02 * nodes if on == "cpu" else 0.022 + 0.002 * nodes
+
+
+def test_groups_go_to_the_wide_processor_and_save_time() -> None:
+    saved, groups = 0.0, []
+    for seed in SEEDS:
+        draft = Draft(seed, seconds=wide)
+        made = grown(draft, VERIFY["rows"], batch=4, switch=3, depth=6, limit=70)
+        alone = grown(Draft(seed, seconds=wide), VERIFY["rows"], depth=6, limit=70)
+        sizes = [len(nodes) for nodes, _ in draft.groups]
+        assert [on for _, on in draft.groups] == ["npu" if size >= 3 else "cpu" for size in sizes]
+        assert dict(made.passes) == {on: sum(o == on for _, o in draft.groups) for _, on in draft.groups}
+        assert max(sizes) <= 4
+        expanded = [node for nodes, _ in draft.groups for node in nodes]
+        assert len(expanded) == len(set(expanded)) == len(made.candidates)
+        assert made.seconds == pytest.approx(
+            sum(wide(len(nodes), on) for nodes, on in draft.groups)
+            + VERIFY["rows"](len(made.tree), len(list(made.tree.leaves())))
+        )
+        saved += made.gain / made.seconds - alone.gain / alone.seconds
+        groups += sizes
+    assert set(groups) == {1, 2, 3, 4}
+    assert saved > 0
+
+
+def test_the_first_choices_are_made_one_by_one() -> None:
+    """Early the leading branch is ahead of all others, and what comes next hangs on its end."""
+    draft = Draft(0, sharpness=4.0)
+    grown(draft, VERIFY["rows"], batch=8, depth=6, limit=70)
+    assert [len(nodes) for nodes, _ in draft.groups[:3]] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_bounds(limit: int, batch: int) -> None:
+    reasons = set()
+    for seed in SEEDS:
+        draft = Draft(seed)
+        made = grown(draft, scaled(1e-4), batch=batch, depth=3, limit=limit)
+        assert len(made.tree) - 1 <= limit
+        assert made.tree.height <= 3
+        assert all(node.length - ROOT.length < 3 for nodes, _ in draft.groups for node in nodes)
+        reasons.add(made.reason)
+        if made.reason == "limit":
+            assert len(made.tree) - 1 == limit
+            last = made.tree.prefixes[-1]
+            assert last not in made.candidates, "a full tree's last node is not expanded"
+    assert "limit" in reasons
+
+
+def test_a_draft_that_runs_dry() -> None:
+    draft = Draft(0, width=1)
+    for batch in (1, 4):
+        made = grown(draft, scaled(0.0), batch=batch, depth=5)
+        assert (made.reason, len(made.tree)) == ("frontier", 6), "a chain whose rows cost nothing"
+
+
+def test_bare_root() -> None:
+    made = grown(Draft(0), scaled(50.0))
+    assert (len(made.tree), made.gain, made.reason) == (1, 1.0, "rate")
+    assert made.seconds == pytest.approx(51.0 + 0.01)
+    assert list(made.candidates) == [ROOT]
+
+
+def test_less_reliable_drafts_get_smaller_trees() -> None:
+    sizes = [
+        sum(len(grown(Draft(seed), VERIFY["rows"], r).tree) for seed in SEEDS) for r in (0.05, 0.3, 0.6, 1.0)
+    ]
+    assert sizes == sorted(set(sizes))
+
+
+def test_what_is_learned_of_the_draft() -> None:
+    """The root's pass stands for an expansion until there is one; a pass that was none teaches nothing."""
+    costs = Costs(known(VERIFY["rows"]), DraftLatency(decay=0.5))
+    times = iter([0.04, 0.01, 0.01])
+    draft = Draft(0, seconds=lambda nodes, on: next(times, 0.0))
+    grown(draft, VERIFY["rows"], costs=costs, depth=6)
+    assert len(draft.groups) > 3
+    assert costs.draft.estimate("cpu", 1) == pytest.approx(0.0175)
+    again = Draft(1, seconds=lambda nodes, on: 1.0)
+    made = grown(again, scaled(9.0), costs=costs._replace(verify=known(scaled(9.0))))
+    assert dict(made.passes) == {"cpu": 1}
+    assert costs.draft.estimate("cpu", 1) == pytest.approx(0.0175), "not from a root that catches up"
+
+
+def test_impossible_candidates_are_never_inserted() -> None:
+    """An EAGLE-3 head gives no probability to tokens outside its own vocabulary."""
+
+    async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
+        return Expansion([[(1, 0.0), (2, -inf)] for _ in nodes], 0.0)
+
+    costs = Costs(known(scaled(0.0)), DraftLatency())
+    made = asyncio.run(grow_greedily(ROOT, expand, costs, 1.0, Growth(depth=3)))
+    assert sequences(made.tree) == [(), (1,), (1, 1), (1, 1, 1)]
+    assert made.reason == "rate"
+
+
+@pytest.mark.parametrize("name", ["depth", "limit", "batch", "switch"])
+def test_impossible_settings_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"a tree's {name} is 0; it must be at least 1"):
+        Growth(**{name: 0})
+
+
+# --- the best tree ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gap() -> ModuleType:
+    path = project_root() / "scripts" / "greedy_gap.py"
+    spec = importlib.util.spec_from_file_location("greedy_gap", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def subtrees(case: Any, node: Path_ = ()) -> Iterator[frozenset[Path_]]:
+    """All subtrees that hold a node and lie below it."""
+    below: list[frozenset[Path_]] = [frozenset([node])]
+    for token, _ in case.candidates(node) if len(node) < case.depth else ():
+        below = [one | other for one in below for other in [frozenset(), *subtrees(case, (*node, token))]]
+    return iter(below)
+
+
+@cache
+def reach(case: Any, node: Path_) -> float:
+    return prod(exp(dict(case.candidates(node[:i]))[node[i]]) for i in range(len(node)))
+
+
+def rate(case: Any, tree: frozenset[Path_]) -> float:
+    expanded = sum(len(node) < case.depth for node in tree)
+    seconds = case.verification(len(tree), leaves(set(tree))) + case.draft * expanded
+    return sum(reach(case, node) for node in tree) / seconds
+
+
+@pytest.mark.parametrize("kind", ["rows", "reads", "leaves"])
+def test_the_best_rate_is_that_of_all_subtrees(gap: ModuleType, kind: str) -> None:
+    for case in gap.cases(kind, 3, width=2, depth=3, seed=0):
+        every = list(subtrees(case))
+        assert len(every) == len(set(every)) == (((1 + 1) ** 2 + 1) ** 2 + 1) ** 2
+        assert gap.best_rate(case) == pytest.approx(max(rate(case, tree) for tree in every))
+        made = gap.greedy_tree(case)
+        own = frozenset(tuple(p.tokens(after=1)) for p in made.tree.prefixes)
+        assert made.gain / made.seconds == pytest.approx(rate(case, own))
+        assert own in every
+
+
+def test_the_gap_is_the_same_for_a_seed(gap: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    outs = []
+    for seed in ("0", "0", "1"):
+        assert gap.main(["--trees", "4", "--width", "2", "--seed", seed]) == 0
+        outs.append(capsys.readouterr().out)
+    assert outs[0] == outs[1] != outs[2]
+    assert len(outs[0].splitlines()) == 7, "a head, three kinds of costs, with and without batches"
+
+
+def test_greedy_is_never_above_the_best_and_mostly_near(gap: ModuleType) -> None:
+    gaps = [
+        1 - made.gain / made.seconds / gap.best_rate(case)
+        for kind in gap.KINDS
+        for case in gap.cases(kind, 20, width=2, depth=3, seed=0)
+        for made in [gap.greedy_tree(case)]
+    ]
+    assert min(gaps) > -1e-9
+    assert sum(gaps) / len(gaps) < 0.03
+    assert torch.tensor(gaps).lt(1e-9).float().mean() > 0.5
