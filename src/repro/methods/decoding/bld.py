@@ -7,7 +7,6 @@ does not find too unlikely, so the text is not the target's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,0 +1,250 @@
+"""A verification that drops rows on its way or projects them one by one says what a whole one says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from repro.core.device import Device, EmulatedDevice
+from repro.core.errors import InputError
+from repro.methods.base import Request
+from repro.methods.decoding.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
+from repro.models.chooser import Greedy
+from repro.models.decoder import Decoder
+from repro.models.memo import Memo, MemoNetwork
+from repro.models.network import DecoderNetwork, KnownStep, Network, Row
+from repro.models.placement import RESIDENT, STREAMED, Placement
+from repro.models.predictor import Candidates
+from repro.models.prefix import Prefix
+from repro.models.sampling import Sampling
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+from tiny import DEVICES, NoisedNetwork, alone, answer, bill_of, decoder, plain, toy
+
+FAMILY = "llama-3.1"
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+
+
+class Chosen:
+    """A pruner that keeps what a function of the tree says, and remembers the hidden rows that it saw."""
+
+    def __init__(self, keep: Callable[[TokenTree], list[int]], layer: int = 1) -> None:
+        self.layer = layer
+        self._keep = keep
+        self.saw: Tensor | None = None
+
+    def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
+        self.saw = hidden
+        return self._keep(tree)
+
+    def scored(self, tree: TokenTree) -> int:
+        return len(tree)
+
+
+def a_tree(made: Decoder, seed: int, size: int = 12) -> TokenTree:
+    """A random tree below the prompt and a few more tokens; some of it is what the decoder would say."""
+    chance = random.Random(seed)
+    tree = TokenTree(Prefix.of(PROMPT).then(7))
+    while len(tree) < size:
+        parent = chance.randrange(len(tree))
+        likely = int(alone(made, tree.prefixes[parent].tokens()).argmax())
+        tree.grow(parent, likely if chance.random() < 0.5 else chance.randrange(made.config.vocab))
+    return tree
+
+
+def some(seed: int) -> Callable[[TokenTree], list[int]]:
+    """Keeps each node with its parent by chance."""
+
+    def keep(tree: TokenTree) -> list[int]:
+        chance, kept = random.Random(seed), [0]
+        for node in range(1, len(tree)):
+            if tree.parents[node] in kept and chance.random() < 0.6:
+                kept.append(node)
+        return kept
+
+    return keep
+
+
+def begun(
+    made: Decoder,
+    network: Network,
+    device: Device,
+    place: Placement = RESIDENT,
+    tree: TokenTree | None = None,
+) -> Session:
+    """A session that has read the prompt."""
+    session = Session("target", device, bill_of(made), network, place)
+    session.start(Prefix.of(PROMPT))
+    assert tree.root.parent
+    device.play(session.forward([tree.root.parent]))
+    session.keep(tree.root)
+    return session
+
+
+@pytest.mark.parametrize("family", [FAMILY, "mistral", "gemma-2"])
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("open_device", DEVICES.values(), ids=DEVICES)
+def test_what_was_dropped_half_way_leaves_no_trace(
+    open_device: Callable[[], Device], seed: int, family: str
+) -> None:
+    """Rows of the kept nodes, and all rows of a later pass, are those of sequences on their own."""
+    made, device = decoder(family), open_device()
+    network = DecoderNetwork(made)
+    tree = a_tree(made, seed)
+    session = begun(made, network, device, tree=tree)
+    pruner = Chosen(some(seed))
+    verdict = device.play(session.verify(tree, Greedy(), pruner=pruner))
+    kept = some(seed)(tree)
+    assert verdict.tree.prefixes == [tree.prefixes[node] for node in kept]
+    own = [int(alone(made, p.tokens()).argmax()) for p in verdict.tree.prefixes]
+    assert verdict.text == verdict.tree.prefixes[verdict.path[-1]].then(own[verdict.path[-1]])
+    assert session.passes[-1].rows == len(tree)
+    assert session.passes[-1].kept == len(kept)
+    after = [verdict.text, verdict.text.then(2), verdict.text.then(5), verdict.text.then(2).then(8)]
+    for prefix, row in zip(after, device.play(session.forward(after)), strict=True):
+        assert torch.allclose(row.logits, alone(made, prefix.tokens()), atol=1e-4)
+
+
+def test_a_dropped_node_that_was_right_is_computed_again() -> None:
+    made, device = decoder(FAMILY), EmulatedDevice(toy())
+    root = Prefix.of(PROMPT).then(7)
+    tree = TokenTree(root)
+    right = tree.grow(0, int(alone(made, root.tokens()).argmax()))
+    wrong = tree.grow(0, (tree.token(right) + 1) % made.config.vocab)
+    session = begun(made, DecoderNetwork(made), device, tree=tree)
+    verdict = device.play(session.verify(tree, Greedy(), pruner=Chosen(lambda _: [0, wrong])))
+    assert verdict.text is tree.prefixes[right]
+    (row,) = device.play(session.forward([verdict.text]))
+    assert torch.allclose(row.logits, alone(made, verdict.text.tokens()), atol=1e-4)
+
+
+@pytest.mark.parametrize("place", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Placement) -> None:
+    made, device = decoder(FAMILY), EmulatedDevice(toy())
+    tree = a_tree(made, 3)
+    session = begun(made, DecoderNetwork(made), device, place, tree=tree)
+    before = len(device.trace.spans)
+    verdict = device.play(session.verify(tree, Greedy(), pruner=Chosen(some(3), layer=2), on_demand=True))
+    spans = device.trace.spans[before:]
+    layers = sorted((s.name, s.rows) for s in spans if s.kind == "layer")
+    kept = len(verdict.tree)
+    assert {rows for _, rows in layers} == {len(tree), kept}
+    assert max(rows for name, rows in layers if "3" in name) == kept
+    assert [s.rows for s in spans if s.kind == "head"] == [1] * len(verdict.path)
+    assert [s.rows for s in spans if s.kind == "prune"] == [len(tree)]
+
+
+def test_a_memo_says_the_same_and_computes_nothing(tmp_path: Path) -> None:
+    made, tree = decoder(FAMILY), a_tree(decoder(FAMILY), 5)
+    memo, seen, verdicts = Memo(tmp_path / "rows.sqlite"), [], []
+    for network in (DecoderNetwork(made), DecoderNetwork(made), Unasked(made)):
+        device = EmulatedDevice(toy())
+        remembered = MemoNetwork(network, memo)
+        session = begun(made, remembered, device, tree=tree)
+        pruner = Chosen(some(5))
+        verdicts.append(device.play(session.verify(tree, Greedy(), pruner=pruner, on_demand=True)))
+        seen.append(pruner.saw)
+    assert verdicts[0][:3] == verdicts[1][:3] == verdicts[2][:3]
+    assert all(x is not None and torch.equal(x, seen[0]) for x in seen)
+    memo.close()
+
+
+class Unasked(DecoderNetwork):
+    """A network that must not compute."""
+
+    def begin(self, wanted: object, branches: object = ()) -> KnownStep:
+        raise AssertionError("the memo knew all of this")
+
+
+def test_a_pass_that_was_left_half_way_leaves_no_trace() -> None:
+    made = decoder(FAMILY)
+    network = DecoderNetwork(made)
+    half = network.begin([Prefix.of(PROMPT)])
+    half.layers(0, 2)
+    whole = network.begin([Prefix.of(PROMPT[:5])])
+    whole.layers(0, made.config.layers)
+    assert torch.allclose(whole.rows()[0].logits, alone(made, PROMPT[:5]), atol=1e-4)
+
+
+class Scores:
+    """A predictor whose scores are chance."""
+
+    layer = 2
+
+    def scores(self, hidden: Tensor, candidates: list[Candidates]) -> list[Tensor]:
+        chance = torch.Generator().manual_seed(len(hidden))
+        return [torch.randn(len(tokens), generator=chance) for tokens in candidates]
+
+
+CHOICES = [
+    *({"construction": name} for name in CONSTRUCTIONS),
+    *({"schedule": name} for name in SCHEDULES),
+    *({"projection": name} for name in PROJECTIONS),
+    *({"pruning": name} for name in ("full", "without_shadow", "without_safeguards", "off")),
+    {"batch": 1, "threshold": 0.9, "least_nodes": 0, "near_children": 0},
+]
+
+
+@pytest.mark.parametrize("changes", CHOICES, ids=str)
+@pytest.mark.parametrize("strength", [0.2, 1.0])
+def test_levers_text_is_the_targets(changes: dict[str, object], strength: float) -> None:
+    """With a predictor that knows nothing, so that right tokens are dropped all the time."""
+    made, asked = decoder(FAMILY), Request("", PROMPT, 24)
+    method = Lever(**changes)  # type: ignore[arg-type]
+    device = EmulatedDevice(toy())
+    networks = {"target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)}
+    bills = dict.fromkeys(networks, bill_of(made))
+    sessions = {
+        role: Session(role, device, bills[role], networks[role], place)
+        for role, place in method.places().items()
+    }
+    if method.places()["target"].early_exit:
+        sessions["target"].predictor = Scores()  # type: ignore[assignment]
+    serving = device.play(method.prepare(device, **sessions))
+    for request in (asked, Request("", PROMPT[::-1], 9)):
+        for session in sessions.values():
+            session.start(Prefix.of(request.prompt))
+        made_of = device.play(serving.serve(request, device, **sessions))
+        assert made_of.tokens == plain(made, request)
+        rounds = made_of.rounds
+        assert all(r.possible is not None and r.possible >= r.accepted for r in rounds)
+        if method.pruning == "off":
+            assert all(r.possible == r.accepted for r in rounds)
+        assert sum(r.emitted for r in rounds) + 1 == len(made_of.tokens)
+
+
+def test_lever_samples_when_it_is_asked_to() -> None:
+    made = decoder(FAMILY)
+    asked = [Request("", PROMPT, 8, sampling=Sampling(1.0), seed=seed) for seed in (1, 1, 2)]
+    networks = {"target": DecoderNetwork(made), "draft": DecoderNetwork(made)}
+    bills = dict.fromkeys(networks, bill_of(made))
+    texts = [answer(Lever(pruning="off"), r, EmulatedDevice(toy()), networks, bills).tokens for r in asked]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"construction": "best"}, "greedy"),
+        ({"pruning": "some"}, "without_shadow"),
+        ({"schedule": "gpu"}, "serial_npu"),
+        ({"projection": "lazy"}, "on_demand_cpu"),
+        ({"candidates": 0}, "64"),
+        ({"threshold": 2.0}, "0 to 1"),
+        ({"batch": 0}, "at least 1"),
+        ({"reliability_decay": 1.0}, "below 1"),
+    ],
+)
+def test_wrong_settings_end_with_the_right_choices(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        Lever(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_known_step_has_no_hidden_rows() -> None:
+    with pytest.raises(RuntimeError, match="only a decoder"):
+        KnownStep([Row(None, ([0], [0.0]))]).hidden()
