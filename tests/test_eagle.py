@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from repro.core.device import Device, EmulatedDevice
+from repro.core.errors import InputError
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
@@ -24,12 +26,15 @@ from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Captured, Features
 from repro.models.matched import MatchedNetwork
 from repro.models.memo import Memo
-from repro.models.network import DecoderNetwork, Network, Row
+from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
+from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
 from repro.models.remembered import Remembered
 from repro.models.sampling import Sampling
-from repro.models.shape import Bill, precision
-from tiny import DEVICES, answer, bill_of, decoder, plain, toy
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+from repro.paths import conf_dir
+from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
 
 FAMILY = "llama-2"
@@ -234,3 +239,170 @@ def test_sampled(head: EagleHead) -> None:
 def started(made: EagleNetwork) -> EagleNetwork:
     made.start(Prefix.of(PROMPT))
     return made
+
+
+# --- what it costs ------------------------------------------------------------------------------------------
+
+HEAD_SHAPE = Shape(1, 8, 4, 2, 2, 16, 10, features=24)
+HEAD_BILL = Bill(HEAD_SHAPE, precision("fp32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "millions", "megabytes"),
+    [
+        ("llama_3_1_8b", 424.7, 239),
+        ("qwen3_4b", 218.2, 123),
+        ("qwen3_8b", 399.5, 225),
+        ("qwen3_14b", 609.5, 343),
+    ],
+)
+def test_billed_heads_have_the_public_heads_parameters(name: str, millions: float, megabytes: int) -> None:
+    """Without the embedding, which is the target's; bytes in Q4_0."""
+    shape = Shape.parse(yaml.safe_load((conf_dir() / f"model/shape/eagle3_{name}.yaml").read_text()))
+    assert round(shape.parameters / 1e6, 1) == millions
+    assert round(Bill(shape, precision("q4_0")).model_bytes / 1e6) == megabytes
+
+
+def test_a_head_is_billed_by_its_parts() -> None:
+    assert HEAD_SHAPE.layer_weights == 8 * 2 * (2 * 4 + 2 * 2 * 2 + 4) + 3 * 8 * 16
+    assert HEAD_BILL.table_bytes == 4 * (8 * 10 + 8 * 24)
+    assert HEAD_BILL.fuse(3) == (2 * 3 * 8 * 24, 4 * (8 * 24 + 3 * 24))
+    assert Bill(SHAPE, precision("fp32")).fuse(3) == (0, 0)
+
+
+def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple[str, int]]:
+    """Kind and rows of each op of one call."""
+    before = len(device.trace.spans)
+    device.play(session.forward(wanted))
+    return [(span.kind, span.rows) for span in device.trace.spans[before:]]
+
+
+def test_guesses_are_dropped_and_computed_again() -> None:
+    device = EmulatedDevice(toy())
+    session = Session("draft", device, HEAD_BILL, NoNetwork(), RESIDENT)
+    prompt = Prefix.of(PROMPT)
+    session.start(prompt)
+    root = prompt.then(1)
+    assert ops(session, device, root) == [("embed", 6), ("fuse", 6), ("layer", 6), ("head", 1)]
+    assert ops(session, device, root.then(1)) == [("embed", 1), ("layer", 1), ("head", 1)]
+    level = [root.extend((1, 2)), root.extend((1, 3))]
+    assert ops(session, device, *level) == [("embed", 2), ("layer", 2), ("head", 2)]
+    text, known = level[0], session.known(level[0])
+    session.keep(text)
+    assert session.known(text) is known, "what was said of it stays a guess"
+    # Two tokens of the text were guessed; they come again before what follows the text is guessed.
+    catch_up = [("embed", 2), ("fuse", 2), ("layer", 2)]
+    assert ops(session, device, text.then(5)) == [*catch_up, ("embed", 1), ("layer", 1), ("head", 1)]
+    assert session.passes[-1].rows == 1
+    session.keep(text.extend((6, 7)))
+    assert ops(session, device, text.extend((6, 7))) == [("embed", 2), ("fuse", 2), ("layer", 2), ("head", 1)]
+
+
+def test_levels_that_are_guessed_one_after_the_other() -> None:
+    device = EmulatedDevice(toy())
+    session = Session("draft", device, HEAD_BILL, NoNetwork(), RESIDENT)
+    session.start(Prefix.of((1, 2)))
+    root = Prefix.of((1, 2, 3))
+    found = ops(session, device, root.extend((1, 2)), root.then(4))
+    grounded = [("embed", 2), ("fuse", 2), ("layer", 2)]
+    levels = [("embed", 2), ("layer", 2), ("embed", 1), ("layer", 1)]
+    assert found == [*grounded, *levels, ("head", 2)]
+
+
+# --- the format ---------------------------------------------------------------------------------------------
+
+
+def loaded(folder: Path, raw: dict[str, Any], kept: dict[str, Tensor], dtype: str = "float32") -> EagleHead:
+    found = eagle_head.config_of(raw)
+    assert found is not None
+    return eagle_head.load(write_head(folder, raw, kept), found, dtype, target().ends.embedding)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "SpecForge": {},
+    "AngelSlim": {"architectures": ["Eagle3LlamaForCausalLM"], "rope_theta": 1e6, "target_hidden_size": 64},
+    "EAGLE": {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 64},
+    "whole vocabulary": {"draft_vocab_size": None},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize("embeds", [False, True])
+def test_public_formats(variant: str, prefixed: bool, embeds: bool, tmp_path: Path) -> None:
+    raw = raw_config(target(), **VARIANTS[variant])
+    held = tensors_of(raw, seed=3)
+    if embeds:
+        vocab, hidden = target().ends.embedding.shape
+        held["embed_tokens.weight"] = torch.randn(vocab, hidden, generator=torch.Generator().manual_seed(4))
+    assert ("d2t" in held) == (variant != "whole vocabulary")
+    stored = {f"model.{n}" if prefixed and "midlayer" in n else n: t for n, t in held.items()}
+    made = network(loaded(tmp_path, raw, stored))
+    made.start(Prefix.of(PROMPT))
+    wanted = Prefix.of((*PROMPT, 1, 2))
+    (row,) = rows(made, [wanted])
+    truth = said(raw, held, target(), wanted.tokens(), len(PROMPT))
+    torch.testing.assert_close(row.logits, truth, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_bf16_weights_compute_too(tmp_path: Path) -> None:
+    raw = raw_config(target())
+    rounded = {name: t.bfloat16() if t.is_floating_point() else t for name, t in tensors().items()}
+    made = loaded(tmp_path, raw, rounded, "bfloat16")
+    (row,) = rows(started(network(made)), [Prefix.of(PROMPT)])
+    truth = said(raw, tensors(), target(), PROMPT, len(PROMPT))
+    known = truth.isfinite()
+    assert torch.equal(row.logits.isfinite(), known)
+    assert (row.logits[known] - truth[known]).abs().max() < 0.05 * truth[known].abs().max()
+
+
+@pytest.mark.parametrize("name", sorted(tensors_of(raw_config(decoder(FAMILY)))))
+def test_a_missing_or_misshapen_tensor_is_named(name: str, tmp_path: Path) -> None:
+    raw = raw_config(target())
+    wrong = {**tensors(), name: torch.cat((tensors()[name],) * 2)}
+    with pytest.raises(InputError, match=name):
+        loaded(tmp_path / "wrong", raw, wrong)
+    if name != "t2d":
+        with pytest.raises(InputError, match=name):
+            loaded(tmp_path / "less", raw, {n: t for n, t in tensors().items() if n != name})
+
+
+def test_d2t_must_lead_somewhere(tmp_path: Path) -> None:
+    raw = raw_config(target())
+    beyond = {**tensors(), "d2t": tensors()["d2t"] + 131}
+    with pytest.raises(InputError, match=f"d2t must lead to {DRAFT_VOCAB} tokens of the target's 131"):
+        loaded(tmp_path / "beyond", raw, beyond)
+    other = {**tensors(), "t2d": ~tensors()["t2d"]}
+    with pytest.raises(InputError, match="t2d and d2t"):
+        loaded(tmp_path / "other", raw, other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2}, "num_hidden_layers=2"),
+        ({"attention_bias": True}, "biases=True"),
+        ({"hidden_act": "gelu"}, "hidden_act=gelu"),
+    ],
+)
+def test_a_head_of_another_build(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        config(**changes)
+
+
+def test_an_ordinary_model_is_no_head() -> None:
+    raw = raw_config(target(), architectures=["LlamaForCausalLM"], draft_vocab_size=None)
+    assert eagle_head.config_of(raw) is None
+
+
+def test_depths() -> None:
+    public = config(eagle_config=None)
+    assert [public.depths(layers) for layers in (30, 32, 36, 40)] == [
+        (2, 15, 27),
+        (2, 16, 29),
+        (2, 18, 33),
+        (2, 20, 37),
+    ]
+    assert config().depths(4) == (1, 3, 3)
+    with pytest.raises(InputError, match="its target has 2"):
+        public.depths(2)

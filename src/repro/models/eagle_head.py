@@ -252,6 +252,8 @@ class _Stored:
                 f"d2t must lead to {count} tokens of the target's {most}; it leads to {len(known)} from "
                 f"{min(known)} to {max(known)}"
             )
+        if "t2d" in self._tensors and self.take("t2d", (most,)).nonzero().flatten().tolist() != sorted(known):
+            raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 
     def embedding(self, config: EagleConfig, lent: Tensor) -> Tensor:
