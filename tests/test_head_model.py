@@ -1,0 +1,121 @@
+"""Model files whose checkpoint is an EAGLE-3 head, in cells: emulated, on this machine, and in vain."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.models import weights
+from repro.models.head_model import HeadModel
+from repro.models.placement import STREAMED
+from tiny import here
+from tiny_eagle import raw_config, tensors_of, write_head
+from tiny_project import Project, write_project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A tiny project whose draft is a head for its target."""
+    made = write_project(tmp_path_factory.mktemp("heads"))
+    target = weights.load(made.root / "target")
+    raw = raw_config(target, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 0, 1]})
+    write_head(made.root / "head", raw, tensors_of(raw))
+    head = f"draft.checkpoint.folder={made.root}/head"
+    named = "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct"
+    return made.apart(made.root, "model@draft=smollm2_135m_eagle3", head, named)
+
+
+@pytest.fixture(autouse=True)
+def caches(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+
+
+def cell(project: Project, *overrides: str) -> Any:
+    from repro.cell import Cell
+
+    return Cell(project.config(*overrides))
+
+
+@pytest.mark.parametrize("method", ["chain_sd", "edgellm", "specinfer"])
+def test_a_head_drafts_on_an_emulated_device(project: Project, method: str) -> None:
+    """A cell fails where the text is not the target's own; a memo changes nothing but the time it takes."""
+    record = project.record(f"method={method}")
+    plain = project.apart(project.out / "apart").record(f"method={method}", "memo=false")
+    assert record.status == plain.status == "done", record.error
+    assert record.values == plain.values
+    assert record.values["exact_match"] == 1.0
+
+
+def test_a_head_drafts_on_this_machine(project: Project) -> None:
+    record = project.record("method=chain_sd", "device=local_cpu", "repeats=1", "cooldown=0")
+    assert record.status == "done", record.error
+    assert record.provenance.weights == "real"
+    assert record.values["exact_match"] == 1.0
+
+
+def test_a_billed_head_is_a_proxy(project: Project) -> None:
+    billed = ("model@target=qwen3_8b_q4_0", f"target.checkpoint.folder={project.root}/target")
+    head = ("model@draft=eagle3_qwen3_8b", f"draft.checkpoint.folder={project.root}/head")
+    record = project.record("method=chain_sd", *billed, *head)
+    assert record.status == "done", record.error
+    assert record.provenance.weights == "proxy"
+
+
+def test_what_a_head_is(project: Project) -> None:
+    made = cell(project)
+    draft, target = made.draft, made.target
+    assert isinstance(draft, HeadModel)
+    assert draft.tokenizer is target.tokenizer
+    assert draft.digest.endswith(target.digest)
+    assert draft.bill.shape.features == 3 * target.decoder_config.hidden
+    assert draft.weights == "real"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("draft.dtype=int8",), "dtype"),
+        (("+draft.rounded=4",), "heads are not rounded"),
+        (("+model/shape@draft.shape=qwen3_0_6b",), "the shape that is billed is none"),
+        (("method=draft",), "runs no target"),
+    ],
+)
+def test_what_cannot_work(project: Project, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        cell(project, *overrides).check()
+
+
+def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
+    folder = f"draft.checkpoint.folder={project.root}/draft"
+    with pytest.raises(InputError, match="the shape that is billed is one"):
+        _ = cell(project, folder, "+model/shape@draft.shape=eagle3_qwen3_8b").draft
+
+
+def test_a_head_for_another_target(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(project.root / "head", folder)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace('"vocab_size": 2', '"vocab_size": 12'))
+    with pytest.raises(InputError, match="is for a target of 12"):
+        _ = cell(project, f"draft.checkpoint.folder={folder}").draft
+
+
+def test_a_head_is_not_streamed(project: Project) -> None:
+    draft = cell(project).draft
+    with closing(here()) as device, pytest.raises(InputError, match="stays in memory"):
+        draft.local_session("draft", device, STREAMED)
+
+
+def test_pickled_heads_are_refused(project: Project, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    shutil.copy(project.root / "head" / "config.json", folder)
+    torch.save({"fc.weight": torch.zeros(1)}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin"):
+        _ = cell(project, f"draft.checkpoint.folder={folder}").draft
