@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from distill import answers, draft, early_exit, record
 from distill.early_exit import Change, Rows, Settings
@@ -44,6 +45,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--answers", type=Path, required=True, help="folder with the target's answers in shards")
     add("--out", type=Path, required=True, help="where the predictor goes")
     add("--tokens", type=int, default=10**9, help="answer tokens to train on, at most")
+    add(
+        "--hidden",
+        default="",
+        metavar="L,L,..",
+        help="layers whose rows lie beside the shards",
+    )
     add("--width", type=int, default=8, help="candidates of the draft at a position, |C(u)|")
     for name, kind in TYPES.items():
         help_ = "see distill.early_exit.Settings (default %(default)s)"
@@ -75,15 +82,20 @@ def changed(settings: Settings, text: str) -> Settings:
         raise InputError(f"try {text!r}: {name} is {TYPES[name].__name__}") from error
 
 
-def split(made: list[answers.Answer], tokens: int) -> tuple[list[answers.Answer], list[answers.Answer]]:
-    """Answers to train on, about `tokens` of them, and the held-out ones, told apart by their prompts."""
-    trained, heldout, used = list[answers.Answer](), list[answers.Answer](), 0
-    for one in made:
+def read(folder: Path) -> list[answers.Answer]:
+    """All answers there, in the order of their shards."""
+    return [one for path in answers.shards(folder) for one in answers.read_shard(path)]
+
+
+def split(made: list[answers.Answer], tokens: int) -> tuple[list[int], list[int]]:
+    """Places of answers to train on, of about `tokens` tokens, and of held-out ones: by their prompts."""
+    trained, heldout, used = list[int](), list[int](), 0
+    for place, one in enumerate(made):
         digest = hashlib.sha256(one.prompt.numpy().tobytes()).digest()
         if digest[0] % PARTS == 0:
-            heldout.append(one)
+            heldout.append(place)
         elif used < tokens:
-            trained.append(one)
+            trained.append(place)
             used += len(one.tokens)
     if not trained or not heldout:
         raise InputError(f"{len(trained)} answers to train on and {len(heldout)} held out: generate more")
@@ -100,16 +112,51 @@ class Run:
         target = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.float32)
         target = target.to(args.device).eval().requires_grad_(False)
         self.depth: int = target.config.num_hidden_layers
-        wanted = sorted({one.layer for one in (self.settings, *self.others.values())})
-        if not 0 < wanted[0] <= wanted[-1] < self.depth:
-            raise InputError(f"layers {wanted}: a predictor looks after 1 to {self.depth - 1} layers")
+        self.wanted = sorted({one.layer for one in (self.settings, *self.others.values())})
+        if not 0 < self.wanted[0] <= self.wanted[-1] < self.depth:
+            raise InputError(f"layers {self.wanted}: a predictor looks after 1 to {self.depth - 1} layers")
         small = draft.load_draft(args.draft, target).to(args.device).eval()
-        made = [one for path in answers.shards(args.answers) for one in answers.read_shard(path)]
-        self.split = split(made, args.tokens)
+        made = read(args.answers)
+        hidden = self.hidden()
+        self.parts = [[made[place] for place in part] for part in split(made, args.tokens)]
         self.trained, self.heldout = (
-            early_exit.rows(target, small, part, wanted, args.width) for part in self.split
+            self.rows(target, small, made, hidden, part) for part in split(made, args.tokens)
         )
         self.head = target.get_output_embeddings().weight.detach()
+
+    def hidden(self) -> list[Tensor]:
+        """The rows that were kept of each answer, where `--hidden` says that there are any."""
+        layers = self.kept_layers()
+        missing = {*self.wanted, self.depth}.difference(layers)
+        if layers and missing:
+            raise InputError(f"hidden {self.args.hidden!r} lacks the layers {sorted(missing)}")
+        paths = answers.shards(self.args.answers) if layers else []
+        return [rows for path in paths for rows in answers.read_hidden(path)]
+
+    def kept_layers(self) -> list[int]:
+        """Layers whose rows lie beside the shards."""
+        return [int(layer) for layer in self.args.hidden.split(",") if layer]
+
+    def rows(
+        self,
+        target: PreTrainedModel,
+        small: PreTrainedModel,
+        made: list[answers.Answer],
+        hidden: list[Tensor],
+        part: list[int],
+    ) -> Rows:
+        """What is known at the positions of these answers, short ones first, so that little is padded."""
+        order = sorted(part, key=lambda place: len(made[place].prompt) + len(made[place].tokens))
+        chosen = [made[place] for place in order]
+        candidates = early_exit.proposed(small, chosen, self.args.width)
+        if hidden:
+            layers = self.kept_layers()
+            found = early_exit.kept(target, chosen, [hidden[place] for place in order], layers)
+        else:
+            found = early_exit.middle(target, chosen, [*self.wanted, self.depth])
+        said = found.pop(self.depth)
+        guesses = torch.cat([one.guesses for one in chosen]).to(self.args.device)
+        return Rows(found, said, guesses, candidates)
 
     def fit(self, settings: Settings, minutes: float) -> tuple[Change, dict[str, Any]]:
         """One predictor, and what the record says of it."""
@@ -162,8 +209,8 @@ class Run:
             "data": {
                 "shards": len(files),
                 "shards_sha256": hashlib.sha256("".join(map(record.sha256, files)).encode()).hexdigest(),
-                **described("trained", self.split[0], self.trained),
-                **described("heldout", self.split[1], self.heldout),
+                **described("trained", self.parts[0], self.trained),
+                **described("heldout", self.parts[1], self.heldout),
             },
             "settings": asdict(self.settings),
             "tries": tries,

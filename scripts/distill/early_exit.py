@@ -24,7 +24,8 @@ SPARED = 0.95  # of the target's tokens, at the threshold by which predictors ar
 class Settings:
     """One predictor's settings: `layer` and `rank` of its form, the rest of its loss and optimizer.
 
-    `weight` is lambda_Cand of Eq. 8, `kd` and `candidates` the temperatures of Eq. 9 and 10.
+    `weight` is lambda_Cand of Eq. 8, `kd` and `candidates` the temperatures of Eq. 9 and 10. `negatives`
+    random tokens stand for the vocabulary that a batch does not mention; 0 takes all of it as it is.
     """
 
     layer: int = 15
@@ -35,6 +36,7 @@ class Settings:
     rate: float = 1e-3
     batch: int = 512
     steps: int = 600
+    negatives: int = 4096
     seed: int = 0
 
     def rate_at(self, progress: float) -> float:
@@ -45,11 +47,12 @@ class Settings:
 @dataclass(frozen=True)
 class Rows:
     """What is known at answer positions: `hidden[layer] [n, d]` after so many layers and the final norm's
-    scaling, `said [n, d]` that the output projection turns into the target's logits, `candidates [n, k]` of
-    the draft, best first."""
+    scaling, `said [n, d]` that the output projection turns into the target's logits, its best `guesses
+    [n, j]`, and `candidates [n, k]` of the draft, best first."""
 
     hidden: dict[int, Tensor]
     said: Tensor
+    guesses: Tensor
     candidates: Tensor
 
     def __len__(self) -> int:
@@ -69,25 +72,51 @@ class Change:
 
 
 @torch.no_grad()
-def rows(
-    target: PreTrainedModel, draft: PreTrainedModel, answers: list[Answer], layers: list[int], width: int
-) -> Rows:
-    """Rows of every answer position, with the draft's `width` best candidates after the same text."""
+def middle(target: PreTrainedModel, made: list[Answer], layers: list[int]) -> dict[int, Tensor]:
+    """Rows of all answer positions `[n, d]` after these layers, each as the final norm scales it.
+
+    The number of the target's layers stands for what its output projection reads.
+    """
     parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
-    said, candidates = [], []
-    ordered = sorted(answers, key=lambda one: len(one.prompt) + len(one.tokens))
-    for start in range(0, len(ordered), 8):
-        batch = collate(ordered[start : start + 8])
-        places, ids = batch.places.to(target.device), batch.ids.to(target.device)
-        states = target.model(ids, use_cache=False, output_hidden_states=True).hidden_states
+    for batch in map(collate, _eights(made)):
+        with torch.autocast(target.device.type, dtype=torch.bfloat16):  # products alone: rows stay fp32
+            states = target.model(batch.ids.to(target.device), use_cache=False, output_hidden_states=True)
         for layer in layers:
-            parts[layer].append(target.model.norm(states[layer].flatten(0, 1)[places]))
-        said.append(states[-1].flatten(0, 1)[places])
-        guessed = draft.model(ids, use_cache=False).last_hidden_state.flatten(0, 1)[places]
-        head = draft.get_output_embeddings().weight
-        candidates.append((guessed.to(head.dtype) @ head.T).topk(width, -1).indices)
-    hidden = {layer: torch.cat(found) for layer, found in parts.items()}
-    return Rows(hidden, torch.cat(said), torch.cat(candidates))
+            parts[layer].append(states.hidden_states[layer].flatten(0, 1)[batch.places.to(target.device)])
+    return _scaled(target, {layer: torch.cat(found) for layer, found in parts.items()})
+
+
+def kept(
+    target: PreTrainedModel, made: list[Answer], hidden: list[Tensor], at: list[int]
+) -> dict[int, Tensor]:
+    """As `middle`, from the rows that `answers.write_hidden` kept: those of the layers `at`, side by side."""
+    found = torch.cat([rows[-len(one.tokens) :] for one, rows in zip(made, hidden, strict=True)])
+    parts = found.to(target.device).float().chunk(len(at), -1)
+    return _scaled(target, dict(zip(at, parts, strict=True)))
+
+
+@torch.no_grad()
+def _scaled(target: PreTrainedModel, rows: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Rows after the final norm; the last layer's have been through it."""
+    last = target.config.num_hidden_layers
+    return {layer: x if layer == last else target.model.norm(x) for layer, x in rows.items()}
+
+
+@torch.no_grad()
+def proposed(draft: PreTrainedModel, made: list[Answer], width: int) -> Tensor:
+    """The draft's `width` best tokens at all answer positions, best first: `[n, width]`."""
+    head = draft.get_output_embeddings().weight.bfloat16()
+    found = []
+    for batch in map(collate, _eights(made)):
+        with torch.autocast(head.device.type, dtype=torch.bfloat16):
+            guessed = draft.model(batch.ids.to(head.device), use_cache=False).last_hidden_state
+        chosen = guessed.flatten(0, 1)[batch.places.to(head.device)]
+        found.append((chosen.to(head.dtype) @ head.T).topk(width, -1).indices)
+    return torch.cat(found)
+
+
+def _eights(made: list[Answer]) -> Iterator[list[Answer]]:
+    return (made[start : start + 8] for start in range(0, len(made), 8))
 
 
 def start(known: Rows, settings: Settings) -> Change:
@@ -106,11 +135,44 @@ def start(known: Rows, settings: Settings) -> Change:
     return Change(inner, (right[: settings.rank].T * root).float().contiguous())
 
 
-def loss(target: Tensor, student: Tensor, candidates: Tensor, settings: Settings) -> Tensor:
-    """Eq. 8, the mean over positions: logits of both `[n, vocab]`, `candidates [n, k]`."""
-    whole = settings.kd**2 * _divergence(target / settings.kd, student / settings.kd)
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens `[m]` that a batch computes logits of, and for how many each of them stands, as logarithms."""
+
+    tokens: Tensor
+    stands_for: Tensor
+
+    @classmethod
+    def of(cls, mentioned: Tensor, whole: int, negatives: int, generator: torch.Generator) -> Vocabulary:
+        """The `mentioned` tokens for themselves, random others for equal shares of the rest.
+
+        Deviation: Eq. 9 runs over the whole vocabulary, which takes six times the time on a processor; what
+        target and draft hold likely is there as it is, and the tail in a sample.
+        """
+        if not negatives:
+            everything = torch.arange(whole, device=mentioned.device)
+            return cls(everything, torch.zeros(whole, device=mentioned.device))
+        known = mentioned.unique()
+        drawn = torch.randperm(whole, generator=generator)[:negatives].to(known.device)
+        others = drawn[~torch.isin(drawn, known)]
+        share = torch.tensor((whole - len(known)) / max(1, len(others))).log().to(known.device)
+        weights = torch.cat([torch.zeros_like(known, dtype=torch.float32), share.expand(len(others))])
+        tokens, order = torch.cat([known, others]).sort()
+        return cls(tokens, weights[order])
+
+    def find(self, tokens: Tensor) -> Tensor:
+        """Places of tokens that were mentioned."""
+        return torch.searchsorted(self.tokens, tokens)
+
+
+def loss(
+    target: Tensor, student: Tensor, candidates: Tensor, stands_for: Tensor, settings: Settings
+) -> Tensor:
+    """Eq. 8, the mean over positions: logits of both `[n, m]`, places of the candidates `[n, k]`."""
+    many = (logits / settings.kd + stands_for for logits in (target, student))
     few = (logits.gather(1, candidates) / settings.candidates for logits in (target, student))
-    return whole + settings.weight * settings.candidates**2 * _divergence(*few)
+    whole, local = _divergence(*many), _divergence(*few)
+    return settings.kd**2 * whole + settings.weight * settings.candidates**2 * local
 
 
 def _divergence(target: Tensor, student: Tensor) -> Tensor:
@@ -124,16 +186,20 @@ def train(known: Rows, head: Tensor, settings: Settings, minutes: float) -> tupl
     parts = [part.requires_grad_() for part in (change.inner, change.outer)]
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.95), weight_decay=0.0)
     begun, losses = time.monotonic(), list[float]()
-    table = head.bfloat16()
+    generator, vocab = torch.Generator().manual_seed(settings.seed), len(head)
     for step, chosen in zip(range(settings.steps), _draws(len(known), settings), strict=False):
         progress = max(step / settings.steps, (time.monotonic() - begun) / (60 * minutes))
         if progress >= 1:
             break
         place = chosen.to(head.device)
+        mentioned = torch.cat([known.guesses[place], known.candidates[place]], 1)
+        words = Vocabulary.of(mentioned, vocab, settings.negatives, generator)
+        table = head[words.tokens].bfloat16()
         with torch.no_grad():
             target = (known.said[place].bfloat16() @ table.T).float()
         student = (change(known.hidden[settings.layer][place]).bfloat16() @ table.T).float()
-        found = loss(target, student, known.candidates[place], settings)
+        candidates = words.find(known.candidates[place])
+        found = loss(target, student, candidates, words.stands_for, settings)
         optimizer.zero_grad(set_to_none=True)
         found.backward()
         torch.nn.utils.clip_grad_norm_(parts, 1.0)
