@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.models import weights
 from repro.models.head_model import HeadModel
+from repro.models.origin import PROJECT
 from repro.models.placement import STREAMED
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project
+
+sys.path.insert(0, str(PROJECT / "scripts"))
+
+import unpickle
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +119,28 @@ def test_a_head_is_not_streamed(project: Project) -> None:
         draft.local_session("draft", device, STREAMED)
 
 
-def test_pickled_heads_are_refused(project: Project, tmp_path: Path) -> None:
-    folder = tmp_path / "pickled"
+def test_pickled_heads_are_refused_until_they_are_written_anew(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, right = tmp_path / "pickled", load_file(project.root / "head" / "model.safetensors")
     folder.mkdir()
     shutil.copy(project.root / "head" / "config.json", folder)
-    torch.save({"fc.weight": torch.zeros(1)}, folder / "pytorch_model.bin")
+    torch.save(right, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin"):
         _ = cell(project, f"draft.checkpoint.folder={folder}").draft
+    assert unpickle.main([str(folder)]) == 0
+    draft = cell(project, f"draft.checkpoint.folder={folder}").draft
+    written = load_file(folder / "model.safetensors")
+    assert written.keys() == right.keys()
+    assert all(torch.equal(written[name], right[name]) for name in right)
+    assert draft.bill == cell(project).draft.bill
+    assert unpickle.main([str(folder)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_pickle_that_holds_more_than_tensors(tmp_path: Path) -> None:
+    torch.save({"a": Path("b")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="more than tensors"):
+        unpickle.unpickle(tmp_path)
+    with pytest.raises(InputError, match=r"has no pytorch_model\.bin"):
+        unpickle.unpickle(tmp_path / "nothing")

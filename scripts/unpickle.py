@@ -1,0 +1,61 @@
+"""Write a folder's pickled weights as safetensors, once and by hand: runs never load a pickle.
+
+python scripts/unpickle.py FOLDER
+
+Reads FOLDER/pytorch_model.bin, as EAGLE's own heads come, with torch's loader of tensors alone, which runs no
+code of the file; writes FOLDER/model.safetensors beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from repro.core.errors import InputError
+
+PICKLED, SAFE = "pytorch_model.bin", "model.safetensors"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit status: 0, or 1 if there is nothing to write or it is there already."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    folder: Path = parser.parse_args(arguments).folder
+    try:
+        print(f"{unpickle(folder)} tensors in {folder / SAFE}")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def unpickle(folder: Path) -> int:
+    """Write a folder's tensors anew and count them.
+
+    Raises:
+        InputError: there is no such file, it holds more than tensors, or safetensors are there already.
+    """
+    source, target = folder / PICKLED, folder / SAFE
+    if not source.is_file():
+        raise InputError(f"{folder} has no {PICKLED}")
+    if target.exists():
+        raise InputError(f"{target} is there already; remove it to write it anew")
+    try:
+        found = torch.load(source, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{source} holds more than tensors: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{source} is not one mapping of names to tensors")
+    # Tensors that share memory are not told apart by safetensors, and must lie on their own.
+    save_file({name: value.clone().contiguous() for name, value in found.items()}, target)
+    return len(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
