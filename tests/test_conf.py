@@ -37,7 +37,7 @@ COUNTS = {
     "model/shape": 22,
     "workload": 24,
     "ablation": 11,
-    "experiment": 43,
+    "experiment": 49,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
