@@ -45,7 +45,8 @@ OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 def test_counts() -> None:
     counted = {group: len(names(group)) for group in COUNTS}
     assert counted == COUNTS
-    methods = "bld chain_sd corrected draft edgellm flash_ar nav opt_tree sp specinfer spl std std_flash sti"
+    methods = "bld chain_sd corrected draft edgellm flash_ar lever nav opt_tree sp specinfer spl std "
+    methods += "std_flash sti"
     assert " ".join(registered("method")) == methods
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     assert len(every) == sum(counted.values()) + len(OTHERS), "a YAML is in no group"
