@@ -132,7 +132,10 @@ def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> No
         (("match=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
         ((f"match={TABLE1}", "device=local_cpu"), "real device would have to pay"),
         ((f"match={TABLE1}", "sampling.temperature=0.7"), r"temperature is 0\.7"),
-        ((f"match={TABLE1}", "calibration=8"), "8 rows of dataset 'humaneval' after the first 2; it has 9"),
+        (
+            (f"match={TABLE1}", "calibration=8"),
+            "'humaneval' has 9 rows, and rows 2 to 9 were asked for: match needs more rows",
+        ),
         ((f"match={TABLE1}", "calibration=0"), "calibration is 0"),
     ],
 )

@@ -49,6 +49,8 @@ def test_errors_are_verifications_that_stop_before_the_end_of_their_branch() -> 
         "useless_calls": 2,
     }
     assert values.drafting([Generation(Request("r", (1,), 99))]) == {}
+    dropped = Generation(Request("r", (1,), 99), rounds=[r._replace(possible=4) for r in rounds])
+    assert values.drafting([dropped])["retention"] == 12 / 16
 
 
 def test_a_projection_is_wasted_on_rows_that_no_path_comes_to() -> None:

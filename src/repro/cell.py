@@ -124,18 +124,26 @@ class Cell:
     @cached_property
     def rows(self) -> data.Rows:
         """The dataset's rows in use."""
-        return data.load_rows(self.dataset, self.config["prompts"], self.config.get("data_dir"))
+        skip, count = self.config["skip"], self.config["prompts"]
+        if not skip:
+            return data.load_rows(self.dataset, count, self.config.get("data_dir"))
+        return self._rows_after(skip, count, f"skip={skip} leaves too few of {count} prompts; lower either")
 
     @cached_property
     def calibration_rows(self) -> data.Rows:
         """The rows that follow those in use; InputError if the dataset ends before."""
-        used, count = self.config["prompts"], self.config["calibration"]
+        used = self.config["skip"] + self.config["prompts"]
+        return self._rows_after(
+            used, self.config["calibration"], "match needs more rows; lower prompts or calibration"
+        )
+
+    def _rows_after(self, used: int, count: int, wrong: str) -> data.Rows:
         found = data.load_rows(self.dataset, used + count, self.config.get("data_dir"))
         rows = found.rows[used:]
         if len(rows) < count:
             raise InputError(
-                f"match needs {count} rows of dataset {self.dataset.name!r} after the first {used}; "
-                f"it has {len(found.rows)} in all; lower prompts or calibration"
+                f"dataset {self.dataset.name!r} has {len(found.rows)} rows, and rows {used} to "
+                f"{used + count - 1} were asked for: {wrong}"
             )
         return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
 
@@ -320,8 +328,9 @@ def _check_scalars(config: Mapping[str, Any]) -> None:
     for name in ("prompts", "max_tokens", "repeats", "calibration"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
-    if type(config["seed"]) is not int or config["seed"] < 0:
-        raise InputError(f"seed is {config['seed']!r}; it must be a whole number of at least 0")
+    for name in ("seed", "skip"):
+        if type(config[name]) is not int or config[name] < 0:
+            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 0")
     if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
         raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
     for name in ("memo", "native"):

@@ -74,19 +74,25 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
         calls_per_error: verifications for each that found an error (EdgeLLM sec. IV-G's "prolonged wait").
         drafted_per_error: draft tokens for each of those.
         useless_calls: verifications that found none, over all answers.
+        retention: accepted draft tokens over those that the same trees, whole, would have had accepted; absent
+            where nothing is dropped.
     """
     rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]
     if not rounds:
         return {}
     errors = sum(r.accepted < r.reach for r in rounds)
     drafted = sum(r.drafted for r in rounds)
-    return {
+    whole = sum(r.possible for r in rounds if r.possible is not None)
+    out: dict[str, Scalar] = {
         "drafted_per_call": drafted / len(rounds),
         "error_rate": errors / len(rounds),
         "calls_per_error": len(rounds) / errors if errors else None,
         "drafted_per_error": drafted / errors if errors else None,
         "useless_calls": len(rounds) - errors,
     }
+    if whole:
+        out["retention"] = sum(r.accepted for r in rounds) / whole
+    return out
 
 
 def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -> dict[str, Scalar]:
