@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from distill import answers, draft, evaluation, prompts, record
-from distill.training import Recipe, Trainer, read_history
+from distill.training import DraftTrainer, Recipe, read_history
 from repro.core.errors import InputError
 
 PHASES = ("harvest", "generate", "train", "evaluate")
@@ -160,7 +160,7 @@ class Run:
         layers = list(range(self.args.layers))  # the first layers beat a spread: see docs/draft.md
         model = draft.cut_draft(target, layers, min(self.args.width, target.config.intermediate_size))
         del target
-        trainer = Trainer(model, self.recipe(), self.work / "state.pt", self.args.device)
+        trainer = DraftTrainer(model, self.recipe(), self.work / "state.pt", self.args.device)
 
         def measure() -> dict[str, float]:
             draft.save_draft(model, self.args.out)  # a killed run leaves a usable draft

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StaticCache
 from distill.prompts import CODE_REQUEST, Item
 
 Prompt = tuple[list[int], float]  # token ids, temperature
+Layers = tuple[int, ...]
 SECONDS = "seconds.tsv"
 GROUP = 16  # batches that are sorted by length together: less padding, and the mix stays the plan's
 
@@ -72,8 +73,11 @@ def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limit
 class _Decoding:
     """A left-padded batch in mid-decoding; rows that ended are dropped once a quarter of them has."""
 
-    def __init__(self, target: PreTrainedModel, prompts: list[Prompt], limits: Limits, end: int) -> None:
-        self.target, self.end = target, end
+    def __init__(
+        self, target: PreTrainedModel, prompts: list[Prompt], limits: Limits, end: int, layers: Layers = ()
+    ) -> None:
+        self.target, self.end, self.layers = target, end, layers
+        self.hidden: Tensor | None = None
         self.at = longest = max(len(tokens) for tokens, _ in prompts)
         size, device = (len(prompts), longest + limits.answer), target.device
         self.ids = torch.full((len(prompts), longest), end, device=device)
@@ -96,7 +100,10 @@ class _Decoding:
             position_ids=self.positions[:, start : self.at],
             past_key_values=self.cache,
             logits_to_keep=1,
+            output_hidden_states=bool(self.layers),
         )
+        if self.layers:
+            self.hidden = torch.cat([output.hidden_states[layer] for layer in self.layers], -1)
         return output.logits[:, -1].float()
 
     def take(self, chosen: Tensor) -> bool:
@@ -114,14 +121,26 @@ class _Decoding:
             layer.keys, layer.values = layer.keys[~ended], layer.values[~ended]
 
 
-@torch.no_grad()
 def answer(
     target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int
 ) -> list[Answer]:
     """The target's answer to each prompt, decoded as one batch; sampling is seeded."""
+    return answer_and_hidden(target, prompts, limits, seed, end, ())[0]
+
+
+@torch.no_grad()
+def answer_and_hidden(
+    target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int, layers: Layers
+) -> tuple[list[Answer], list[Tensor]]:
+    """The answers of `answer`, and the target's hidden rows on the way to them.
+
+    These are the hidden rows at the input of `layers` (the number of layers stands for the final norm's
+    output), side by side, of every token but an answer's last: bf16 `[prompt + answer - 1, layers * hidden]`.
+    """
     generator = torch.Generator(target.device).manual_seed(seed)
-    decoding = _Decoding(target, prompts, limits, end)
+    decoding = _Decoding(target, prompts, limits, end, layers)
     parts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in prompts]
+    hidden: list[list[Tensor]] = [[] for _ in prompts]
     for _ in range(limits.answer):
         made = _choose(decoding.logits(), decoding.temperature, limits.guesses, generator)
         live = (~decoding.ended).nonzero()[:, 0].tolist()
@@ -129,9 +148,13 @@ def answer(
         made_here = [part.cpu() for part in made]
         for place in live:
             parts[rows[place]].append(tuple(part[place] for part in made_here))
+            if decoding.hidden is not None:
+                new = decoding.hidden[place, -len(prompts[rows[place]][0]) :]
+                hidden[rows[place]].append(new.to("cpu", torch.bfloat16, copy=True))
         if not decoding.take(made[0]):
             break
-    return [_join(tokens, part) for (tokens, _), part in zip(prompts, parts, strict=True)]
+    joined = [_join(tokens, part) for (tokens, _), part in zip(prompts, parts, strict=True)]
+    return joined, [torch.cat(rows) for rows in hidden if rows]
 
 
 def _join(prompt: list[int], part: list[tuple[Tensor, Tensor, Tensor]]) -> Answer:
@@ -177,6 +200,25 @@ def read_shard(path: Path) -> list[Answer]:
     ]
 
 
+def write_hidden(hidden: list[Tensor], path: Path) -> None:
+    """The hidden rows of a shard's answers, beside the shard."""
+    lengths = torch.tensor([len(rows) for rows in hidden])
+    partial = path.with_suffix(".hidden.partial")
+    save_file({"hidden": torch.cat(hidden), "lengths": lengths}, partial)
+    partial.replace(hidden_path(path))
+
+
+def read_hidden(path: Path) -> list[Tensor]:
+    """The rows of `write_hidden`, by answer; `path` is the shard's."""
+    flat = load_file(hidden_path(path))
+    return list(flat["hidden"].split(flat["lengths"].tolist()))
+
+
+def hidden_path(path: Path) -> Path:
+    """Where the hidden rows of this shard lie."""
+    return path.with_name(f"hidden-{path.name}")
+
+
 def shards(folder: Path) -> list[Path]:
     """Complete shards, in order."""
     return sorted(folder.glob("shard-*.safetensors"))
@@ -202,8 +244,9 @@ def write_shards(
     seed: int,
     part: tuple[int, int],
     enough: Callable[[], bool],
+    layers: Layers = (),
 ) -> None:
-    """Answer every batch of this part that has no shard yet, until `enough()`."""
+    """Answer every batch of this part that has no shard yet, until `enough()`; with the rows of `layers`."""
     for index in range(part[0], len(planned), part[1]):
         path = shard_path(folder, index)
         if path.exists():
@@ -212,7 +255,9 @@ def write_shards(
             return
         started = time.monotonic()
         asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
-        made = answer(target, asked, limits, seed + index, tokenizer.eos_token_id)
+        made, hidden = answer_and_hidden(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
+        if layers:
+            write_hidden(hidden, path)  # before the answers, whose file says that the shard is complete
         write_shard(made, path)
         seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
         print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)

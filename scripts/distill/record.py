@@ -24,9 +24,8 @@ def training_record(
     results: dict[str, Any],
 ) -> dict[str, Any]:
     """Everything that `training.json` says; `answered` are the prompts that were trained on."""
-    files = answers.shards(work)
     return {
-        "command": command(args),
+        "command": command(args, "train_draft.py"),
         "commit": git_commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "seed": args.seed,
@@ -41,10 +40,7 @@ def training_record(
             "trained_on": prompts.describe(answered),
             "extra_prompts": [Path(text).name for text in args.prompts],
             "heldout": [Path(text).name for text in [args.heldout, *args.heldout_chat] if text],
-            "answers": sum(len(answers.read_shard(path)) for path in files),
-            "answer_tokens": answers.count_tokens(work),
-            "shards": len(files),
-            "shards_sha256": hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest(),
+            **answered_with(work),
         },
         "recipe": trained["recipe"],
         "curve": trained["curve"],
@@ -55,7 +51,18 @@ def training_record(
     }
 
 
-def command(args: argparse.Namespace) -> str:
+def answered_with(work: Path) -> dict[str, Any]:
+    """Counts and a hash of the answers in a work folder."""
+    files = answers.shards(work)
+    return {
+        "answers": sum(len(answers.read_shard(path)) for path in files),
+        "answer_tokens": answers.count_tokens(work),
+        "shards": len(files),
+        "shards_sha256": hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest(),
+    }
+
+
+def command(args: argparse.Namespace, script: str) -> str:
     """The command line, folders left out of its paths."""
     files = ("target", "out", "work", "code_root", "prompts", "heldout", "heldout_chat")
     given = [
@@ -65,7 +72,7 @@ def command(args: argparse.Namespace) -> str:
         if one not in (None, "")
     ]
     options = [f"--{name.replace('_', '-')} {value}" for name, value in given]
-    return " ".join(["python scripts/train_draft.py", *options])
+    return " ".join([f"python scripts/{script}", *options])
 
 
 def git_commit() -> str:

@@ -1,4 +1,4 @@
-"""Owns the training of a draft on answers: batches, the loss, the schedule, resumable checkpoints."""
+"""Owns training on answers: batches, the schedule, resumable checkpoints, and the loss of a small draft."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from distill.answers import Answer
 
 POOL = 32  # batches whose answers are sorted by length together
+Asked = TypeVar("Asked", bound=Answer)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Schedule:
     """The optimizer's settings. `tokens` a batch count prompts and answers, padding aside.
 
-    `hard` weighs the target's greedy token against its distribution; `negatives` random tokens stand for
-    the vocabulary that a batch does not mention; the rate falls linearly over the last `decay` of the steps.
+    The rate rises over the first `warmup` steps and falls linearly over the last `decay` of them all.
     """
 
     steps: int = 4000
@@ -31,14 +31,21 @@ class Recipe:
     rate: float = 2e-3
     warmup: int = 40
     decay: float = 0.4
-    hard: float = 0.5
-    negatives: int = 4096
     weight_decay: float = 0.02
     seed: int = 0
 
     def rate_at(self, progress: float, step: int) -> float:
         """Learning rate after the share `progress` of the training."""
         return self.rate * min(1.0, (step + 1) / self.warmup, max(0.0, (1 - progress) / self.decay))
+
+
+@dataclass(frozen=True)
+class Recipe(Schedule):
+    """A small draft's: `hard` weighs the target's greedy token against its distribution, and `negatives`
+    random tokens stand for the vocabulary that a batch does not mention."""
+
+    hard: float = 0.5
+    negatives: int = 4096
 
 
 @dataclass(frozen=True)
@@ -69,12 +76,12 @@ def collate(answers: list[Answer]) -> Batch:
     return Batch(ids, torch.cat(places), guesses, logprobs)
 
 
-def epoch(answers: list[Answer], tokens: int, seed: int) -> Iterator[list[Answer]]:
+def epoch(answers: list[Asked], tokens: int, seed: int) -> Iterator[list[Asked]]:
     """All answers once, in a seeded order, in batches of about `tokens`."""
     chance = random.Random(seed)
     order = list(answers)
     chance.shuffle(order)
-    cut: list[list[Answer]] = []
+    cut: list[list[Asked]] = []
     per_pool = POOL * max(1, tokens // 256)
     for start in range(0, len(order), per_pool):
         cut += _fill(
@@ -84,8 +91,8 @@ def epoch(answers: list[Answer], tokens: int, seed: int) -> Iterator[list[Answer
     yield from cut
 
 
-def _fill(ordered: list[Answer], tokens: int) -> list[list[Answer]]:
-    batches: list[list[Answer]] = [[]]
+def _fill(ordered: list[Asked], tokens: int) -> list[list[Asked]]:
+    batches: list[list[Asked]] = [[]]
     used = 0
     for one in ordered:
         length = len(one.prompt) + len(one.tokens)
@@ -121,15 +128,13 @@ def distillation_loss(
 
 
 class Trainer:
-    """A draft and its optimizer; `run` goes on from the checkpoint at `state`, if there is one."""
+    """A model and its optimizer; `run` goes on from the checkpoint at `state`, if there is one."""
 
-    def __init__(self, draft: PreTrainedModel, recipe: Recipe, state: Path, device: str) -> None:
-        self.draft, self.recipe, self.state, self.device = draft.to(device).train(), recipe, state, device
-        if device == "cpu":
-            draft.set_attn_implementation("eager")  # 15% faster an update here than the fused kernel in bf16
-        self.own = [p for p in draft.parameters() if p.requires_grad]
-        matrices = [p for p in self.own if p.ndim > 1]
-        vectors = [p for p in self.own if p.ndim == 1]
+    def __init__(self, model: nn.Module, recipe: Schedule, state: Path, device: str) -> None:
+        self.model, self.recipe, self.state, self.device = model.to(device).train(), recipe, state, device
+        self.own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        matrices = [p for p in self.own.values() if p.ndim > 1]
+        vectors = [p for p in self.own.values() if p.ndim == 1]
         groups = [(matrices, recipe.weight_decay), (vectors, 0.0)]
         self.optimizer = torch.optim.AdamW(
             [{"params": tensors, "weight_decay": decay} for tensors, decay in groups],
@@ -141,9 +146,13 @@ class Trainer:
         if state.exists():
             self._load()
 
+    def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
+        """The loss of a batch, and the share of its positions where the first choice is the target's."""
+        raise NotImplementedError
+
     def run(
         self,
-        answers: Callable[[], list[Answer]],
+        answers: Callable[[], list[Any]],
         minutes: float,
         every: int,
         measure: Callable[[], dict[str, float]],
@@ -167,21 +176,12 @@ class Trainer:
     def _progress(self, minutes: float) -> float:
         return max(self.step / self.recipe.steps, self.seconds / (60 * minutes))
 
-    def _update(self, chosen: list[Answer], minutes: float) -> tuple[float, float]:
-        batch = collate(chosen)
-        batch = Batch(*(getattr(batch, name).to(self.device) for name in Batch.__dataclass_fields__))
-        head = self.draft.get_output_embeddings().weight
-        generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
-        negatives = torch.randperm(head.shape[0], generator=generator)[: self.recipe.negatives].to(
-            self.device
-        )
+    def _update(self, chosen: list[Any], minutes: float) -> tuple[float, float]:
         with torch.autocast(self.device.split(":")[0], dtype=torch.bfloat16):
-            hidden = self.draft.model(batch.ids, use_cache=False).last_hidden_state
-            hidden = hidden.flatten(0, 1)[batch.places]
-            loss, agreement = distillation_loss(hidden, head, batch, negatives, self.recipe.hard)
+            loss, agreement = self.loss(chosen)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.own, 1.0)
+        torch.nn.utils.clip_grad_norm_(self.own.values(), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate_at(self._progress(minutes), self.step)
         self.optimizer.step()
@@ -190,7 +190,7 @@ class Trainer:
 
     def _report(self, seen: list[tuple[float, float]], measure: Callable[[], dict[str, float]]) -> None:
         losses, agreements = zip(*seen, strict=True)
-        self.draft.eval()
+        self.model.eval()
         point = {
             "step": self.step,
             "seconds": round(self.seconds),
@@ -198,7 +198,7 @@ class Trainer:
             "training_agreement": round(sum(agreements) / len(agreements), 4),
             **measure(),
         }
-        self.draft.train()
+        self.model.train()
         self.curve.append(point)
         print(point, flush=True)
         self._save()
@@ -206,11 +206,7 @@ class Trainer:
     def _save(self) -> None:
         partial = self.state.with_suffix(".partial")
         whole = {
-            "draft": {
-                n: p
-                for n, p in self.draft.state_dict().items()
-                if not n.startswith(("model.embed", "lm_head"))
-            },
+            "model": {name: p.detach() for name, p in self.own.items()},
             "optimizer": self.optimizer.state_dict(),
             "at": [self.step, self.epoch, self.done, self.seconds],
             "curve": self.curve,
@@ -221,10 +217,31 @@ class Trainer:
 
     def _load(self) -> None:
         whole = torch.load(self.state, weights_only=True, map_location=self.device)
-        self.draft.load_state_dict(whole["draft"], strict=False)
+        self.model.load_state_dict(whole["model"], strict=False)
         self.optimizer.load_state_dict(whole["optimizer"])
         self.step, self.epoch, self.done, self.seconds = whole["at"]
         self.curve = whole["curve"]
+
+
+class DraftTrainer(Trainer):
+    """The training of a small draft."""
+
+    def __init__(self, draft: PreTrainedModel, recipe: Recipe, state: Path, device: str) -> None:
+        if device == "cpu":
+            draft.set_attn_implementation("eager")  # 15% faster an update here than the fused kernel in bf16
+        super().__init__(draft, recipe, state, device)
+        self.draft, self.negatives, self.hard = draft, recipe.negatives, recipe.hard
+
+    def loss(self, chosen: list[Answer]) -> tuple[Tensor, Tensor]:
+        """See `distillation_loss`."""
+        batch = collate(chosen)
+        batch = Batch(*(getattr(batch, name).to(self.device) for name in Batch.__dataclass_fields__))
+        head = self.draft.get_output_embeddings().weight
+        generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
+        negatives = torch.randperm(head.shape[0], generator=generator)[: self.negatives].to(self.device)
+        hidden = self.draft.model(batch.ids, use_cache=False).last_hidden_state
+        hidden = hidden.flatten(0, 1)[batch.places]
+        return distillation_loss(hidden, head, batch, negatives, self.hard)
 
 
 def read_history(state: Path) -> dict[str, Any]:
