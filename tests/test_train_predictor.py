@@ -247,3 +247,18 @@ def test_rows_kept_beside_the_answers_are_those_of_the_layers(places: Path) -> N
     for layer in (1, 2, 3):
         assert found[layer].shape == (24, 32)
         torch.testing.assert_close(found[layer], expected[layer], rtol=0.05, atol=0.1)
+
+
+def test_the_committed_predictor_is_small_recorded_and_better_than_none() -> None:
+    update = COMMITTED / "update.safetensors"
+    config, whole = PredictorConfig.read(COMMITTED), json.loads((COMMITTED / "training.json").read_text())
+    assert update.stat().st_size <= train_predictor.SIZE_LIMIT
+    assert hashlib.sha256(update.read_bytes()).hexdigest() == whole["update"]["sha256"]
+    tensors = load_file(update)
+    assert tensors["inner"].shape == (config.rank, config.hidden)
+    assert tensors["outer"].shape == (config.hidden, config.rank)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+    assert (config.layer, config.layers) == (whole["settings"]["layer"], 30)
+    assert whole["result"]["first"] >= 0.5
+    assert whole["data"]["trained_positions"] >= 20_000
