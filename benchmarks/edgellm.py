@@ -14,21 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from statistics import median
 
-from hydra import compose, initialize_config_dir
-
+from real_pair import add_size, alone, answered, local_cell
 from repro import values
-from repro.cell import Cell
-from repro.compute import opened_sessions, serve
 from repro.core.provenance import peak_resident_bytes
-from repro.core.trace import Trace
-from repro.paths import conf_dir
-from repro.run import plain, publish
 
 METHODS = "std_flash,sp,specinfer,edgellm"
 DATASETS = ("humaneval", "gsm8k")
@@ -40,57 +32,19 @@ Figures = Mapping[str, float]
 
 def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
     """One method's answers to one dataset's prompts, once, after one that does not count."""
-    publish()
-    pair = [f"model@target={chosen.target}", f"model@draft={chosen.draft}"]
-    asked = [
-        f"prompts={chosen.prompts}",
-        f"max_tokens={chosen.tokens}",
-        "repeats=1",
-        *OWN.get(method, []),
-        *chosen.set,
-    ]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        names = [f"method={method}", f"dataset={dataset}", "device=local_cpu"]
-        config = compose(
-            "config", overrides=[*names, *pair, f"device.dram.budget.value={chosen.budget}", *asked]
-        )
-    cell = Cell(plain(config))
-    cell.check()
-    device = cell.open_device()
-    with closing(device), opened_sessions(cell, device, None) as sessions:
-        generations = serve(cell, device, sessions, lambda *_: None)
-    figures = values.timing(generations, device.trace)
-    passes = values.passes(generations, sessions)
-    rest = sum(b - a - working(device.trace, a, b) for a, b in values.decode_windows(generations))
-    rounds = [r for g in generations for r in g.rounds]
+    pair = chosen.target, chosen.draft
+    done = answered(local_cell(method, dataset, pair, chosen.budget, chosen, *OWN.get(method, [])))
+    rounds = [r for g in done.generations for r in g.rounds]
     return {
-        "seconds": float(figures["decode_seconds"] or 0.0),
-        "tokens": float(figures["decode_tokens"] or 0.0),
+        "seconds": done.seconds,
+        "tokens": float(sum(len(g.tokens) - 1 for g in done.generations)),
         "acceptance": sum(r.emitted for r in rounds) / len(rounds),
         "drafted": sum(r.drafted for r in rounds) / len(rounds),
-        "hidden": float(passes["draft_hidden"] or 0.0),
-        "rest": rest / float(figures["decode_seconds"] or 1.0),
+        "hidden": float(values.passes(done.generations, done.sessions)["draft_hidden"] or 0.0),
+        "rest": done.resting / done.seconds,
         "resident": peak_resident_bytes() / 1e9,
-        "budgeted": device.memory.peak / 1e9,
+        "budgeted": done.device.memory.peak / 1e9,
     }
-
-
-def working(trace: Trace, start: float, end: float) -> float:
-    """Seconds of a window in which anything worked."""
-    total, reached = 0.0, start
-    for span in sorted(trace.within(start, end), key=lambda span: span.start):
-        left, right = max(span.start, reached), min(span.end, end)
-        total += max(0.0, right - left)
-        reached = max(reached, right)
-    return total
-
-
-def in_a_process_of_its_own(method: str, dataset: str) -> Figures:
-    """`measured` by a child, whose peak resident set is then this method's alone."""
-    child = [sys.executable, __file__, *sys.argv[1:], "--only", method, dataset]
-    found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout
-    figures: Figures = json.loads(found.splitlines()[-1])
-    return figures
 
 
 def report(found: Mapping[tuple[str, str], Sequence[Figures]], base: str, budget: float) -> Iterator[str]:
@@ -121,13 +75,8 @@ def main() -> None:
     parser.add_argument("--target", default="qwen2_5_coder_1_5b")
     parser.add_argument("--draft", default="qwen2_5_coder_0_5b")
     parser.add_argument("--methods", default=METHODS, help="the first is what the others are set against")
-    parser.add_argument("--prompts", type=int, default=2, help="of each dataset")
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=1)
+    add_size(parser)
     parser.add_argument("--budget", type=float, default=3.0, help="GB that models may hold")
-    parser.add_argument(
-        "--set", action="append", default=[], help="any other setting, as on the command line"
-    )
     parser.add_argument("--only", nargs=2, metavar=("METHOD", "DATASET"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.only:
@@ -141,7 +90,7 @@ def main() -> None:
             print(
                 f"round {number + 1} of {chosen.rounds}: {method} on {dataset}", file=sys.stderr, flush=True
             )
-            found[dataset, method].append(in_a_process_of_its_own(method, dataset))
+            found[dataset, method].append(alone(sys.argv[1:], "--only", method, dataset))
     print("\n".join(report(found, methods[0], chosen.budget)))
 
 

@@ -1,0 +1,255 @@
+"""LEVER and its baselines on this machine: a real pair, the target really streamed from the disk.
+
+python benchmarks/lever.py                              Qwen2.5-Coder 1.5B with 0.5B, bf16
+python benchmarks/lever.py --pair smollm2               SmolLM2-135M with its EAGLE-3 head, fp32
+python benchmarks/lever.py --pair smollm2 --draft smollm2_135m_draft
+python benchmarks/lever.py --methods flash_ar,edgellm,edgellm:memory=0.9,lever,lever:schedule=serial_cpu
+python benchmarks/lever.py --out runs.jsonl             note each run as it ends
+python benchmarks/lever.py --report runs.jsonl          print the tables of what was noted, run nothing
+
+In each round every method answers the same prompts of a dataset in a process of its own, one after the
+other; ratios are paired by prompt and round. A method may come with settings, `name:setting=value`. All
+methods keep the same layers of the target in memory unless a setting says otherwise: EdgeLLM's `memory`
+reads ahead into what the budget leaves, as in its own paper.
+
+`rest` is the share of the decode span in which neither the processor nor the disk worked: an upper bound of
+what the method's own Python takes. `tree` is the share that goes by between the draft's passes before a
+verification, which is where trees are built; `ops` is the same between the ops on the processor, which adds
+what our passes take beside their kernels. `floor` is what a pass takes of which the reads alone count, at
+the pace of the disk; `of pass` and `of cycle` say how much of a verification and of a cycle that is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import geometric_mean
+
+from lever_run import BASE, PAIRS, Answer, Run, judged, measured, pair_of
+from paired import Strata, spread
+from real_pair import add_size, alone
+from repro.tables.reference import find, load_cells
+
+METHODS = "flash_ar,chain_sd,edgellm,opt_tree,lever"
+DATASETS = "humaneval,mbpp,gsm8k,mt_bench"
+PUBLISHED = "lever.fig10.geomean_speedup"
+COMPARED = (BASE, "chain_sd", "edgellm")
+"""Over which the paper publishes a geometric mean."""
+TREE = 0.02
+"""The most of a cycle that building trees may take: this project's own aim."""
+
+
+def runs(chosen: argparse.Namespace) -> Iterator[Run]:
+    """All methods in turn on each dataset, round after round."""
+    for number in range(chosen.rounds):
+        for dataset in chosen.datasets.split(","):
+            for arm in chosen.methods.split(","):
+                under_way = f"round {number + 1} of {chosen.rounds}: {arm} on {dataset}"
+                print(under_way, file=sys.stderr, flush=True)
+                yield Run.parse(alone(sys.argv[1:], "--only", arm, dataset, str(number)))
+
+
+def noting(found: Iterable[Run], file: Path, options: Sequence[str]) -> Iterator[Run]:
+    """Runs as they come, each noted in a file that begins with the options."""
+    with file.open("x", buffering=1) as out:
+        out.write(json.dumps(list(options)) + "\n")
+        for run in found:
+            out.write(json.dumps(asdict(run)) + "\n")
+            yield run
+
+
+def ratios(found: Iterable[Run], arm: str, base: str) -> dict[str, list[list[float]]]:
+    """How many times faster a method is than another, by dataset, prompt and round.
+
+    Answers of a single token took no time and have no ratio.
+    """
+    paces = {(r.dataset, a.id, r.round, r.arm): a.pace for r in found for a in r.answers if a.cycles}
+    out: dict[str, dict[str, list[float]]] = {}
+    for (dataset, prompt, number, name), pace in paces.items():
+        if name == arm and (other := paces.get((dataset, prompt, number, base))):
+            out.setdefault(dataset, {}).setdefault(prompt, []).append(other / pace)
+    return {dataset: list(prompts.values()) for dataset, prompts in out.items()}
+
+
+def differing(found: Sequence[Run]) -> Iterator[tuple[Run, Answer, list[int]]]:
+    """Lossless answers that are not the base's of the same round, with the base's tokens."""
+    own = {(r.dataset, r.round, a.id): a.tokens for r in found if r.arm == BASE for a in r.answers}
+    for run in (r for r in found if r.lossless):
+        for answer in run.answers:
+            tokens = own.get((run.dataset, run.round, answer.id), answer.tokens)
+            if answer.tokens != tokens:
+                yield run, answer, tokens
+
+
+def by_method(found: Sequence[Run]) -> Iterator[str]:
+    """A line a dataset and method, totals over totals, and a method's geometric means over datasets."""
+    yield (
+        f"{'dataset':<10} {'method':<24} {'s/token':>8} {'tokens/s':>8} {'accept':>7} {'drafted':>8} "
+        f"{'rest':>6} {'tree':>6} {'ops':>6} {'floor':>8} {'of pass':>8} {'of cycle':>9} {'peak RSS':>9} "
+        f"{'held':>8}"
+    )
+    geometric: dict[str, list[tuple[float, float]]] = {}
+    for dataset, arm in dict.fromkeys((r.dataset, r.arm) for r in found):
+        mine = [r for r in found if (r.dataset, r.arm) == (dataset, arm)]
+        answers = [a for r in mine for a in r.answers if a.cycles]
+        if not answers:
+            yield f"{dataset:<10} {arm:<24} every answer was a single token"
+            continue
+        cycles, tokens = sum(a.cycles for a in answers), sum(len(a.tokens) - 1 for a in answers)
+        seconds, drafted = sum(a.seconds for a in answers), sum(a.drafted for a in answers)
+        geometric.setdefault(arm, []).append((seconds / tokens, tokens / cycles))
+        resident, held = max(r.resident for r in mine), max(r.budgeted for r in mine)
+        yield (
+            f"{dataset:<10} {arm:<24} {speed(seconds / tokens, tokens / cycles)} {drafted / cycles:>8.1f} "
+            f"{shares(mine, seconds, cycles)} {resident:>6.2f} GB {held:>5.2f} GB"
+        )
+    for arm, figures in geometric.items():
+        pace, accepted = map(geometric_mean, zip(*figures, strict=True))
+        yield f"{'geomean':<10} {arm:<24} {speed(pace, accepted)}"
+
+
+def speed(pace: float, accepted: float) -> str:
+    """Seconds a token, tokens a second, tokens a verification."""
+    return f"{pace:>8.3f} {1 / pace:>8.2f} {accepted:>7.2f}"
+
+
+def shares(mine: Sequence[Run], seconds: float, cycles: int) -> str:
+    """Where the time of a method's runs went; `-` where a figure has no meaning."""
+    tree, ops, floor = (total(getattr(r.time, what) for r in mine) for what in ("tree", "ops", "floor"))
+    rest, verifying = sum(r.time.resting for r in mine), sum(r.time.verifying for r in mine)
+    built = "".join(f"{'-':>7}" if spent is None else f" {spent / seconds:>6.1%}" for spent in (tree, ops))
+    if floor is None:
+        return f"{rest / seconds:>6.1%}{built} {'-':>8} {'-':>8} {'-':>9}"
+    reads = f"{floor / cycles:>6.3f} s {floor / verifying:>8.0%} {floor / seconds:>9.0%}"
+    return f"{rest / seconds:>6.1%}{built} {reads}"
+
+
+def total(parts: Iterable[float | None]) -> float | None:
+    """The sum; `None` if a part is."""
+    out = 0.0
+    for part in parts:
+        if part is None:
+            return None
+        out += part
+    return out
+
+
+def construction(found: Sequence[Run]) -> Iterator[str]:
+    """The share of LEVER's time in which trees were built, beside what it may be."""
+    for arm in dict.fromkeys(r.arm for r in found if method(r.arm) == "lever"):
+        mine = [r for r in found if r.arm == arm]
+        seconds = sum(a.seconds for r in mine for a in r.answers)
+        if seconds:
+            spent = total(r.time.tree for r in mine) or 0.0
+            yield f"{arm}: building trees took {spent / seconds:.2%} of all cycles, aim under {TREE:.0%}"
+
+
+def speedups(found: Sequence[Run]) -> Iterator[str]:
+    """LEVER over each method that the paper compares with, by dataset and in the geometric mean."""
+    cells, arms = load_cells(), list(dict.fromkeys(r.arm for r in found))
+    yield f"{'':<10} {'times faster':<40} {'mean':>6}  {'95% interval':<14} {'least to most':<14} pairs"
+    for arm in (a for a in arms if method(a) == "lever"):
+        for base in (a for a in arms if method(a) in COMPARED):
+            what, strata = f"{arm} over {base}", ratios(found, arm, base)
+            yield from (line(dataset, what, [prompts]) for dataset, prompts in strata.items())
+            if strata:
+                aim = find(cells, f"{PUBLISHED}.{method(base)}").value_low
+                yield f"{line('geomean', what, list(strata.values()))}  aim {aim:.2f}"
+
+
+def line(dataset: str, what: str, strata: Strata) -> str:
+    """One ratio and its spread."""
+    s = spread(strata)
+    interval, ends = f"{s.low:.2f} to {s.high:.2f}", f"{s.least:.2f} to {s.most:.2f}"
+    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval:<14} {ends:<14} {s.count:>5}"
+
+
+def method(arm: str) -> str:
+    """The method of `name:setting=value`."""
+    return arm.split(":")[0]
+
+
+def lossless(found: Sequence[Run], options: Sequence[str]) -> tuple[list[str], bool]:
+    """Whose lossless answers are the base's, and where the others part; whether rounding explains it all."""
+    parted = list(differing(found))
+    count = sum(len(r.answers) for r in found if r.lossless and r.arm != BASE)
+    lines, sound = [f"{count - len(parted)} of {count} lossless answers have the tokens of {BASE}"], True
+    for dataset in dict.fromkeys(run.dataset for run, *_ in parted):
+        here = [(run.arm, answer, own) for run, answer, own in parted if run.dataset == dataset]
+        asked = json.dumps([(answer.id, answer.tokens, own) for _, answer, own in here])
+        verdicts = alone(options, "--judge", dataset, asked)
+        for (arm, answer, _), (position, margin, tie) in zip(here, verdicts, strict=True):
+            why = "a tie, which rounding decides" if tie else "NO TIE"
+            lines.append(f"  {arm}, {dataset} {answer.id}: token {position}, {margin:.3g} logits, {why}")
+            sound = sound and tie
+    return lines, sound
+
+
+def notes(found: Sequence[Run]) -> Iterator[str]:
+    """What a reader of the figures should know, each with the methods of which it is true."""
+    said: dict[str, dict[str, None]] = {}
+    for run in found:
+        for note in run.notes:
+            said.setdefault(note, {})[run.arm] = None
+    yield from (f"{', '.join(arms)}: {note}" for note, arms in said.items())
+
+
+def show(found: Sequence[Run], options: Sequence[str]) -> None:
+    """Print all there is to say; exit with an error if an answer is not what it claims to be."""
+    chosen = arguments(options)
+    target, draft, budget = pair_of(chosen)
+    print(
+        f"{target} with {draft}, models may hold {budget:g} GB; {chosen.prompts} prompts a dataset, "
+        f"{chosen.tokens} tokens, {1 + max(r.round for r in found)} rounds\n"
+    )
+    for part in (by_method(found), construction(found), speedups(found), notes(found)):
+        print("\n".join([*part, ""]))
+    lines, sound = lossless(found, options)
+    print("\n".join(lines))
+    if not sound:
+        sys.exit("lever: an answer is not the target's own")
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pair", choices=sorted(PAIRS), default="qwen")
+    parser.add_argument("--draft", help="another file of conf/model than the pair's")
+    parser.add_argument("--datasets", default=DATASETS)
+    parser.add_argument("--methods", default=METHODS, help=f"with {BASE}, whose tokens are the others' check")
+    add_size(parser)
+    parser.add_argument("--budget", type=float, help="GB that models may hold, if not the pair's")
+    parser.add_argument("--out", type=Path, help="a new file that takes a line of JSON a run")
+    parser.add_argument("--report", type=Path, help="such a file, to print and not to run")
+    parser.add_argument("--only", nargs=3, metavar=("METHOD", "DATASET", "ROUND"), help=argparse.SUPPRESS)
+    parser.add_argument("--judge", nargs=2, metavar=("DATASET", "ANSWERS"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args(given)
+    if BASE not in chosen.methods.split(","):
+        parser.error(f"--methods is {chosen.methods}; {BASE} must be among them")
+    return chosen
+
+
+def main() -> None:
+    """Run the rounds, or one child's part of them, or print what was noted."""
+    options = sys.argv[1:]
+    chosen = arguments(options)
+    if chosen.only:
+        arm, dataset, number = chosen.only
+        print(json.dumps(asdict(measured(arm, dataset, int(number), chosen))))
+    elif chosen.judge:
+        print(json.dumps(judged(chosen.judge[0], json.loads(chosen.judge[1]), chosen)))
+    elif chosen.report:
+        begun, *lines = map(json.loads, chosen.report.read_text().splitlines())
+        show([Run.parse(line) for line in lines], begun)
+    else:
+        found = runs(chosen)
+        show(list(noting(found, chosen.out, options) if chosen.out else found), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""A method's answers on this machine, a real pair of models behind it, and where the time of them went.
+
+Must not know which methods a benchmark compares, nor what it prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+
+from repro import values
+from repro.cell import Cell
+from repro.compute import opened_sessions, serve
+from repro.core.device import Device
+from repro.core.op import FLASH
+from repro.core.trace import Trace
+from repro.methods.base import Generation
+from repro.models.session import Pass, Session
+from repro.paths import conf_dir
+from repro.run import plain, publish
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What serving a cell's requests once left behind; device and sessions are closed."""
+
+    cell: Cell
+    device: Device
+    sessions: Mapping[str, Session]
+    generations: Sequence[Generation]
+
+    @property
+    def windows(self) -> list[tuple[float, float]]:
+        """The decode spans of the answers, seconds on the device's clock."""
+        return values.decode_windows(self.generations)
+
+    @property
+    def seconds(self) -> float:
+        """Of all decode spans."""
+        return sum(end - start for start, end in self.windows)
+
+    @property
+    def resting(self) -> float:
+        """Seconds of the decode spans in which neither a processor nor the disk worked: an upper bound of
+        what the method's own Python takes."""
+        return sum(end - start - working(self.device.trace, start, end) for start, end in self.windows)
+
+
+def add_size(parser: argparse.ArgumentParser) -> None:
+    """The options that say how much is answered."""
+    parser.add_argument("--prompts", type=int, default=2, help="of each dataset")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--set", action="append", default=[], help="any other setting, as on the command line"
+    )
+
+
+def local_cell(
+    method: str, dataset: str, pair: tuple[str, str], budget: float, chosen: argparse.Namespace, *own: str
+) -> Cell:
+    """The cell of a method on this machine.
+
+    Args:
+        method: a registered one.
+        dataset: a file of conf/dataset.
+        pair: files of conf/model, target and draft.
+        budget: GB that models may hold.
+        chosen: the options of `add_size`.
+        own: settings of this method, which `--set` may change.
+    """
+    publish()
+    names = [f"method={method}", f"dataset={dataset}", "device=local_cpu"]
+    models = [f"model@target={pair[0]}", f"model@draft={pair[1]}"]
+    size = [f"prompts={chosen.prompts}", f"max_tokens={chosen.tokens}", "repeats=1"]
+    room = [f"device.dram.budget.value={budget}"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose("config", overrides=[*names, *models, *room, *size, *own, *chosen.set])
+    return Cell(plain(config))
+
+
+def answered(cell: Cell) -> Answered:
+    """All requests of a cell, once, after one that does not count."""
+    cell.check()
+    device = cell.open_device()
+    with closing(device), opened_sessions(cell, device, None) as sessions:
+        generations = serve(cell, device, sessions, lambda *_: None)
+    return Answered(cell, device, sessions, generations)
+
+
+def working(trace: Trace, start: float, end: float, reading: bool = True) -> float:
+    """Seconds of a window in which anything worked; without `reading`, anything but the disk."""
+    spans = (span for span in trace.within(start, end) if reading or span.on != FLASH)
+    return covered(((span.start, span.end) for span in spans), start, end)
+
+
+def covered(stretches: Iterable[tuple[float, float]], start: float, end: float) -> float:
+    """Seconds of a window that stretches of time cover, which may overlap each other and its ends."""
+    total, reached = 0.0, start
+    for left, right in sorted(stretches):
+        total += max(0.0, min(right, end) - max(left, reached))
+        reached = max(reached, right)
+    return total
+
+
+def drafting(
+    generations: Sequence[Generation], verifications: Iterable[Pass]
+) -> Iterator[tuple[float, float]]:
+    """Per cycle the stretch before its verification, in which a method does nothing but draft."""
+    starts = sorted(one.start for one in verifications)
+    for one in (r for g in generations for r in g.rounds):
+        verified = next((start for start in starts if one.start <= start < one.end), None)
+        if verified is not None:
+            yield one.start, verified
+
+
+def alone(options: Sequence[str], *arguments: str) -> Any:
+    """What this very script prints last, as JSON, when it runs in a process of its own, whose peak resident
+    set is then one method's."""
+    child = [sys.executable, sys.argv[0], *options, *arguments]
+    found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(found.splitlines()[-1])
