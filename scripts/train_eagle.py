@@ -39,6 +39,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--phases", default=",".join(PHASES), help="comma-separated (default %(default)s)")
     add("--rows", action="append", default=[], metavar="DATASET:A:B[:N]", help="questions, N times sampled")
     add("--sums", action="append", default=[], metavar="DATASET:A:B[:N]", help="N times with other numbers")
+    add("--tasks", type=int, default=300, help="docstrings asked as MBPP asks")
+    add("--stubs", type=int, default=400, help="docstrings asked as HumanEval asks")
+    add(
+        "--more",
+        type=Path,
+        action="append",
+        default=[],
+        help="work folders of other commands: their answers too",
+    )
     add("--heldout", action="append", default=[], metavar="DATASET:A:B", help="questions to evaluate on")
     add("--code-root", type=Path, action="append", help="harvest here instead of from Python's own folders")
     add("--tokens", type=int, default=240_000, help="answer tokens to generate")
@@ -50,7 +59,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--unroll", type=int, default=3, help="steps of the training-time test")
     add("--steps", type=int, default=4000, help="updates; the rate's schedule ends here")
     add("--batch-tokens", type=int, default=1024, help="prompt and answer tokens an update")
-    add("--rate", type=float, default=6e-4, help="learning rate")
+    add("--rate", type=float, default=3e-4, help="learning rate")
     add("--every", type=int, default=200, help="updates between checkpoints and evaluations")
     add("--minutes", type=float, default=1e9, help="limit for each of generating and training")
     add("--device", default="cpu")
@@ -94,13 +103,16 @@ class Run:
         path = self.work / "plan.jsonl"
         if not path.exists():
             given = [(root.name, root) for root in self.args.code_root or []]
-            stubs = prompts.harvest(given or prompts.code_roots())
+            functions = prompts.harvest(given or prompts.code_roots())
             shares, sums = ([mixture.Share.parse(one) for one in x] for x in (self.args.rows, self.args.sums))
-            prompts.write_plan(mixture.mixture(stubs, shares, sums, self.args.seed), path)
+            mixed = mixture.mixture(
+                functions, shares, sums, tasks=self.args.tasks, stubs=self.args.stubs, seed=self.args.seed
+            )
+            prompts.write_plan(mixed, path)
 
-    def planned(self) -> list[list[prompts.Item]]:
-        """The plan's prompts as batches, one a shard."""
-        return answers.batches(prompts.read_plan(self.work / "plan.jsonl"), self.tokenizer, self.limits)
+    def planned(self, work: Path) -> list[list[prompts.Item]]:
+        """The prompts of a work folder's plan as batches, one a shard."""
+        return answers.batches(prompts.read_plan(work / "plan.jsonl"), self.tokenizer, self.limits)
 
     def generate(self) -> None:
         """Write shards of answers and hidden rows up to `--tokens`."""
@@ -118,7 +130,7 @@ class Run:
         answers.write_shards(
             target,
             self.tokenizer,
-            self.planned(),
+            self.planned(self.work),
             self.work,
             self.limits,
             seed=self.args.seed,
@@ -144,10 +156,12 @@ class Run:
 
     def examples(self) -> list[unroll.Example]:
         """All answers there are so far."""
-        return unroll.read_examples(answers.shards(self.work))
+        return [
+            one for work in [self.work, *self.args.more] for one in unroll.read_examples(answers.shards(work))
+        ]
 
     def asked_for(self, vocab: int) -> Tensor:
-        """How often the planned prompts hold each token, at a third of the weight: answers repeat prompts."""
+        """How often this command's prompts, which answers repeat, hold each token; a third of an answer's."""
         counts = torch.zeros(vocab)
         for item in prompts.read_plan(self.work / "plan.jsonl"):
             ids = torch.tensor(self.tokenizer.encode(item.text, add_special_tokens=False))
@@ -191,24 +205,29 @@ class Run:
         (self.args.out / "training.json").write_text(json.dumps(self.record(results), indent=2) + "\n")
         print(json.dumps(results, indent=2))
 
+    def trained_on(self, work: Path) -> dict[str, Any]:
+        """The prompts and answers of a work folder."""
+        answered = [
+            item
+            for index, batch in enumerate(self.planned(work))
+            if answers.shard_path(work, index).exists()
+            for item in batch
+        ]
+        return {"prompts": prompts.describe(answered), **record.answered_with(work)}
+
     def record(self, results: dict[str, Any]) -> dict[str, Any]:
         """What `training.json` says."""
         args, file = self.args, self.args.out / "model.safetensors"
         trained = read_history(self.state)
-        answered = [
-            item
-            for index, batch in enumerate(self.planned())
-            if answers.shard_path(self.work, index).exists()
-            for item in batch
-        ]
         return {
             "command": record.command(args, "train_eagle.py"),
             "commit": record.git_commit(),
             "seed": args.seed,
             "target": {"name": args.target.name, **record.file_hashes(args.target)},
             "head": {"file_bytes": file.stat().st_size, "sha256": record.sha256(file)},
-            "data": {"trained_on": prompts.describe(answered), **record.answered_with(self.work)},
+            "data": [self.trained_on(work) for work in [self.work, *args.more]],
             "recipe": trained["recipe"],
+            "earlier_recipes": trained["earlier"],
             "curve": trained["curve"],
             "results": results,
             "seconds": {

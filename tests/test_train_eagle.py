@@ -61,8 +61,8 @@ def command(places: Path, where: Path, **changed: object) -> list[str]:
     options: dict[str, object] = {
         "target": places / "target", "out": where / "out", "work": where / "work",
         "code-root": places / "code", "rows": "mbpp:2:6:1", "sums": "gsm8k:2:6:2", "heldout": "gsm8k:0:2",
-        "tokens": 10**6, "batch": 4, "answer": 12, "vocabulary": 120, "width": 40, "unroll": 3, "steps": 60,
-        "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
+        "tasks": 2, "stubs": 3, "tokens": 10**6, "batch": 4, "answer": 12, "vocabulary": 120, "width": 40,
+        "unroll": 3, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
     }  # fmt: skip
     options.update({name.replace("_", "-"): value for name, value in changed.items()})
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -134,7 +134,7 @@ def test_loss_of_one_step_is_the_cross_entropy_over_the_draft_vocabulary(places:
     even = torch.zeros(259)
     even[::2] = 1e3
     model = head.start_head(target, unroll.beginning(made, target, even, 130), 40)
-    recipe = unroll.UnrollRecipe(unroll=1)
+    recipe = unroll.UnrollRecipe(unroll=1, negatives=259)
     projection = target.get_output_embeddings().weight
     trainer = unroll.EagleTrainer(model, projection, recipe, places / "none.pt", "cpu")
     loss, right = trainer.loss(made)
@@ -189,8 +189,10 @@ def test_the_vocabulary_is_the_likeliest_tokens_in_order() -> None:
 def test_the_mixture_asks_as_the_experiments_do(places: Path) -> None:
     shares, sums = [mixture.Share("mbpp", 2, 6, 1)], [mixture.Share("gsm8k", 2, 6, 2)]
     stub = 'def f(x):\n    """Double x.\n    >>> f(2)\n    4\n    """\n'
-    plan = mixture.mixture([("package", stub)] * 2, shares, sums, seed=0)
-    assert plan == mixture.mixture([("package", stub)] * 2, shares, sums, seed=0)
+    plan, again = (
+        mixture.mixture([("package", stub)] * 2, shares, sums, tasks=1, stubs=5, seed=0) for _ in range(2)
+    )
+    assert plan == again
     assert len(plan) == 4 * 2 + 4 * 3 + 2
     texts = [item.text for item in plan if item.temperature == 0]
     asked = "Write a python function to double x. Answer with the whole function; it must pass this test:"
@@ -237,7 +239,7 @@ def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> N
     assert [point["step"] for point in curve] == [20, 40, 60]
     assert curve[-1]["loss"] < curve[0]["loss"]
     assert curve[-1]["training_agreement"] > curve[0]["training_agreement"]
-    assert record["data"]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
+    assert record["data"][0]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
     assert record["results"]["gsm8k"]["prompts"] == 2
     assert record["recipe"]["unroll"] == 3
     tensors = load_file(whole / "out" / "model.safetensors")

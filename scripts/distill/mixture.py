@@ -93,25 +93,31 @@ def task(package: str, stub: str) -> Item | None:
 
 
 def mixture(
-    stubs: list[tuple[str, str]], shares: list[Share], sum_shares: list[Share], seed: int
+    functions: list[tuple[str, str]],
+    shares: list[Share],
+    sum_shares: list[Share],
+    *,
+    tasks: int,
+    stubs: int,
+    seed: int,
 ) -> list[Item]:
     """All prompts in one seeded order in which every stretch has its part of each kind.
 
-    A quarter as many tasks and a third as many stubs as there are questions and sums; stubs with examples,
-    which HumanEval's prompts have, go first. No function is asked for in both forms.
+    Of `functions` (see `prompts.harvest`) so many become tasks and stubs, if there are as many; those with
+    examples, which HumanEval's prompts have, go first. None is asked for in both forms.
     """
     chance = random.Random(seed)
     asked = [item for share in shares for item in rows(share)]
     asked += [item for share in sum_shares for item in sums(share, chance)]
-    left = list(stubs)
+    left = list(functions)
     chance.shuffle(left)
     left.sort(key=lambda one: ">>>" not in one[1])
     made: list[Item] = []
     code: list[Item] = []
     for package, stub in left:
-        if len(made) < len(asked) // 4 and (item := task(package, stub)):
+        if len(made) < tasks and (item := task(package, stub)):
             made.append(item)
-        elif len(code) < len(asked) // 3:
+        elif len(code) < stubs:
             code.append(Item("code", package, stub, 0.0))
     mixed = [*asked, *made, *code]
     chance.shuffle(mixed)

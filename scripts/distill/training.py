@@ -143,6 +143,7 @@ class Trainer:
         )
         self.step, self.epoch, self.done, self.seconds = 0, 0, 0, 0.0
         self.curve: list[dict[str, Any]] = []
+        self.earlier: list[dict[str, Any]] = []  # recipes of commands before this one, and their last steps
         if state.exists():
             self._load()
 
@@ -211,6 +212,7 @@ class Trainer:
             "at": [self.step, self.epoch, self.done, self.seconds],
             "curve": self.curve,
             "recipe": asdict(self.recipe),
+            "earlier": self.earlier,
         }
         torch.save(whole, partial)
         partial.replace(self.state)
@@ -220,7 +222,9 @@ class Trainer:
         self.model.load_state_dict(whole["model"], strict=False)
         self.optimizer.load_state_dict(whole["optimizer"])
         self.step, self.epoch, self.done, self.seconds = whole["at"]
-        self.curve = whole["curve"]
+        self.curve, self.earlier = whole["curve"], whole["earlier"]
+        if whole["recipe"] != asdict(self.recipe):
+            self.earlier = [*self.earlier, {"until": self.step, **whole["recipe"]}]
 
 
 class DraftTrainer(Trainer):
@@ -245,6 +249,6 @@ class DraftTrainer(Trainer):
 
 
 def read_history(state: Path) -> dict[str, Any]:
-    """What a trainer's checkpoint says of it: its `recipe`, and its `curve` of loss and agreement."""
+    """What a trainer's checkpoint says: its `recipe`, those `earlier`, its `curve` of loss and agreement."""
     whole = torch.load(state, weights_only=True, map_location="cpu")
-    return {name: whole[name] for name in ("recipe", "curve")}
+    return {name: whole[name] for name in ("recipe", "earlier", "curve")}

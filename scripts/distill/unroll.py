@@ -8,6 +8,7 @@ the later steps only those of the same anchor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from distill.answers import Answer
 from distill.head import Head, Start, draft_vocabulary
 from distill.training import Schedule, Trainer
 
+MENTIONED = 4
+"""The target's first choices at each position that a batch's loss computes for certain."""
+
 
 @dataclass(frozen=True)
 class Example(Answer):
@@ -35,12 +39,16 @@ class Example(Answer):
 
 @dataclass(frozen=True)
 class UnrollRecipe(Schedule):
-    """A head's: `unroll` steps, of which each weighs `fade` times the one before (EAGLE-3: 7, 0.8)."""
+    """A head's: `unroll` steps, of which each weighs `fade` times the one before (EAGLE-3: 7, 0.8).
 
-    rate: float = 6e-4
+    `negatives` random tokens stand for those of the draft vocabulary that a batch does not mention.
+    """
+
+    rate: float = 3e-4
     warmup: int = 100
     unroll: int = 7
     fade: float = 0.8
+    negatives: int = 1024
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,8 @@ class Batch:
     """Right-padded pairs of `b` texts, `t` at most, with `a` anchors at most, one for each answer token.
 
     `features [b, t, 3 * hidden]` and `after [b, t]`, the token after each; `anchors [b, a]`, the pair that
-    foresees each answer token; `tokens [b, a]` the answer, `best [b, a]` the target's first choice there,
-    `final [b, a, hidden]` what its head saw; `lengths [b]` of the answers.
+    foresees each answer token; `tokens [b, a]` the answer, `best [b, a, k]` the target's first choices
+    there, `final [b, a, hidden]` what its head saw; `lengths [b]` of the answers.
     """
 
     features: Tensor
@@ -121,16 +129,17 @@ def collate(examples: list[Example]) -> Batch:
     longest = max(len(one.tokens) for one in examples)
     features = torch.zeros(b, pairs, 3 * width, dtype=dtype)
     final = torch.zeros(b, longest, width, dtype=dtype)
-    after, anchors, tokens, best = (
-        torch.zeros(b, length, dtype=torch.long) for length in (pairs, *[longest] * 3)
+    after, anchors, tokens = (
+        torch.zeros(b, length, dtype=torch.long) for length in (pairs, longest, longest)
     )
+    best = torch.zeros(b, longest, min(MENTIONED, examples[0].guesses.shape[1]), dtype=torch.long)
     for row, one in enumerate(examples):
         p, n = len(one.prompt), len(one.tokens)
         features[row, : p + n - 2] = one.hidden[:-1, : 3 * width]
         final[row, :n] = one.hidden[p - 1 :, 3 * width :]
         after[row, : p + n - 2] = torch.cat([one.prompt, one.tokens])[1:-1]
         anchors[row] = (torch.arange(longest) + p - 2).clamp(max=pairs - 1)
-        tokens[row, :n], best[row, :n] = one.tokens, one.guesses[:, 0]
+        tokens[row, :n], best[row, :n] = one.tokens, one.guesses[:, : best.shape[2]]
     lengths = torch.tensor([len(one.tokens) for one in examples])
     return Batch(features, after, anchors, tokens, best, final, lengths)
 
@@ -188,7 +197,7 @@ class EagleTrainer(Trainer):
     ) -> None:
         """`target_head [vocab, hidden]` is the target's output projection."""
         super().__init__(head, recipe, state, device)
-        self.head, self.steps, self.fade = head, recipe.unroll, recipe.fade
+        self.head, self.steps, self.fade, self.negatives = head, recipe.unroll, recipe.fade, recipe.negatives
         self.teacher = target_head.detach().to(device, torch.bfloat16)[head.tokens]
 
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
@@ -198,19 +207,32 @@ class EagleTrainer(Trainer):
         agreement is step 0's over all answer positions.
         """
         batch = collate(chosen).to(self.device)
-        wanted = (batch.final.to(torch.bfloat16) @ self.teacher.T).float().softmax(-1)
-        best = self.head.own[batch.best]
+        columns, share = self._columns(self.head.own[batch.best])
+        wanted = (batch.final.to(torch.bfloat16) @ self.teacher[columns].T).float() + share
+        wanted = wanted.softmax(-1)
+        projection, best = self.head.lm_head.weight[columns], self.head.own[batch.best[..., 0]]
         places = torch.arange(best.shape[1], device=best.device)
         answered = places < batch.lengths[:, None]
         total = torch.zeros((), device=best.device)
         for step, rows in enumerate(unroll(self.head, batch, min(self.steps, best.shape[1]))):
             counted = (answered & (best >= 0))[:, step:]
-            logits = self.head.logits(rows[counted]).float()
+            logits = torch.nn.functional.linear(self.head.norm(rows[counted]), projection).float() + share
             if step == 0:
-                right = (logits.argmax(-1) == best[counted]).sum() / answered.sum()
+                right = (columns[logits.argmax(-1)] == best[counted]).sum() / answered.sum()
             divergence = -(wanted[:, step:][counted] * logits.log_softmax(-1)).sum(-1)
             total = total + self.fade**step * divergence.sum() / counted.sum().clamp(min=1)
         return total, right.detach()
+
+    def _columns(self, mentioned: Tensor) -> tuple[Tensor, Tensor]:
+        """The draft tokens whose logits a batch needs, and the logarithm of how many each stands for."""
+        known = mentioned[mentioned >= 0].unique()
+        generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
+        drawn = torch.randperm(len(self.head.tokens), generator=generator).to(known.device)
+        others = drawn[~torch.isin(drawn, known)]
+        left, others = len(others), others[: self.negatives]
+        share = torch.zeros(len(known) + len(others), device=known.device)
+        share[len(known) :] = math.log(max(1, left) / max(1, len(others)))
+        return torch.cat([known, others]), share
 
 
 @torch.no_grad()
