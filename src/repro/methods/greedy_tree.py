@@ -55,8 +55,9 @@ class Growth:
     """How a tree grows.
 
     Attributes:
-        depth: a node is expandable if it is less deep than this; the root's children have depth 1. Deviation:
-            the paper does not say which nodes are expandable.
+        depth: a node is expandable if it is less deep than this (the root's children have depth 1) ...
+        reach: ... and the target gets there with at least this probability. Deviation: the paper does not say
+            which nodes are expandable; one that is not is a leaf, whose cost is its row alone.
         limit: most draft tokens in a tree, a bound and no target. Deviation: the paper gives none.
         batch: nodes that wait for a joint expansion, at most; 1 is Algorithm 1 as printed.
         switch: nodes from which on a pass runs on the processor `wide`.
@@ -65,6 +66,7 @@ class Growth:
     """
 
     depth: int = 8
+    reach: float = 0.0
     limit: int = 63
     batch: int = 1
     switch: int = 2
@@ -75,6 +77,9 @@ class Growth:
         for name in ("depth", "limit", "batch", "switch"):
             if getattr(self, name) < 1:
                 raise InputError(f"a tree's {name} is {getattr(self, name)}; it must be at least 1")
+
+        if not 0 <= self.reach <= 1:
+            raise InputError(f"a tree's reach is {self.reach}; it is a probability, 0 to 1")
 
     def processor(self, nodes: int) -> str:
         """Where a pass over so many nodes runs."""
@@ -160,7 +165,7 @@ class _Growing:
         self._expand, self._costs, self._reliability, self._growth = expand, costs, reliability, growth
         self._reach = [1.0]
         self._gain, self._drafted, self._leaves = 1.0, 0.0, 1
-        self._frontier: dict[int, deque[Candidate]] = {}
+        self._frontier: dict[tuple[int, bool], deque[Candidate]] = {}
         self._candidates: dict[Prefix, tuple[int, ...]] = {}
         self._firsts: list[float] = []
         self._passes: Counter[str] = Counter()
@@ -177,10 +182,9 @@ class _Growing:
             self._candidates[self.tree.prefixes[node]] = tuple(token for token, _ in candidates)
             likely = calibrate([exp(logp) for _, logp in candidates], self._reliability)
             self._firsts.append(max(likely, default=0.0))
-            self._frontier[node] = deque(
-                Candidate(node, token, logp, self._reach[node] * probability)
-                for (token, logp), probability in zip(candidates, likely, strict=True)
-            )
+            for (token, logp), probability in zip(candidates, likely, strict=True):
+                child = Candidate(node, token, logp, self._reach[node] * probability)
+                self._frontier.setdefault((node, self._expandable(child)), deque()).append(child)
 
     def _learn(self, nodes: list[int], on: str, seconds: float) -> None:
         # The root's pass also catches up on the text: it stands for an expansion only until there is one.
@@ -195,7 +199,8 @@ class _Growing:
     def best(self) -> Candidate | None:
         """Line 6: the candidate with the most gain for its cost; of several the most likely one.
 
-        Children of one node cost the same, so that the most likely of them comes first.
+        Children of one node that are expandable cost the same, so that the most likely of them comes first,
+        and likewise those that are not.
         """
         kinds = {
             (leaf, expandable): self._marginal(leaf, expandable)
@@ -203,11 +208,11 @@ class _Growing:
             for expandable in (False, True)
         }
         firsts = (children[0] for children in self._frontier.values() if children)
-        return max(firsts, key=lambda c: (per(c.reach, kinds[self._kind(c.parent)]), c.reach), default=None)
+        return max(firsts, key=lambda c: (per(c.reach, kinds[self._kind(c)]), c.reach), default=None)
 
     def rate(self, candidate: Candidate) -> float:
         """The marginal gain per second of a candidate."""
-        return per(candidate.reach, self._marginal(*self._kind(candidate.parent)))
+        return per(candidate.reach, self._marginal(*self._kind(candidate)))
 
     @property
     def average(self) -> float:
@@ -222,17 +227,18 @@ class _Growing:
             certain = max(self._reach[node] for node in self.waiting)
             return per(certain, self._marginal(leaf=False, expandable=False)) > self.average
         typical = sum(self._firsts) / len(self._firsts)
-        children = (per(self._reach[u] * typical, self._marginal(*self._kind(u))) for u in self.waiting)
-        return max(children) > self.rate(best)
+        likely = (Candidate(u, 0, 0.0, self._reach[u] * typical) for u in self.waiting)
+        return max(map(self.rate, likely)) > self.rate(best)
 
     def insert(self, chosen: Candidate) -> None:
         """Line 10, and the test of line 11."""
-        self._frontier[chosen.parent].popleft()
+        expandable = self._expandable(chosen)
+        self._frontier[chosen.parent, expandable].popleft()
         self._leaves += self._adds_leaf(chosen.parent)
         node = self.tree.grow(chosen.parent, chosen.token, chosen.logp)
         self._reach.append(chosen.reach)
         self._gain += chosen.reach
-        if self._expandable(node):
+        if expandable:
             self.waiting.append(node)
 
     def grown(self, reason: str) -> Grown:
@@ -240,15 +246,16 @@ class _Growing:
         self.waiting = []
         return Grown(self.tree, self._gain, self._seconds(), dict(self._passes), self._candidates, reason)
 
-    def _kind(self, parent: int) -> tuple[bool, bool]:
-        """What a child's cost depends on: whether it adds a leaf, and whether it is expandable."""
-        return self._adds_leaf(parent), self.tree.depth(parent) + 1 < self._growth.depth
+    def _kind(self, candidate: Candidate) -> tuple[bool, bool]:
+        """What a candidate's cost depends on: whether it adds a leaf, and whether it is expandable."""
+        return self._adds_leaf(candidate.parent), self._expandable(candidate)
 
     def _adds_leaf(self, parent: int) -> bool:
         return bool(self.tree.children(parent))
 
-    def _expandable(self, node: int) -> bool:
-        return self.tree.depth(node) < self._growth.depth
+    def _expandable(self, candidate: Candidate) -> bool:
+        depth = self.tree.depth(candidate.parent) + 1
+        return depth < self._growth.depth and candidate.reach >= self._growth.reach
 
     def _seconds(self) -> float:
         """Line 5, with the pass that the waiting nodes are still to take."""

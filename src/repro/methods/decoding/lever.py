@@ -36,6 +36,8 @@ SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU
 PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
 OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
 """Rows and leaves of the verifications that are measured before the first request."""
+GROUPS = (1, 2, 4, 8, 16)
+"""Nodes of the draft passes that are measured then: without them no group would seem worth waiting for."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Lever(Method):
         prefetch: layers that are read ahead.
         candidates: |C(u)|.
         depth: of the deepest draft tokens.
+        reach: a node is expanded only if the target gets there with at least this probability.
         limit: most draft tokens in a tree.
         batch: nodes that wait for a joint expansion.
         switch: nodes from which on an expansion runs on the NPU.
@@ -76,6 +79,7 @@ class Lever(Method):
     prefetch: int = 1
     candidates: int = 8
     depth: int = 8
+    reach: float = 0.0
     limit: int = 63
     batch: int = 8
     switch: int = 2
@@ -107,7 +111,7 @@ class Lever(Method):
         """How trees grow."""
         narrow, wide = SCHEDULES[self.schedule]
         batch = self.batch if self.schedule == "batched" else 1
-        return Growth(self.depth, self.limit, batch, self.switch, narrow, wide)
+        return Growth(self.depth, self.reach, self.limit, batch, self.switch, narrow, wide)
 
     @property
     def rule(self) -> PruningRule:
@@ -129,7 +133,7 @@ class Lever(Method):
         return {"target": target, "draft": RESIDENT}
 
     async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
-        """Measure verifications of some shapes, the profile's offline beginning."""
+        """Measure verifications and draft passes of some shapes, the profiles' offline beginning."""
         costs = Costs(
             LatencyProfile(decay=self.latency_decay, penalty=self.penalty), DraftLatency(self.latency_decay)
         )
@@ -137,6 +141,9 @@ class Lever(Method):
             with device.phase("profile"):
                 for rows, leaves in OFFLINE:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
+                for nodes in GROUPS:
+                    on = self.growth.processor(nodes)
+                    costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
     async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
@@ -154,12 +161,24 @@ class Lever(Method):
         await target.verify(tree, Greedy(), on_demand=on_demand)
         return device.now - start
 
+    async def _expand(self, device: Device, target: Session, draft: Session, nodes: int, on: str) -> float:
+        """Seconds of drafting after so many nodes in one pass, whatever their tokens."""
+        root = Prefix.of((0,))
+        for session in (draft, target):
+            session.start(root)
+        await target.forward([root])
+        await draft.forward([root.then(0)])
+        start = device.now
+        await draft.forward([root.then(0).then(token) for token in range(nodes)], on=on)
+        return device.now - start
+
     async def serve(  # type: ignore[override]
         self, request: Request, device: Device, *, target: Session, draft: Session
     ) -> Generation:
         """Prepare, and answer one request."""
         serving = await self.prepare(device, target=target, draft=draft)
-        target.start(Prefix.of(request.prompt))
+        for session in (target, draft):
+            session.start(Prefix.of(request.prompt))
         return await serving.serve(request, device, target=target, draft=draft)
 
 
