@@ -260,5 +260,5 @@ def test_the_committed_predictor_is_small_recorded_and_better_than_none() -> Non
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
     assert all(tensor.isfinite().all() for tensor in tensors.values())
     assert (config.layer, config.layers) == (whole["settings"]["layer"], 30)
-    assert whole["result"]["first"] >= 0.5
-    assert whole["data"]["trained_positions"] >= 20_000
+    assert whole["result"]["first"] >= 0.7
+    assert whole["data"]["trained_positions"] >= 10_000
