@@ -74,7 +74,7 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
         calls_per_error: verifications for each that found an error (EdgeLLM sec. IV-G's "prolonged wait").
         drafted_per_error: draft tokens for each of those.
         useless_calls: verifications that found none, over all answers.
-        retention: accepted draft tokens over those that the same trees, whole, would have had accepted; absent
+        retention: accepted draft tokens over those that the same trees would have had accepted whole; absent
             where nothing is dropped.
     """
     rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]

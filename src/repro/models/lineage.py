@@ -125,10 +125,15 @@ class Lineage:
 
     def _line(self, text: Prefix) -> tuple[Prefix, int, list[Prefix]]:
         """How much of `text` is held, how many slots of that the trunk has, and what branches have of it."""
-        path = [node for node in text.back() if node in self]
-        end = path[0] if path else Prefix.empty()
-        base = self._slots(next((node.length for node in path if node not in self._branches), 0))
-        return end, base, [node for node in reversed(path) if node in self._branches]
+        line: list[Prefix] = []
+        trunk = Prefix.empty()
+        for node in text.back():
+            if node in self._branches:
+                line.append(node)
+            elif node in self:
+                trunk = node  # and so is all before it
+                break
+        return (line or [trunk])[0], self._slots(trunk.length), line[::-1]
 
     def _slots(self, length: int) -> int:
         """Slots that the first `length` tokens of a sequence take."""

@@ -79,14 +79,14 @@ class Lever(Method):
     prefetch: int = 1
     candidates: int = 8
     depth: int = 8
-    reach: float = 0.0
+    reach: float = 0.05
     limit: int = 63
     batch: int = 8
     switch: int = 2
     reliability_decay: float = 0.95
     latency_decay: float = 0.8
     penalty: float = 0.25
-    threshold: float = 0.1
+    threshold: float = 0.05
     temperature: float = 1.0
     near_children: int = 2
     least_nodes: int = 4
