@@ -39,7 +39,7 @@ class PruningRule:
         least_leaves: neither is one that would have fewer leaves.
     """
 
-    threshold: float = 0.05
+    threshold: float = 0.01
     temperature: float = 1.0
     shadow: bool = True
     safeguards: bool = True

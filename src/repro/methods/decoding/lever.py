@@ -86,7 +86,7 @@ class Lever(Method):
     reliability_decay: float = 0.95
     latency_decay: float = 0.8
     penalty: float = 0.25
-    threshold: float = 0.05
+    threshold: float = 0.01
     temperature: float = 1.0
     near_children: int = 2
     least_nodes: int = 4
