@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -27,6 +28,7 @@ from repro.models.stored import read_config  # noqa: E402
 from test_train_draft import places as draft_places  # noqa: E402, F401
 
 LAYERS = 6
+COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-eagle3"
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +263,17 @@ def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> N
 def test_wrong_input_is_named(places: Path, tmp_path: Path, changed: dict[str, object], named: str) -> None:
     with pytest.raises(InputError, match=named):
         train_eagle.main(command(places, tmp_path, **changed))
+
+
+def test_the_committed_head_is_what_its_record_says() -> None:
+    recorded, file = json.loads((COMMITTED / "training.json").read_text()), COMMITTED / "model.safetensors"
+    assert recorded["head"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert recorded["head"]["file_bytes"] == file.stat().st_size < 16_000_000
+    assert not any("HumanEval" in data["prompts"]["by_source"] for data in recorded["data"])
+    config = eagle_head.config_of(read_config(COMMITTED))
+    assert config is not None
+    loaded = eagle_head.load(COMMITTED, config, "float32", torch.zeros(config.target_vocab, 576))
+    assert loaded.targets is not None
+    assert len(loaded.targets) == config.layer.vocab
+    mask = load_file(file)["t2d"]
+    assert torch.equal(mask.nonzero()[:, 0], loaded.targets)
