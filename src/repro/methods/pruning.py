@@ -137,7 +137,7 @@ class EarlyExit:
     """Looks at a tree after a middle layer of the target, and says which nodes go on (a `Session`'s pruner).
 
     Whatever it removes, answers stay the target's own: a shorter path is accepted at most, and its last token
-    is the target's. That holds for sampled answers too as long as children were chosen and not drawn: which of
+    is the target's. That holds for sampled answers too as long as children were chosen, not drawn: which of
     them are left does not depend on the chance by which they are accepted.
 
     Attributes:
