@@ -28,14 +28,14 @@ class Settings:
     random tokens stand for the vocabulary that a batch does not mention; 0 takes all of it as it is.
     """
 
-    layer: int = 15
-    rank: int = 128
+    layer: int = 24
+    rank: int = 576
     weight: float = 1.0
     kd: float = 1.0
     candidates: float = 1.0
     rate: float = 1e-3
-    batch: int = 512
-    steps: int = 600
+    batch: int = 256
+    steps: int = 300
     negatives: int = 4096
     seed: int = 0
 
