@@ -30,10 +30,10 @@ CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
 
 def test_every_description_loads_under_its_own_name():
     paths = sorted(CONF.glob("*.yaml"))
-    assert len(paths) == 37
+    assert len(paths) == 42
     described = {path.stem: Checkpoint.from_yaml(path) for path in paths}
     assert all(name == one.name for name, one in described.items())
-    assert sum(one.hub is not None for one in described.values()) == 36
+    assert sum(one.hub is not None for one in described.values()) == 40
     assert sum(one.wheel is not None for one in described.values()) == 4
     for one in described.values():
         assert one.shares_embeddings_with in {None, *described}
@@ -202,4 +202,4 @@ def test_the_command_knows_its_names(fetch_script, capsys):
     assert fetch_script.main(["gpt3"]) == 1
     assert "there is no checkpoint 'gpt3'. Did you mean gpt2" in capsys.readouterr().err
     assert fetch_script.main(["--list"]) == 0
-    assert "37 checkpoints" in capsys.readouterr().out
+    assert "42 checkpoints" in capsys.readouterr().out
