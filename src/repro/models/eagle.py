@@ -100,8 +100,9 @@ class _EagleStep(Step):
     def __init__(self, network: EagleNetwork, wanted: Sequence[Prefix]) -> None:
         self._network, self._wanted = network, list(wanted)
         self._waves = network.lineage.waves(wanted)
-        if not set(wanted) <= {prefix for wave in self._waves for prefix in wave}:
-            raise RuntimeError("a sequence whose pass is over was asked for again, or one without a pair")
+        coming = {prefix for wave in self._waves for prefix in wave}
+        if not all(prefix in coming or prefix in network.guesses for prefix in wanted):
+            raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # a pass that was left half way has no slots
 
     @torch.inference_mode()
@@ -112,11 +113,13 @@ class _EagleStep(Step):
 
     def _compute(self, wave: Sequence[Prefix]) -> None:
         network, head, lineage = self._network, self._network.head, self._network.lineage
-        before = [prefix.parent for prefix in wave if prefix.parent is not None]
-        if lineage.grounded(wave[0]):
-            hidden = head.fuse(network.features.of(before).to(head.device)).float()
-        else:
-            hidden = torch.stack([network.guesses[prefix] for prefix in before])
+        grounded = [prefix for prefix in wave if lineage.grounded(prefix)]
+        known = dict(network.guesses)
+        if grounded:
+            before = [prefix.parent for prefix in grounded if prefix.parent is not None]
+            features = network.features.of(before).to(head.device)
+            known.update(zip(before, head.fuse(features).float().unbind(), strict=True))
+        hidden = torch.stack([known[prefix.parent] for prefix in wave if prefix.parent is not None])
         mask = lineage.mask(wave)
         out = head.layer(
             torch.tensor([prefix.token for prefix in wave], device=head.device),

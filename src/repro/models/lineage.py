@@ -171,11 +171,14 @@ class HeadLineage(Lineage):
         return prefix.length <= self.boundary + 1
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """All that is grounded at once, then level by level."""
-        levels: dict[int, list[Prefix]] = {}
+        """What is missing, each as soon as it can be: a guess comes after that of its parent, the rest at once."""
+        turn: dict[Prefix, int] = {}
+        waves: dict[int, list[Prefix]] = {}
         for prefix in self.missing(wanted):
-            levels.setdefault(max(prefix.length, self.boundary + 1), []).append(prefix)
-        return list(levels.values()) or [[]]
+            before = None if self.grounded(prefix) or prefix.parent is None else turn.get(prefix.parent)
+            turn[prefix] = 0 if before is None else before + 1
+            waves.setdefault(turn[prefix], []).append(prefix)
+        return list(waves.values()) or [[]]
 
     def fused(self, rows: Sequence[Prefix]) -> int:
         """How many rows read features of the target."""
