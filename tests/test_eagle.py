@@ -18,6 +18,7 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.decoding.lever import Lever
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models import eagle_head
 from repro.models.decoder import Decoder
@@ -188,6 +189,8 @@ METHODS = [
     EdgeLLM(limit=4, ahead=3, provisional="naive", choices=3),
     EdgeLLM(limit=4, provisional="never"),
     Corrected(),
+    Lever(pruning="off", depth=3, candidates=4),
+    Lever(pruning="off", depth=3, candidates=4, reach=0.0, schedule="serial_cpu"),
 ]
 
 
@@ -307,6 +310,8 @@ def test_levels_that_are_guessed_one_after_the_other() -> None:
     grounded = [("embed", 2), ("fuse", 2), ("layer", 2)]
     levels = [("embed", 2), ("layer", 2), ("embed", 1), ("layer", 1)]
     assert found == [*grounded, *levels, ("head", 2)]
+    below = root.extend((1, 2, 3)), root.extend((4, 4))
+    assert ops(session, device, *below) == [("embed", 2), ("layer", 2), ("head", 2)]
 
 
 # --- the format ---------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class HeadLineage(Lineage):
         return prefix.length <= self.boundary + 1
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """What is missing, each as soon as it can be: a guess comes after that of its parent, the rest at once."""
+        """What is missing, each as soon as it can be: a guess after that of its parent, the rest at once."""
         turn: dict[Prefix, int] = {}
         waves: dict[int, list[Prefix]] = {}
         for prefix in self.missing(wanted):
