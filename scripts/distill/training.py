@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -127,7 +128,7 @@ def distillation_loss(
     return loss, (logits.argmax(-1) == where[:, 0]).float().mean()
 
 
-class Trainer:
+class Trainer(ABC):
     """A model and its optimizer; `run` goes on from the checkpoint at `state`, if there is one."""
 
     def __init__(self, model: nn.Module, recipe: Schedule, state: Path, device: str) -> None:
@@ -147,9 +148,9 @@ class Trainer:
         if state.exists():
             self._load()
 
+    @abstractmethod
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the share of its positions where the first choice is the target's."""
-        raise NotImplementedError
 
     def run(
         self,
