@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from repro.core.errors import InputError
@@ -148,6 +148,7 @@ class Machine:
         keeps_tables: whether its engine holds a streamed model's embedding table and output projection in
             memory, or reads the projection again in every pass like one more layer.
         read_ahead: share of the budget up to which streamed layers may be read ahead.
+        sync: seconds until a processor sees what another one wrote.
     """
 
     name: str
@@ -159,10 +160,12 @@ class Machine:
     idle_watts: float
     keeps_tables: bool = True
     read_ahead: float = 0.0
+    sync: float = 0.0
 
     def demand(self, op: Op) -> Demand:
         """What an op asks of the resource that it names."""
-        return self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
+        asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
+        return replace(asked, launch=asked.launch + self.sync) if op.synced else asked
 
     def slots(self, resource: str) -> int:
         """Ops that a resource works on at once."""

@@ -80,6 +80,7 @@ DIMENSIONS = {
     "budget": "size",
     "read_ahead": "factor",
     "idle": "power",
+    "sync": "time",
 }
 
 
@@ -184,6 +185,7 @@ def machine(device: Mapping[str, Any]) -> Machine:
         idle_watts=need("power.idle").value,
         keeps_tables=_tables(name, device) == "resident",
         read_ahead=value("dram.read_ahead", 0.0),
+        sync=value("dram.sync", 0.0),
     )
 
 

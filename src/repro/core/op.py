@@ -25,7 +25,8 @@ class Op:
         request: bytes of one read request, for `flash`; 0 is one request for all.
         graph: name of the static graph that a processor with static shapes must build before; "" needs none.
         priority: among the ops that wait for a resource the lowest goes first, then the first come.
-        launches: how many launches it stands for, as one op a layer would have.
+        launches: how many launches it stands for, as one op a layer would have; parts of a layer have less.
+        synced: it reads what another processor wrote.
         compute: does the work and returns its value; absent when only the cost is wanted.
     """
 
@@ -39,7 +40,8 @@ class Op:
     request: float = 0.0
     graph: str = ""
     priority: int = 0
-    launches: int = 1
+    launches: float = 1.0
+    synced: bool = False
     compute: Callable[[], Any] | None = None
 
     def execute(self) -> Any:
