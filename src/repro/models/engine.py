@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
 from repro.core.clock import Future
 from repro.core.device import Device
+from repro.core.errors import InputError
 from repro.core.op import FLASH, Op
 from repro.core.record import Scalar
 from repro.models.layer import LayerWeights
@@ -23,15 +25,18 @@ from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement, settle
 from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
+from repro.models.split import Sight, Split, Stage, attention, shares, stages
 
 
 @dataclass
 class Flight:
-    """A pass under way: what computes it, its rows, those before it, and the wanted ones that were left."""
+    """A pass under way: what computes it, its rows, those before it, what they attend to where that is divided,
+    and the wanted ones that were left."""
 
     step: Step
     rows: int
     context: int
+    sight: Sight | None = None
     kept: list[int] | None = None
 
 
@@ -86,6 +91,23 @@ class Engine:
         self._took: dict[str, float] = {}
         self._moved: Future[None] = Future()
         self._source, self._encoded = 0, not bill.shape.encoder
+        self._split: Split | None = None
+
+    def divide(self, split: Split | None) -> None:
+        """From now on divide every pass's layers and projection between two processors, or no longer.
+
+        Raises:
+            InputError: layers are streamed, or behind an encoder: nothing divides those.
+        """
+        if split and (self.residency.held < self._bill.shape.layers or self._bill.shape.encoder):
+            raise InputError(f"{self.name} is divided between processors only if it is a decoder in memory")
+        self._split = split
+
+    async def attend(self, sight: Sight) -> None:
+        """One layer's attention alone, as it is divided at present; computes nothing."""
+        if self._split is None:
+            raise RuntimeError(f"{self.name} is not divided")
+        await self._stage(attention(self._bill, self._split, sight), sight.rows, "attention")
 
     def _reads(self, source: LayerSource | None) -> Loading:
         bill, (held, slots, tables, _) = self._bill, self.residency
@@ -163,6 +185,9 @@ class Engine:
             loading.give_back(layer)
 
     async def _all_layers(self, flight: Flight, on: str, halt: Halt | None) -> None:
+        if self._split and not halt:
+            await self._divided_layers(flight, self._split)
+            return
         held = self.residency.held
         look = self._billed(halt.layer) if halt else 0
         for first, last in self._runs(look):
@@ -172,6 +197,42 @@ class Engine:
             await self._layers(flight, first, last, weights, on)
             if first >= held:
                 self._loading.give_back(first)
+
+    async def _divided_layers(self, flight: Flight, split: Split) -> None:
+        assert flight.sight is not None
+        parts = list(stages(self._bill, split, flight.sight))
+        for layer in range(self._bill.shape.layers):
+            for stage in parts[:-1]:
+                await self._stage(stage, flight.rows, f"layer {layer}")
+            real = self._real(layer), self._real(layer + 1)
+            compute = partial(flight.step.layers, *real)
+            await self._stage(parts[-1], flight.rows, f"layer {layer}", compute)
+
+    async def _stage(self, stage: Stage, rows: int, name: str, compute: Any = None) -> Any:
+        """Run a stage's pieces side by side, each processor's first once it sees what the other wrote before;
+        the value of what computes comes with the last."""
+        assert self._split is not None
+        first = {piece.other: piece for piece in reversed(stage)}
+        ops = [
+            Op(
+                self._split.to if piece.other else self._on,
+                piece.kind,
+                f"{self.name} {name}",
+                rows,
+                flops=piece.flops,
+                bytes=piece.bytes,
+                precision=self._bill.stored.arithmetic,
+                priority=int(self._placement.background),
+                launches=piece.launches,
+                synced=first[piece.other] is piece,
+                compute=compute if piece is stage[-1] else None,
+            )
+            for piece in stage
+        ]
+        await self._turn("layer")
+        values = [await one for one in [self.device.run(op) for op in ops]]
+        self._wake()
+        return values[-1]
 
     def _runs(self, split: int) -> Iterator[tuple[int, int]]:
         """Layers that go to the processor as one op: resident ones in runs, which end at `split`."""
@@ -210,7 +271,12 @@ class Engine:
     ) -> list[Row]:
         """Rows of all that is wanted, or of what stands at some places of it."""
         on = on or self._head_on
-        out: list[Row] = await self._run("head", on, rows, self._bill.head(rows), lambda: step.rows(at))
+        compute = lambda: step.rows(at)  # noqa: E731
+        if self._split:
+            stage = shares(self._split.share, "head", *self._bill.head(rows))
+            divided: list[Row] = await self._stage(stage, rows, "head", compute)
+            return divided
+        out: list[Row] = await self._run("head", on, rows, self._bill.head(rows), compute)
         return out
 
     async def _take(self, item: int, loading: Loading) -> LayerWeights | None:

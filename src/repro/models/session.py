@@ -24,6 +24,7 @@ from repro.models.predictor import Predictor
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
+from repro.models.split import sight
 from repro.models.tree import TokenTree
 
 
@@ -208,7 +209,9 @@ class Session(Engine):
         """A pass through all layers; its rows are projected within the block, at whose end it is over."""
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
-        flight = Flight(self._network.begin(wanted, branches), rows, self._lineage.length)
+        context = self._lineage.length
+        look = sight(missing, context) if self._split else None
+        flight = Flight(self._network.begin(wanted, branches), rows, context, look)
         start, self._waited, self._computing = self.device.now, 0.0, True
         try:
             if not self._encoded:

@@ -1,0 +1,118 @@
+"""A layer's work divided between two processors: nothing is lost, and time is that of the slower half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.core.cost import Curve, Flash, Machine, Processor
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.op import CPU, GPU
+from repro.models.network import NoNetwork
+from repro.models.placement import RESIDENT, Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+from repro.models.split import FORMS, Sight, Split, attention, sight, stages
+
+SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
+BILL = Bill(SHAPE, precision("fp16"))
+
+
+def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
+    processor = Processor({"fp16": 1e9}, 1e8)
+    flash = Flash(Curve(((1.0, 1e9),)))
+    processors = {GPU: processor, CPU: processor}
+    return EmulatedDevice(Machine("two", GPU, processors, flash, bandwidth, 1e9, 0.0, sync=sync))
+
+
+def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) -> float:
+    session = Session("target", machine, BILL, NoNetwork(), RESIDENT)
+    session.start(Prefix.of((1,)))
+    session.divide(split)
+    root = Prefix.of((1,))
+    start = machine.now
+    machine.play(session.forward([root.then(token) for token in range(rows)]))
+    return machine.now - start
+
+
+@given(share=st.floats(0, 1), keys=st.floats(0, 1), left=st.integers(0, 9), context=st.integers(0, 500))
+def test_columns_do_all_the_work_once(share: float, keys: float, left: int, context: int) -> None:
+    look = Sight(4, context, [1, 2, 2, 3])
+    split = Split(share, keys=keys, left=left)
+    pieces = [piece for stage in stages(BILL, split, look) for piece in stage]
+    linears = sum(p.flops for p in pieces if p.kind == "layer")
+    assert linears == pytest.approx(2.0 * 4 * SHAPE.layer_weights)
+    weights = sum(p.bytes for p in pieces if p.kind == "layer")
+    assert weights == pytest.approx(BILL.layer_bytes)
+    dense = sum(p.flops for p in pieces if p.kind != "layer") - 4.0 * 64 * _tree_pairs(look, left)
+    assert dense == pytest.approx(SHAPE.attention_flops(4, context))
+
+
+def _tree_pairs(look: Sight, left: int) -> int:
+    return look.rows * min(left, look.rows) + sum(max(0, seen - left) for seen in look.own)
+
+
+def test_megatron_attends_densely_and_adds_up_twice() -> None:
+    look = Sight(3, 10, [1, 2, 2])
+    layer = list(stages(BILL, Split(0.25, "megatron"), look))
+    assert [len(stage) for stage in layer] == [4, 1, 2, 1]
+    assert sum(p.flops for stage in layer for p in stage) == pytest.approx(
+        2.0 * 3 * SHAPE.layer_weights + SHAPE.attention_flops(3, 13)
+    )
+    assert layer[1][0].bytes == layer[3][0].bytes == 3 * 3 * 64 * 2
+
+
+def test_a_row_sees_its_ancestors_and_itself() -> None:
+    root = Prefix.of((1, 2))
+    a, b = root.then(3), root.then(4)
+    assert sight([root, a, b, a.then(5)], 7) == Sight(4, 7, [1, 2, 2, 3])
+    assert Sight(4, 7, [1, 2, 2, 3]).pairs == 8
+
+
+def test_two_equal_processors_halve_a_pass() -> None:
+    alone = pass_seconds(device(), None)
+    split = pass_seconds(device(), Split(0.5, keys=0.5))
+    assert 0.5 * alone < split < 0.53 * alone  # looking a row up is not divided, nor is the tree's attention
+
+
+def test_synchronization_is_paid_before_every_stage() -> None:
+    free, paid = (pass_seconds(device(sync), Split(0.5)) for sync in (0.0, 1e-3))
+    assert paid - free == pytest.approx(1e-3 * (5 * SHAPE.layers + 1))
+
+
+def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
+    machine = device(bandwidth=1.2e8)  # two processors would like 2e8
+    slow = pass_seconds(machine, Split(0.5), rows=1)
+    assert slow > 1.3 * pass_seconds(device(), Split(0.5), rows=1)
+    moved = sum(span.bytes for span in machine.trace.spans if span.kind == "layer")
+    assert moved == pytest.approx(BILL.layer_bytes * SHAPE.layers)
+    rates = sum(span.bytes for span in machine.trace.spans) / slow
+    assert rates <= 1.2e8 * (1 + 1e-9)
+
+
+def test_attention_alone_takes_what_its_slower_half_takes() -> None:
+    machine = device()
+    session = Session("target", machine, BILL, NoNetwork(), RESIDENT)
+    session.divide(Split(0.5, keys=0.25))
+    look = Sight(8, 1000, [1] * 8)
+    machine.play(session.attend(look))
+    here = max(p.flops / 1e9 for p in attention(BILL, Split(0.5, keys=0.25), look) if not p.other)
+    assert machine.now == pytest.approx(here)
+
+
+def test_what_cannot_be_divided_is_said() -> None:
+    session = Session("target", device(), BILL, NoNetwork(), Placement(resident=0.5))
+    with pytest.raises(InputError, match="decoder in memory"):
+        session.divide(Split(0.5))
+    with pytest.raises(RuntimeError, match="not divided"):
+        device().play(session.attend(Sight(1, 1, [1])))
+    with pytest.raises(InputError, match="share is 1.5"):
+        Split(1.5)
+    with pytest.raises(InputError, match="'rows'.*columns"):
+        Split(0.5, "rows")
+    assert replace(Split(0.5), form="megatron").form in FORMS
