@@ -1,6 +1,6 @@
 """The files of a checkpoint folder: its configuration, its tensors by name, and the hash of it all.
 
-Owns reading. Knows nothing of what tensors are for.
+Owns reading, and the writing of small ones. Knows nothing of what tensors are for.
 """
 
 from __future__ import annotations
@@ -8,15 +8,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.record import write_atomically
 
 CONFIG = "config.json"
 DIGESTS = ".digests.json"
@@ -34,6 +38,44 @@ def read_config(folder: Path | str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold one object, got {type(found).__name__}")
     return found
+
+
+class Tensors(Protocol):
+    """Tensors of a folder by their names."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor; InputError that names tensor and file when it is missing or has another shape."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor; InputError when it is missing."""
+        ...
+
+
+class PickledTensors:
+    """The tensors of one file of `torch.save`; see `Tensors`."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file; InputError as of `unpickled`."""
+        self._path = path
+        self._tensors = unpickled(path)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `Tensors`."""
+        if name not in self._tensors:
+            raise InputError(f"tensor {name} is missing from {self._path}")
+        return tuple(self._tensors[name].shape)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See `Tensors`."""
+        if self.shape(name) != shape:
+            raise _wrong_shape(name, self._path, self.shape(name), shape)
+        return self._tensors[name]
 
 
 class StoredTensors:
@@ -60,13 +102,41 @@ class StoredTensors:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor; InputError that names tensor and file when it is missing or has another shape."""
-        if name not in self._home:
-            raise InputError(f"tensor {name} is missing from {', '.join(map(str, self._files))}")
-        path = self._home[name]
+        path = self._file_of(name)
         found: Tensor = self._files[path].get_tensor(name)
         if found.shape != shape:
-            raise InputError(f"tensor {name} in {path} has shape {list(found.shape)}, expected {list(shape)}")
+            raise _wrong_shape(name, path, found.shape, shape)
         return found
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `Tensors`."""
+        return tuple(self._files[self._file_of(name)].get_slice(name).get_shape())
+
+    def _file_of(self, name: str) -> Path:
+        if name not in self._home:
+            raise InputError(f"tensor {name} is missing from {', '.join(map(str, self._files))}")
+        return self._home[name]
+
+
+def _wrong_shape(name: str, path: Path, found: Sequence[int], wanted: Sequence[int]) -> InputError:
+    return InputError(f"tensor {name} in {path} has shape {list(found)}, expected {list(wanted)}")
+
+
+def unpickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of `torch.save`, by torch's loader of tensors alone, which runs no code of it.
+
+    Raises:
+        InputError: the file is cut, holds more than tensors, or is not one mapping of names to them.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path} holds more than tensors: {error}") from error
+    except (RuntimeError, EOFError) as error:
+        raise InputError(f"{path} is not a whole file of tensors: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError(f"{path} is not one mapping of names to tensors")
+    return found
 
 
 def _opened(path: Path) -> Any:
@@ -74,6 +144,17 @@ def _opened(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
         raise InputError(f"{path} is not a whole safetensors file: {error}") from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file; InputError when it is not a whole one."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+    """One file of tensors, written whole, with words about them."""
+    write_atomically(path, save(dict(tensors), dict(about)))
 
 
 def digest(folder: Path | str) -> str:

@@ -1,0 +1,167 @@
+"""Greedy decoding replayed along recorded ranks, compiled: how many verifications a tree of ranks takes.
+
+Owns the replay and the trial of all exchanges of one node. Must not know why a tree is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from repro.models.head_ranks import HeadRanks
+
+Node = tuple[int, ...]
+"""The ranks that lead to a node of a tree; the root is ()."""
+
+Integers = NDArray[np.int64]
+
+
+class Replay:
+    """Recorded answers, ready to be replayed with one tree after another."""
+
+    def __init__(self, ranks: HeadRanks) -> None:
+        self._ranks = np.ascontiguousarray(ranks.ranks.numpy().astype(np.int64))
+        self._begins = np.array(ranks.begins, dtype=np.int64)
+        self._ends = ranks.ends.numpy()
+
+    def rounds(self, paths: Sequence[Node]) -> int:
+        """Verifications that all answers take with the tree of these nodes."""
+        deep, _ = self._walked(paths)
+        return int(_rounds(deep, self._begins, self._ends))
+
+    def exchange(self, paths: Sequence[Node], ranks: int) -> tuple[Node, Node] | None:
+        """The leaf to take off, and the place for a node instead, that save the most rounds.
+
+        Args:
+            paths: the tree, parents before children.
+            ranks: of a head may be guessed.
+
+        Returns:
+            None where no exchange saves a round.
+        """
+        nodes, held = [(), *paths], set(paths)
+        inner = {path[:-1] for path in paths}
+        leaves = [i for i, node in enumerate(nodes) if node and node not in inner]
+        open_ = [
+            (parent, rank)
+            for parent, node in sorted(enumerate(nodes), key=lambda item: (len(item[1]), item[1]))
+            if len(node) < self._ranks.shape[1]
+            for rank in range(ranks)
+            if (*node, rank) not in held
+        ]
+        deep, last = self._walked(paths)
+        places = np.full((len(nodes), ranks), -1, dtype=np.int64)
+        for j, place in enumerate(open_):
+            places[place] = j
+        leaf_of = np.full(len(nodes), -1, dtype=np.int64)
+        leaf_of[leaves] = np.arange(len(leaves))
+        gains, firsts = _grouped(self._missed(deep, last, places), len(open_))
+        lost, lasts = _grouped(leaf_of[last], len(leaves))
+        parents = np.array([parent for parent, _ in open_], dtype=np.int64)
+        _, leaf, best = _best_exchange(
+            deep,
+            gains,
+            firsts,
+            lost,
+            lasts,
+            self._begins,
+            self._ends,
+            parents,
+            np.array(leaves, dtype=np.int64),
+        )
+        if best < 0:
+            return None
+        parent, rank = open_[best]
+        return nodes[leaves[leaf]], (*nodes[parent], rank)
+
+    def _missed(self, deep: Integers, last: Integers, places: Integers) -> Integers:
+        """At each position the open place where one more guess would have been accepted, -1 for none."""
+        heads = self._ranks.shape[1]
+        following = self._ranks[np.arange(len(deep)), np.minimum(deep, heads - 1)]
+        within = (deep < heads) & (following < places.shape[1])
+        return np.where(within, places[last, np.where(within, following, 0)], -1)
+
+    def _walked(self, paths: Sequence[Node]) -> tuple[Integers, Integers]:
+        """At each position how many guesses are accepted, and the node where that ends."""
+        number = {(): 0} | {path: i for i, path in enumerate(paths, 1)}
+        most = 1 + max((path[-1] for path in paths), default=0)
+        children = np.full((len(number), most), -1, dtype=np.int64)
+        for path in paths:
+            children[number[path[:-1]], path[-1]] = number[path]
+        deep, last = _walk(children, self._ranks)
+        return deep, last
+
+
+@njit(nogil=True)
+def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
+    positions, heads = ranks.shape
+    deep, last = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
+    for at in range(positions):
+        node = 0
+        for head in range(heads):
+            rank = ranks[at, head]
+            if rank >= children.shape[1] or children[node, rank] < 0:
+                break
+            node = children[node, rank]
+            deep[at] += 1
+        last[at] = node
+    return deep, last
+
+
+@njit(nogil=True)
+def _rounds(deep: Integers, begins: Integers, ends: Integers) -> int:
+    count = 0
+    for begin in begins:
+        at, end = begin, ends[begin]
+        while at < end:
+            at += deep[at] + 1
+            count += 1
+    return count
+
+
+@njit(nogil=True)
+def _best_exchange(
+    deep: Integers,
+    gains: Integers,
+    firsts: Integers,
+    lost: Integers,
+    lasts: Integers,
+    begins: Integers,
+    ends: Integers,
+    parents: Integers,
+    leaves: Integers,
+) -> tuple[int, int, int]:
+    """Rounds that the best exchange takes, the first of equals, with its leaf and its place; -1 for none.
+
+    At `gains[firsts[j] : firsts[j + 1]]` a node at place j, below node `parents[j]`, would be accepted; at
+    `lost[lasts[i] : lasts[i + 1]]` leaf i, which is node `leaves[i]`, now is.
+    """
+    fewest, best_leaf, best_place = _rounds(deep, begins, ends), -1, -1
+    changed = deep.copy()
+    for i in range(len(leaves)):
+        for at in lost[lasts[i] : lasts[i + 1]]:
+            changed[at] -= 1
+        for j in range(len(parents)):
+            gained = gains[firsts[j] : firsts[j + 1]]
+            if parents[j] == leaves[i] or not len(gained):
+                continue
+            for at in gained:
+                changed[at] += 1
+            count = _rounds(changed, begins, ends)
+            if count < fewest:
+                fewest, best_leaf, best_place = count, i, j
+            for at in gained:
+                changed[at] -= 1
+        for at in lost[lasts[i] : lasts[i + 1]]:
+            changed[at] += 1
+    return fewest, best_leaf, best_place
+
+
+def _grouped(groups: Integers, count: int) -> tuple[Integers, Integers]:
+    """The positions of each group one group after the other, and where each begins; -1 is no group."""
+    order = np.argsort(groups, kind="stable")
+    bounds = np.searchsorted(groups[order], np.arange(count + 1))
+    return order, bounds

@@ -1,0 +1,201 @@
+"""Trees of ranks: their text, growth against every tree there is, the replay against a literal one."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.methods.verification_tree import (
+    Path,
+    VerificationTree,
+    best,
+    expected_acceptance,
+    grown,
+    measured_acceptance,
+    refined,
+    searched,
+)
+from repro.models.head_ranks import TOP, Calibration, HeadRanks
+from repro.models.network import RANKED
+
+WIDTHS = (2, 4, 8, 16, 32, 64)
+
+
+def accuracies(seed: int, heads: int = 3, ranks: int = 3) -> list[list[float]]:
+    """Random ones that fall from rank to rank."""
+    chance = random.Random(seed)
+    return [sorted((chance.random() / ranks for _ in range(ranks)), reverse=True) for _ in range(heads)]
+
+
+def record(seed: int, positions: int = 300, heads: int = 4, answers: int = 7) -> HeadRanks:
+    """Random ranks, low ones more often, of answers of random lengths, ended as recording ends them."""
+    chance = random.Random(seed)
+    begins = (0, *sorted(chance.sample(range(1, positions), answers - 1)))
+    weights = [0.5 / (rank + 1) ** 1.2 for rank in range(TOP + 3)]
+    choices = [*range(TOP + 2), RANKED]
+    rows = [chance.choices(choices, weights, k=heads) for _ in range(positions)]
+    ends = (*begins[1:], positions)
+    for end in ends:
+        for at, head in product(range(end - heads, end), range(heads)):
+            if at >= 0 and at + head >= end:
+                rows[at][head] = RANKED
+    return HeadRanks(torch.tensor(rows, dtype=torch.int16), begins)
+
+
+def literal(tree: VerificationTree, ranks: HeadRanks) -> float:
+    """Greedy decoding along the answers, token by token."""
+    tokens = verifications = 0
+    rows, ends = ranks.ranks.tolist(), (*ranks.begins[1:], ranks.positions)
+    for begin, end in zip(ranks.begins, ends, strict=True):
+        left, at = end - begin, begin
+        while left > 0:
+            accepted = 0
+            while accepted < ranks.heads and tuple(rows[at][: accepted + 1]) in tree.paths:
+                accepted += 1
+            emitted = min(accepted + 1, left)
+            tokens, verifications = tokens + emitted, verifications + 1
+            left, at = left - emitted, at + emitted
+    return tokens / verifications
+
+
+# The tree
+
+
+def test_a_tree_is_its_text() -> None:
+    tree = VerificationTree.parse("0;1;0.0;0.0.3")
+    assert tree.paths == ((0,), (1,), (0, 0), (0, 0, 3))
+    assert (tree.width, tree.height, tree.parents) == (5, 3, (-1, 0, 0, 1, 3))
+    assert list(tree.leaves()) == [(1,), (0, 0, 3)]
+    assert VerificationTree.parse(str(tree)) == tree
+    assert (
+        VerificationTree.parse("")
+        == VerificationTree(())
+        == VerificationTree.parse(str(VerificationTree(())))
+    )
+    assert VerificationTree(()).width == 1
+
+
+@pytest.mark.parametrize("text", ["0.0", "0;0", "0;0.0;0.0", "1;-1", "0;a", "0;;1", "0.0;0"])
+def test_what_is_no_tree_is_said(text: str) -> None:
+    with pytest.raises(InputError, match="verification tree"):
+        VerificationTree.parse(text)
+
+
+# The estimate
+
+
+def test_the_estimate_is_the_sum_of_products() -> None:
+    given = [[0.5, 0.2], [0.4, 0.1]]
+    assert expected_acceptance(VerificationTree(()), given) == 1.0
+    assert expected_acceptance(VerificationTree.parse("0;1;0.0;1.1"), given) == pytest.approx(
+        1 + 0.5 + 0.2 + 0.2 + 0.02
+    )
+
+
+def test_growth_takes_the_most_accurate_node_within_reach() -> None:
+    given = [[0.5, 0.3, 0.05], [0.4, 0.3], [0.1, 0.1]]
+    order = ["0", "1", "0.0", "0.1", "1.0", "1.1"]  # 0.5, 0.3, 0.2, 0.15, 0.12, 0.09; then 0.05
+    for width in range(2, 8):
+        assert set(str(grown(given, width)).split(";")) == set(order[: width - 1])
+    assert grown(given, 1).paths == ()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_grown_tree_is_the_best_of_all(seed: int) -> None:
+    given = accuracies(seed)
+    for width in range(1, 7):
+        assert expected_acceptance(grown(given, width), given) == pytest.approx(
+            expected_acceptance(best(given, width), given)
+        )
+
+
+def test_every_tree_is_looked_at() -> None:
+    """One head whose second rank is the better one: growth goes through the first, the best does not."""
+    given = [[0.1, 0.8], [0.9, 0.0]]
+    assert best(given, 3).paths == ((1,), (1, 0))
+    assert grown(given, 3).paths == ((0,), (1,))
+
+
+@pytest.mark.parametrize("search", [grown, best])
+def test_a_width_that_cannot_be_is_said(search) -> None:  # type: ignore[no-untyped-def]
+    assert search([[0.5, 0.1], [0.5, 0.1]], 7).width == 7
+    with pytest.raises(InputError, match="a width of 8 is beyond 2 heads of 2 ranks"):
+        search([[0.5, 0.1], [0.5, 0.1]], 8)
+    with pytest.raises(InputError, match="width is 0"):
+        search([[0.5]], 0)
+
+
+# The replay
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_replay_is_greedy_decoding(seed: int) -> None:
+    ranks = record(seed)
+    given = ranks.accuracies()
+    for width in (1, *WIDTHS):
+        tree = grown(given, width)
+        assert measured_acceptance(tree, ranks) == literal(tree, ranks)
+    assert measured_acceptance(VerificationTree(()), ranks) == 1.0
+
+
+def test_an_answer_s_end_cuts() -> None:
+    ranks = HeadRanks(torch.tensor([[0, 0], [0, RANKED], [0, RANKED]], dtype=torch.int16), (0, 2))
+    tree = VerificationTree.parse("0;0.0")
+    # Two guesses are accepted and the answer's three tokens are out; of the other only one token is left.
+    assert measured_acceptance(tree, ranks) == 3 / 2
+
+
+def exchanges(tree: VerificationTree) -> list[tuple[Path, ...]]:
+    """Every tree that one exchange makes."""
+    out = []
+    for leaf in tree.leaves():
+        left = [path for path in tree.paths if path != leaf]
+        places = [(*path, rank) for path in ((), *left) if len(path) < 4 for rank in range(TOP)]
+        out += [VerificationTree.of([*left, place]).paths for place in places if place not in tree.paths]
+    return out
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_exchange_is_better_than_the_refined_tree(seed: int) -> None:
+    ranks = record(seed, positions=120, answers=3)
+    start = grown(ranks.accuracies(), 8)
+    found = refined(start, ranks)
+    best_one = measured_acceptance(found, ranks)
+    assert found.width == 8
+    assert best_one >= measured_acceptance(start, ranks)
+    assert all(literal(VerificationTree(paths), ranks) <= best_one for paths in exchanges(found))
+
+
+def test_each_exchange_is_the_best_there_is() -> None:
+    ranks, made = record(1, positions=120, answers=3), []
+    start = grown(ranks.accuracies(), 8)
+    refined(start, ranks, made.append)
+    assert made == list(range(len(made)))
+    assert len(made) > 1, "the example refines nothing"
+    after_one = max(literal(VerificationTree(paths), ranks) for paths in exchanges(start))
+    whole = measured_acceptance(refined(start, ranks), ranks)
+    assert measured_acceptance(start, ranks) < after_one <= whole
+
+
+def test_a_tree_that_growth_cannot_see_is_found() -> None:
+    """Heads that depend on each other: after the first one's first rank comes the second one's second."""
+    rows = [[0, 1], [2, 0], [RANKED, 0]] * 20 + [[0, RANKED]]
+    ranks = HeadRanks(torch.tensor(rows, dtype=torch.int16), (0,))
+    start = grown(ranks.accuracies(), 3)
+    assert start.paths == ((0,), (0, 0))
+    assert measured_acceptance(start, ranks) == 61 / 41
+    assert refined(start, ranks).paths == ((0,), (0, 1))
+    assert measured_acceptance(refined(start, ranks), ranks) == 61 / 21
+
+
+def test_a_search_refines_where_answers_are_recorded() -> None:
+    ranks = record(1, positions=120, answers=3)
+    known = Calibration.of(ranks)
+    alone = Calibration(known.accuracies)
+    assert searched(alone, 8) == grown(known.accuracies, 8)
+    assert searched(known, 8) == refined(grown(known.accuracies, 8), ranks)
+    assert searched(known, 8) != searched(alone, 8)
