@@ -111,8 +111,8 @@ def test_what_cannot_be_divided_is_said() -> None:
         session.divide(Split(0.5))
     with pytest.raises(RuntimeError, match="not divided"):
         device().play(session.attend(Sight(1, 1, [1])))
-    with pytest.raises(InputError, match="share is 1.5"):
+    with pytest.raises(InputError, match=r"share is 1\.5"):
         Split(1.5)
-    with pytest.raises(InputError, match="'rows'.*columns"):
+    with pytest.raises(InputError, match=r"'rows'.*columns"):
         Split(0.5, "rows")
     assert replace(Split(0.5), form="megatron").form in FORMS

@@ -52,10 +52,11 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
     matched = _match(cell, progress)
     device = cell.open_device()
     with closing(device), opened_sessions(cell, device, matched) as sessions:
-        generations = serve(cell, device, sessions, progress)
+        serving = prepare(cell, device, sessions)
+        generations = serve(cell, device, sessions, serving, progress)
         planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
     figures, spread = _figures(cell, generations, device.trace)
-    figures |= planned
+    figures |= planned | serving.figures
     figures |= values.drafting(generations) | values.passes(generations, sessions)
     figures |= values.projecting(generations, device.trace)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
@@ -133,8 +134,8 @@ def opened_sessions(cell: Cell, device: Device, matched: Matched | None) -> Iter
         yield sessions
 
 
-def serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Progress) -> list[Generation]:
-    """All requests, on a real device as often as asked and after one that does not count."""
+def prepare(cell: Cell, device: Device, sessions: dict[str, Session]) -> Serving:
+    """What answers, after an emulated device has read its models and a real one has answered a first time."""
     if cell.emulated:
         for session in sessions.values():
             with device.phase("load"):
@@ -142,7 +143,13 @@ def serve(cell: Cell, device: Device, sessions: dict[str, Session], progress: Pr
     else:
         with device.phase("warm-up"):
             _answer(cell.method, cell.requests[0], device, sessions)
-    serving = device.play(cell.method.prepare(device, **sessions))
+    return device.play(cell.method.prepare(device, **sessions))
+
+
+def serve(
+    cell: Cell, device: Device, sessions: dict[str, Session], serving: Serving, progress: Progress
+) -> list[Generation]:
+    """All requests, on a real device as often as asked."""
     repeats = 1 if cell.emulated else cell.config["repeats"]
     out: list[Generation] = []
     for repeat in range(repeats):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from repro.core.device import Device
+from repro.core.record import Scalar
 from repro.models.chooser import Chooser, chooser
 from repro.models.placement import Placement
 from repro.models.prefix import Prefix
@@ -149,6 +150,11 @@ class Writing:
 
 class Serving(Protocol):
     """What answers requests, one after the other."""
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """What a record says of how it was prepared."""
+        return {}
 
     async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
         """Answer a request with the sessions of the method's roles, opened on `device`."""

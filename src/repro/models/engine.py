@@ -30,8 +30,8 @@ from repro.models.split import Sight, Split, Stage, attention, shares, stages
 
 @dataclass
 class Flight:
-    """A pass under way: what computes it, its rows, those before it, what they attend to where that is divided,
-    and the wanted ones that were left."""
+    """A pass under way: what computes it, its rows, those before it, what they attend to where that is
+    divided, and the wanted ones that were left."""
 
     step: Step
     rows: int
@@ -276,7 +276,8 @@ class Engine:
             stage = shares(self._split.share, "head", *self._bill.head(rows))
             divided: list[Row] = await self._stage(stage, rows, "head", compute)
             return divided
-        out: list[Row] = await self._run("head", on, rows, self._bill.head(rows), compute)
+        together = self._bill.shape.sharing(rows, projected=True)
+        out: list[Row] = await self._run("head", on, together, self._bill.head(rows), compute)
         return out
 
     async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
@@ -299,7 +300,9 @@ class Engine:
         if self._plan:
             cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
         compute = lambda: flight.step.layers(*real, streamed)  # noqa: E731
-        await self._run("layer", on or self._on, rows, cost, compute, name, last - first)
+        await self._run(
+            "layer", on or self._on, self._bill.shape.sharing(rows), cost, compute, name, last - first
+        )
 
     def _real(self, layer: int) -> int:
         return layer * self._network.depth // self._bill.shape.layers

@@ -17,7 +17,7 @@ from repro.models.shape import Bill
 
 FORMS = ("columns", "megatron")
 STATISTICS = 2
-"""Numbers a query head that merging two parts of an attention takes beside its values: a maximum and a sum."""
+"""Numbers a query head that merging two parts of an attention takes beside its values: maximum and sum."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ def sight(missing: Sequence[Prefix], context: int) -> Sight:
 
 
 def stages(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
-    """One layer, divided."""
+    """One layer, divided; of Medusa heads all that is before their projections."""
+    if bill.shape.medusa:
+        return iter([shares(split.share, "layer", *bill.layers(1, look.rows, 0))])
     return _columns(bill, split, look) if split.form == "columns" else _megatron(bill, split, look)
 
 

@@ -47,6 +47,12 @@ class Standard(Method):
         return await decode(request, device, target)
 
 
+@register("method", "sequential")
+@dataclass(frozen=True)
+class Sequential(Standard):
+    """Ghidorah's baseline Sequential (sec. IV-A): on the GPU, which is its device's main processor."""
+
+
 @register("method", "flash_ar")
 @dataclass(frozen=True)
 class FlashAutoregressive(Method):

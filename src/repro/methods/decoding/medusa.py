@@ -1,0 +1,112 @@
+"""Medusa (Cai et al., ICML 2024) as Ghidorah's baseline: heads of the target draft a tree of a fixed form,
+and one pass of the target, in memory and on one processor, verifies it.
+
+Knows nothing of which device runs it, and not how a form was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.record import Scalar
+from repro.core.registry import register
+from repro.methods.base import Generation, Method, Request, Serving, Writing
+from repro.methods.decoding.speculative import speculate
+from repro.methods.verification_tree import VerificationTree, searched
+from repro.models.head_ranks import Calibration
+from repro.models.network import Row
+from repro.models.placement import RESIDENT, Placement
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.tree import TokenTree
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Medusa(Method):
+    """Rounds of drafting by all heads at once and of verifying.
+
+    Greedy and sampled requests are drafted alike: nodes are ranks, not draws.
+
+    Attributes:
+        width: rows of a verification, the root included. The tree of that width is Ghidorah's (sec. IV-A),
+            from the heads' calibration.
+    """
+
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width <= WIDTHS[-1]:
+            raise InputError(f"method.width is {self.width}; a verification has 1 to {WIDTHS[-1]} rows")
+
+    def places(self) -> Mapping[str, Placement]:
+        """Both in memory."""
+        return {"target": RESIDENT, "draft": RESIDENT}
+
+    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+        """The tree of the width."""
+        target.divide(None)
+        draft.divide(None)
+        return TreeDecoding(searched(calibration(draft), self.width))
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Prepare, and answer one request."""
+        serving = await self.prepare(device, target=target, draft=draft)
+        for session in (target, draft):
+            session.start(Prefix.of(request.prompt))
+        return await serving.serve(request, device, target=target, draft=draft)
+
+
+@dataclass(frozen=True)
+class TreeDecoding(Serving):
+    """Decoding with one tree of ranks."""
+
+    tree: VerificationTree
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """The tree as text."""
+        return {"tree": str(self.tree)}
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """Rounds of drafting and verifying until the answer ends."""
+
+        async def grow(writing: Writing) -> tuple[TokenTree, str]:
+            return await drafted(self.tree, writing.text, draft), "width"
+
+        return await speculate(request, device, target, [draft], grow)
+
+
+def calibration(draft: Session) -> Calibration:
+    """What is known of a draft's heads; InputError for a draft that has none, or none recorded."""
+    if draft.calibration is None:
+        what = "heads without recorded ranks (scripts/head_ranks.py)" if draft.heads else "no Medusa heads"
+        raise InputError(f"{draft.name} has {what}; choose model@draft=smollm2_135m_medusa or record them")
+    return draft.calibration
+
+
+async def drafted(form: VerificationTree, text: Prefix, draft: Session) -> TokenTree:
+    """A token tree of a form: every node the token of its rank in the row of its level's head.
+
+    A head's row is the same whatever was guessed before it, so one sequence stands for a whole level.
+    """
+    levels = [text]
+    while len(levels) < form.height:
+        levels.append(levels[-1].then(0))
+    rows: list[Row] = await draft.forward(levels[: form.height])
+    tree, places = TokenTree(text), [0]
+    for path, parent in zip(form.paths, form.parents[1:], strict=True):
+        token, logp = rows[len(path) - 1].top(path[-1] + 1)[path[-1]]
+        places.append(tree.grow(places[parent], token, logp))
+    return tree
+
+
+register("method", "medusa")(Medusa)

@@ -1,0 +1,78 @@
+"""Ghidorah's baseline Medusa+EM (sec. IV-A): Medusa on two processors, divided as Megatron-LM does, without
+copies, in the ratio that EdgeNN (Zhang et al., ICDE 2023) finds.
+
+Knows nothing of which device runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.op import CPU, GPU
+from repro.core.record import Scalar
+from repro.core.registry import register
+from repro.methods.base import Generation, Request, Serving
+from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
+from repro.methods.partition import by_speed
+from repro.methods.rehearsal import Rehearsal
+from repro.methods.verification_tree import searched
+from repro.models.session import Session
+from repro.models.split import Split
+
+
+@register("method", "medusa_em")
+@dataclass(frozen=True)
+class MedusaEM(Medusa):
+    """Both halves of the weights lie in the memory that the processors share; attention is divided by heads,
+    and what a tree's rows do not see is masked.
+
+    The ratio is that of the processors' speeds with the whole work, each measured alone, which knows nothing
+    of how they slow each other down.
+    """
+
+    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+        """Measure both processors alone, and divide."""
+        form = searched(calibration(draft), self.width)
+        rehearsal, to = Rehearsal(device, target, draft, form), partner(device)
+        with device.phase("profile"):
+            here, there = await rehearsal.verification(), await rehearsal.verification(on=to)
+        split = Split(by_speed(here, there), "megatron", to=to)
+        return DividedDecoding(form, split)
+
+
+@dataclass(frozen=True)
+class DividedDecoding(TreeDecoding):
+    """Decoding with one tree, both models divided in one ratio."""
+
+    split: Split
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """The tree as text, and the other processor's share."""
+        return {**super().figures, "other_share": self.split.share}
+
+    async def serve(  # type: ignore[override]
+        self, request: Request, device: Device, *, target: Session, draft: Session
+    ) -> Generation:
+        """As `TreeDecoding`, with the split in force."""
+        for session in (target, draft):
+            session.divide(self.split)
+        return await super().serve(request, device, target=target, draft=draft)
+
+
+def partner(device: Device) -> str:
+    """The processor that works beside a device's main one: the CPU, or beside a CPU the GPU.
+
+    Raises:
+        InputError: the device has no second one.
+    """
+    other = GPU if device.main == CPU else CPU
+    if other not in device.resources:
+        raise InputError(
+            f"{device.name} has no {other} beside its {device.main} to divide the work with; choose a device "
+            "with both (jetson_xavier_nx), or method=medusa"
+        )
+    return other

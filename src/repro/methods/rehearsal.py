@@ -1,0 +1,82 @@
+"""Passes over trees of a form that are measured before the first request, whatever their tokens are.
+
+Knows nothing of which device runs them, and not what is made of the seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from repro.core.device import Device
+from repro.methods.verification_tree import VerificationTree
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.split import Sight, Split
+
+CONTEXT = 256
+"""Tokens before a verification, as Ghidorah sec. IV-C has it."""
+
+REPEATS = 3
+"""Of every measurement; the median counts."""
+
+TEXT = Prefix.of((0,) * CONTEXT)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Measurements of one tree's form with one pair of models."""
+
+    device: Device
+    target: Session
+    draft: Session
+    form: VerificationTree
+
+    async def verification(self, split: Split | None = None, on: str = "") -> float:
+        """Seconds of a verification, divided or not; `on` is another processor than the target's."""
+        root = TEXT.then(0)
+        nodes = [root]
+        for path, parent in zip(self.form.paths, self.form.parents[1:], strict=True):
+            nodes.append(nodes[parent].then(path[-1]))
+        seconds = []
+        for _ in range(REPEATS):
+            await self._begin()
+            self.target.divide(split)
+            seconds.append(await self._timed(self.target.forward(nodes, on=on)))
+        return median(seconds)
+
+    async def drafting(self, split: Split | None = None) -> float:
+        """Seconds of all heads' rows."""
+        levels = [TEXT.then(0)]
+        while len(levels) < self.form.height:
+            levels.append(levels[-1].then(0))
+        seconds = []
+        for _ in range(REPEATS):
+            await self._begin()
+            self.draft.divide(split)
+            seconds.append(await self._timed(self.draft.forward(levels)))
+        return median(seconds)
+
+    async def attention(self, split: Split, context: int) -> float:
+        """Seconds of one layer's attention behind so many cached tokens."""
+        depths = [0]
+        for parent in self.form.parents[1:]:
+            depths.append(depths[parent] + 1)
+        self.target.divide(split)
+        return await self._timed(
+            self.target.attend(Sight(self.form.width, context, [depth + 1 for depth in depths]))
+        )
+
+    async def _begin(self) -> None:
+        for session in (self.target, self.draft):
+            session.divide(None)
+            session.start(TEXT)
+        await self.target.forward([TEXT])
+        self.target.keep(TEXT)
+
+    async def _timed(self, work: Awaitable[Any]) -> float:
+        start = self.device.now
+        await work
+        return self.device.now - start
