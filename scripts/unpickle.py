@@ -9,15 +9,13 @@ code of the file; writes FOLDER/model.safetensors beside it.
 from __future__ import annotations
 
 import argparse
-import pickle
 import sys
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.stored import unpickled
 
 PICKLED, SAFE = "pytorch_model.bin", "model.safetensors"
 
@@ -46,12 +44,7 @@ def unpickle(folder: Path) -> int:
         raise InputError(f"{folder} has no {PICKLED}")
     if target.exists():
         raise InputError(f"{target} is there already; remove it to write it anew")
-    try:
-        found = torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(f"{source} holds more than tensors: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError(f"{source} is not one mapping of names to tensors")
+    found = unpickled(source)
     # Tensors that share memory are not told apart by safetensors, and must lie on their own.
     save_file({name: value.clone().contiguous() for name, value in found.items()}, target)
     return len(found)

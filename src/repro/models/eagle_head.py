@@ -72,6 +72,11 @@ class EagleConfig:
         """Width of what it reads of the target."""
         return self.target_hidden * (LEVELS if self.outputs is None else len(self.outputs))
 
+    @property
+    def max_positions(self) -> int | None:
+        """Positions that it has; `None` is any number."""
+        return self.layer.max_positions
+
     def depths(self, layers: int) -> tuple[int, ...]:
         """After how many of a target's `layers` its hidden rows are read: low, middle, high.
 

@@ -1,6 +1,6 @@
 """A checkpoint's folder: what it must hold before a model is opened from it, and where it came from.
 
-Owns the check of its files and their hash. Must not know how a folder is made. Never unpickles.
+Owns the check of its files and their hash. Must not know how a folder is made, or what its tensors say.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from repro.models.wheels import sha256_of
 CONFIG = "config.json"
 PROVENANCE = "repro.json"
 INDEX = "model.safetensors.index.json"
+MEDUSA = "medusa_lm_head.pt"
+"""Medusa's public heads: tensors alone, which torch's loader reads without running code of the file."""
+
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
@@ -29,7 +32,7 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
     """
     if not (folder / CONFIG).is_file():
         return f"it has no {CONFIG}"
-    if not any(folder.glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")) and not (folder / MEDUSA).is_file():
         pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
         return "it has no *.safetensors" + (
             f", only pickled weights ({', '.join(pickled)}), which are never loaded: save them as safetensors"

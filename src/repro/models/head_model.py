@@ -1,23 +1,27 @@
-"""A model file whose checkpoint is an EAGLE-3 head: a draft that reads its target, as a run knows it.
+"""A model file whose checkpoint is a draft head, which reads its target's hidden rows, as a run knows it.
 
-Knows nothing of methods. `opened` is how a run opens any model file. On a real device the head reads what the
+Knows nothing of methods. `opened` is how a run opens any model file. On a real device a head reads what the
 target's own passes leave behind; on an emulated one, where a memo answers, features are computed apart.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models import eagle_head
+from repro.models import eagle_head, medusa_head
 from repro.models.checkpoint import open_checkpoint
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
+from repro.models.medusa import MedusaNetwork
+from repro.models.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network
@@ -30,20 +34,63 @@ def opened(config: ModelConfig, lender: Model | None = None, host: str = "cpu") 
     """The model of a model file; arguments as of `Model`.
 
     Raises:
-        InputError: a head is billed as a whole model, or the other way round; see `HeadModel`.
+        InputError: one kind of model is billed for another; see `HeadModel`.
     """
-    head = bool(config.checkpoint and eagle_head.config_of(read_config(open_checkpoint(config.checkpoint))))
-    if config.checkpoint and config.shape and bool(config.shape.features) != head:
-        computes, billed = ("a head", "none") if head else ("no head", "one")
+    made = _kind(config)
+    billed = config.shape and _billed(config.shape)
+    if config.checkpoint and billed and billed is not made:
         raise InputError(
-            f"{config.name}: checkpoint {config.checkpoint.name} is {computes} that reads its target's "
-            f"features, and the shape that is billed is {billed}"
+            f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[made]}, and the shape that is "
+            f"billed is {KINDS[billed]}"
         )
-    return (HeadModel if head else Model)(config, lender, host)
+    return made(config, lender, host)
+
+
+def _kind(config: ModelConfig) -> type[Model]:
+    raw = read_config(open_checkpoint(config.checkpoint)) if config.checkpoint else {}
+    if medusa_head.describes(raw):
+        return MedusaModel
+    return EagleModel if raw and eagle_head.config_of(raw) else Model
+
+
+def _billed(shape: Shape) -> type[Model]:
+    if shape.medusa:
+        return MedusaModel
+    return EagleModel if shape.features else Model
+
+
+class HeadConfig(Protocol):
+    """The structure of a head's checkpoint: what it costs, and what it reads of which target."""
+
+    @property
+    def shape(self) -> Shape:
+        """What it costs."""
+        ...
+
+    @property
+    def target_vocab(self) -> int:
+        """Tokens of the target."""
+        ...
+
+    @property
+    def target_hidden(self) -> int:
+        """Width of the target's hidden rows."""
+        ...
+
+    @property
+    def max_positions(self) -> int | None:
+        """Positions that it has; `None` is any number."""
+        ...
+
+    def depths(self, layers: int) -> tuple[int, ...]:
+        """After how many of a target's `layers` its hidden rows are read."""
+        ...
 
 
 class HeadModel(Model):
-    """A head and the target that lends it embeddings, tokenizer and features."""
+    """A head and the target that lends it tokenizer, features, and tables that it has none of."""
+
+    dtypes: ClassVar[tuple[str, ...]]
 
     def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
         """See `Model`.
@@ -53,8 +100,8 @@ class HeadModel(Model):
                 rounding that heads do not have.
         """
         super().__init__(config, lender, host)
-        if config.dtype not in eagle_head.DTYPES:
-            raise InputError(f"{config.name}: {unknown('dtype', config.dtype, eagle_head.DTYPES)}")
+        if config.dtype not in self.dtypes:
+            raise InputError(f"{config.name}: {unknown('dtype', config.dtype, self.dtypes)}")
         if config.rounded:
             raise InputError(f"{config.name} is a draft head, and heads are not rounded; choose rounded=null")
         theirs, own = self.target.decoder_config, self.head_config
@@ -66,6 +113,11 @@ class HeadModel(Model):
         self._depths = own.depths(theirs.layers)
 
     @property
+    @abstractmethod
+    def head_config(self) -> HeadConfig:
+        """The checkpoint's own structure."""
+
+    @property
     def borrows(self) -> bool:
         """Every head does."""
         return True
@@ -75,14 +127,6 @@ class HeadModel(Model):
         """The model that it drafts for."""
         assert self._lender is not None
         return self._lender
-
-    @cached_property
-    def head_config(self) -> EagleConfig:
-        """The checkpoint's own structure."""
-        assert self.folder is not None
-        found = eagle_head.config_of(read_config(self.folder))
-        assert found is not None
-        return found
 
     @property
     def own_shape(self) -> Shape:
@@ -106,7 +150,7 @@ class HeadModel(Model):
 
     def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
         """See `Model`."""
-        return prompt + answer, self.head_config.layer.max_positions
+        return prompt + answer, self.head_config.max_positions
 
     def memo(self, root: Path, variant: str = "") -> Memo:
         """The file of what it says after this target; features of the target lie beside."""
@@ -115,15 +159,33 @@ class HeadModel(Model):
 
     def network(self, memo: Memo | None = None) -> Network:
         """What computes, with a cache of its own and features that are computed apart."""
-        made = self._reading(Remembered(self._depths, self.target.decoder, memo))
-        return RememberedHead(made, memo) if memo else made
+        return self._reading(Remembered(self._depths, self.target.decoder, memo), memo)
 
     def _resident_network(self) -> Network:
         """What computes beside its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
-    def _reading(self, features: Features) -> EagleNetwork:
-        return EagleNetwork(self.head_config, lambda: self._head, features, self._host)
+    @abstractmethod
+    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+        """What computes from these features."""
+
+
+class EagleModel(HeadModel):
+    """An EAGLE-3 head."""
+
+    dtypes = tuple(eagle_head.DTYPES)
+
+    @cached_property
+    def head_config(self) -> EagleConfig:
+        """The checkpoint's own structure."""
+        assert self.folder is not None
+        found = eagle_head.config_of(read_config(self.folder))
+        assert found is not None
+        return found
+
+    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+        made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
+        return RememberedHead(made, memo) if memo else made
 
     @cached_property
     def _head(self) -> EagleHead:
@@ -131,3 +193,42 @@ class HeadModel(Model):
         assert self.folder is not None
         embedding = self.target.decoder(resident=False).ends.embedding
         return eagle_head.load(self.folder, self.head_config, self.config.dtype, embedding, self._host)
+
+
+class MedusaModel(HeadModel):
+    """Medusa heads."""
+
+    dtypes = tuple(medusa_head.DTYPES)
+
+    def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
+        """See `HeadModel`; InputError also where more heads are billed than compute."""
+        super().__init__(config, lender, host)
+        if self.bill.shape.medusa > self.head_config.heads:
+            raise InputError(
+                f"{config.name} bills {self.bill.shape.medusa} Medusa heads, and its checkpoint has "
+                f"{self.head_config.heads}; bill no more than there are"
+            )
+
+    @cached_property
+    def head_config(self) -> MedusaConfig:
+        """The checkpoint's own structure."""
+        assert self.folder is not None
+        raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
+        return medusa_head.config_of(self.folder, raw, vocab)
+
+    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo)
+
+    @cached_property
+    def _heads(self) -> MedusaHeads:
+        """The weights, loaded once."""
+        assert self.folder is not None
+        ends = self.target.decoder(resident=False).ends
+        return medusa_head.load(self.folder, self.head_config, self.config.dtype, ends, self._host)
+
+
+KINDS: dict[type[Model], str] = {
+    Model: "no head that reads its target",
+    EagleModel: "an EAGLE-3 head",
+    MedusaModel: "Medusa heads",
+}

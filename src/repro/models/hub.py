@@ -14,10 +14,10 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 
 from repro.core.once import Unavailable, require_space
-from repro.models.folder import missing_from
+from repro.models.folder import MEDUSA, missing_from
 from repro.models.origin import Hub
 
-WANTED = ["*.safetensors", "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
+WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 # Folders hold other runtimes' exports; `consolidated` files hold the same weights a second time.
 UNWANTED = ["*/*", "consolidated*"]
 CONNECT_SECONDS = 5.0
@@ -58,7 +58,7 @@ def download(hub: Hub) -> Path:
         )
         sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
         wanted = list(filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED))
-        if not any(name.endswith(".safetensors") for name in wanted):
+        if not any(name.endswith((".safetensors", MEDUSA)) for name in wanted):
             raise Unavailable(
                 f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
                 f"are never loaded; {_advice(hub.repo)}"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from repro.core.errors import InputError
 from repro.models.prefix import Prefix
 
 
@@ -46,6 +47,10 @@ class Lineage:
                     break
                 found[node] = None
         return sorted(found, key=lambda node: node.length)
+
+    def twin(self, prefix: Prefix) -> Prefix:
+        """The sequence whose row this one's is: itself."""
+        return prefix
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
         """What is missing of the wanted sequences, by the passes that it takes one after the other: one."""
@@ -189,3 +194,63 @@ class HeadLineage(Lineage):
         solid = text.up_to(min(text.length, self.boundary + 1))
         self.boundary = text.length - 1
         return self.cut(solid)
+
+
+class MedusaLineage:
+    """The bookkeeping of Medusa heads: which head says what follows a sequence, from which feature.
+
+    Head k reads the target's feature of the text without its last token, and says what comes k tokens after
+    the text, whatever stands between. So sequences of one length beyond the text are twins, and share a row.
+    Nothing is cached: no row stands on another one, and a new text makes all rows anew.
+
+    Attributes:
+        boundary: tokens of the text of which the target has features.
+        length: slots in use.
+    """
+
+    length = 0
+
+    def __init__(self, boundary: int, heads: int) -> None:
+        """A prompt of `boundary` tokens, which the target reads before its heads do."""
+        self.boundary = boundary
+        self._heads = heads
+        self._twins: dict[tuple[Prefix, int], Prefix] = {}
+
+    def place(self, prefix: Prefix) -> tuple[Prefix, int]:
+        """The sequence at whose end the target's feature is read, and which head reads it.
+
+        Raises:
+            InputError: there is no head for a sequence that goes on so far.
+        """
+        root = prefix.up_to(max(0, min(prefix.length - 1, self.boundary)))
+        head = prefix.length - root.length - 1
+        if head >= self._heads:
+            raise InputError(
+                f"{self._heads} Medusa heads foresee {self._heads} tokens, and token {head + 1} was asked "
+                f"for; choose a method that drafts at most {self._heads} (method.length={self._heads})"
+            )
+        return root, head
+
+    def twin(self, prefix: Prefix) -> Prefix:
+        """The sequence whose row this one's is: the first that was asked for of those with its place."""
+        return self._twins.setdefault(self.place(prefix), prefix)
+
+    def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
+        """What has to be computed for the wanted sequences, of which none is another's twin: no more."""
+        return list(wanted)
+
+    def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
+        """All of it in one pass."""
+        return [self.missing(wanted)]
+
+    def fused(self, rows: Sequence[Prefix]) -> int:
+        """How many rows' features have to be fused: none, a head reads one."""
+        return 0
+
+    def add(self, rows: Sequence[Prefix]) -> None:
+        """Nothing is cached."""
+
+    def keep(self, text: Prefix) -> None:
+        """Forget all rows: of all but the last token of `text` there are features now."""
+        self.boundary = text.length - 1
+        self._twins.clear()

@@ -16,7 +16,7 @@ from repro.core.device import Device
 from repro.models.accept import Accepted, along
 from repro.models.chooser import Chooser
 from repro.models.engine import Engine, Flight, Halt
-from repro.models.lineage import HeadLineage, Lineage
+from repro.models.lineage import HeadLineage, Lineage, MedusaLineage
 from repro.models.loading import LayerSource
 from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement
@@ -95,7 +95,7 @@ class Session(Engine):
         super().__init__(name, device, bill, network, placement, source, tokens, plan)
         self.passes: list[Pass] = []
         self.predictor = predictor
-        self._lineage = Lineage()
+        self._lineage: Lineage | MedusaLineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
 
     def start(self, prompt: Prefix) -> None:
@@ -106,10 +106,19 @@ class Session(Engine):
         """
         self._encoded = not self._bill.shape.encoder
         self._source = 0 if self._encoded else prompt.length
-        head = bool(self._bill.shape.features)
-        self._lineage = HeadLineage(prompt.length) if head else Lineage(max(0, self._source - 1))
+        if self.heads:
+            self._lineage = MedusaLineage(prompt.length, self.heads)
+        elif self._bill.shape.features:
+            self._lineage = HeadLineage(prompt.length)
+        else:
+            self._lineage = Lineage(max(0, self._source - 1))
         self._network.start(prompt)
         self._rows = {}
+
+    @property
+    def heads(self) -> int:
+        """How many tokens one pass foresees by Medusa heads; 0 for another model."""
+        return self._bill.shape.medusa
 
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = ""
@@ -118,8 +127,10 @@ class Session(Engine):
 
         A sequence that was asked for before, and kept, costs nothing. With `branches`, which together hold
         all that is wanted, each of them is computed as a sequence of its own. `on` is another processor than
-        the placement's.
+        the placement's. Medusa heads say the same of all sequences of a length; asking for more tokens than
+        there are heads is an InputError.
         """
+        wanted = [self._lineage.twin(prefix) for prefix in wanted]
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
         if new:
             for guessed in self._lineage.waves(new)[:-1]:
@@ -132,7 +143,7 @@ class Session(Engine):
 
     def known(self, prefix: Prefix) -> Row:
         """The row of a sequence that a pass has answered."""
-        return self._rows[prefix]
+        return self._rows[self._lineage.twin(prefix)]
 
     async def verify(
         self,
@@ -196,7 +207,9 @@ class Session(Engine):
         """Forget all that neither leads to `text` nor goes on from it."""
         self._lineage.keep(text)
         self._network.keep(text)
-        self._rows = {p: row for p, row in self._rows.items() if p.starts_with(text)}
+        # A Medusa head's row is of the text that it was asked after, and there is a new one.
+        kept = {} if self.heads else self._rows
+        self._rows = {p: row for p, row in kept.items() if p.starts_with(text)}
 
     @asynccontextmanager
     async def _pass(
@@ -216,7 +229,8 @@ class Session(Engine):
         try:
             if not self._encoded:
                 await self._encode()
-            await self._run("embed", on or self._on, rows, self._bill.embed(rows))
+            if not self.heads:  # they read the target's rows and look no token up
+                await self._run("embed", on or self._on, rows, self._bill.embed(rows))
             if fused := self._lineage.fused(missing):
                 await self._run("fuse", on or self._on, fused, self._bill.fuse(fused))
             await self._all_layers(flight, on, halt)

@@ -2,8 +2,9 @@
 
 Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
 linear; an embedding look-up moves the gathered rows. Behind an encoder, a decoder's layer attends a second
-time, to the source that the encoder read: to keys and values that it computes once. An EAGLE-3
-head reads features of its target, which one linear fuses, and looks tokens up in its target's table.
+time, to the source that the encoder read: to keys and values that it computes once. An EAGLE-3 head reads
+features of its target, which one linear fuses, and looks tokens up in its target's table. Medusa heads are a
+square linear each and an output projection, their own or their target's; each makes one row.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class Shape:
 
     Attributes:
         gated: the MLP has three matrices and not two.
-        tied: the output projection is the embedding table.
+        tied: the output projection is the embedding table; of Medusa heads, it is their target's.
         encoder: what reads the prompt before the decoder does; `None` where the decoder reads it itself.
         features: width of the target's features that an EAGLE-3 head reads; 0 for a model that reads none.
+        medusa: Medusa heads, for which all but `hidden`, `vocab` and `tied` say nothing; 0 for other models.
     """
 
     layers: int
@@ -89,10 +91,18 @@ class Shape:
     tied: bool = False
     encoder: Encoder | None = None
     features: int = 0
+    medusa: int = 0
+
+    @classmethod
+    def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool) -> Shape:
+        """So many Medusa heads, which have no attention, no MLP and no keys and values."""
+        return cls(1, hidden, 1, 1, head_dim=0, intermediate=0, vocab=vocab, tied=tied, medusa=medusa)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Shape:
         """The shape that one file of `conf/model/shape/` describes."""
+        if mapping.get("medusa"):
+            return cls.of_medusa(**mapping)
         encoder = mapping.get("encoder")
         return cls(**{**mapping, "encoder": Encoder(**encoder) if encoder else None})
 
@@ -118,7 +128,10 @@ class Shape:
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one layer's linears: its attention, behind an encoder its cross-attention, its MLP."""
+        """Weights of one layer's linears: its attention, behind an encoder its cross-attention, its MLP; of
+        Medusa heads, all their blocks."""
+        if self.medusa:
+            return self.medusa * self.hidden**2
         return self.attention_weights * (2 if self.encoder else 1) + self.mlp_weights
 
     @property
@@ -144,7 +157,9 @@ class Shape:
     @property
     def table_weights(self) -> int:
         """Weights beside the layers: embedding table (a head has its target's), output projection unless
-        it is that table, fusing linear."""
+        it is that table, fusing linear; of Medusa heads the projections that are their own."""
+        if self.medusa:
+            return 0 if self.tied else self.medusa * self.head_weights
         own = self.tied or self.features
         return self.head_weights * (1 if own else 2) + self.fuse_weights
 
@@ -156,6 +171,11 @@ class Shape:
 
     def _mlp(self, intermediate: int) -> int:
         return (3 if self.gated else 2) * self.hidden * intermediate
+
+    def sharing(self, rows: int, projected: bool = False) -> int:
+        """How many of so many rows meet the same weights, in the layers or where they are `projected`: all;
+        but each Medusa head's row meets its own block, and its own projection unless there is but one."""
+        return 1 if rows and self.medusa and not (projected and self.tied) else rows
 
     def attention_flops(self, rows: int, context: float) -> float:
         """FLOPs of scores and weighted values in one layer: `rows` queries over `context` keys each."""
@@ -209,6 +229,8 @@ class Bill:
         Behind an encoder they also see `source` tokens, whose keys and values a request's first pass makes.
         """
         shape = self.shape
+        if shape.medusa:
+            return 2.0 * rows * shape.hidden**2, self.weight_bytes(rows * shape.hidden**2)
         used = shape.layer_weights - (0 if first else shape.source_weights)
         flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
         flops += shape.attention_flops(rows, context + source)
@@ -225,7 +247,8 @@ class Bill:
 
     def head(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of the output projection of `rows` rows."""
-        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(self.shape.head_weights)
+        read = rows // self.shape.sharing(rows, projected=True) if rows else 0
+        return 2.0 * rows * self.shape.head_weights, self.weight_bytes(read * self.shape.head_weights)
 
     def embed(self, rows: int) -> tuple[float, float]:
         """FLOPs and bytes of looking up `rows` rows of the embedding table."""

@@ -1,0 +1,106 @@
+"""Medusa heads as a network: all that they foresee after a text comes from one hidden row of their target.
+
+Knows nothing of devices or of what a pass costs. The row of a sequence is that of the head which foresees its
+next token (`MedusaLineage`), so what stands between the text and that token plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from repro.models.features import Features
+from repro.models.layer import LayerWeights
+from repro.models.lineage import MedusaLineage
+from repro.models.medusa_head import MedusaHeads
+from repro.models.memo import Memo
+from repro.models.network import Row, Step
+from repro.models.prefix import Prefix
+
+
+class MedusaNetwork:
+    """Heads and how far their target has been; see `Network`."""
+
+    depth = 1
+
+    def __init__(
+        self, count: int, load: Callable[[], MedusaHeads], features: Features, memo: Memo | None = None
+    ) -> None:
+        """So many heads, which `load` gives when they are first needed; what they say is remembered."""
+        self._count = count
+        self._load = load
+        self.features = features
+        self.memo = memo
+        self.lineage = MedusaLineage(0, count)
+
+    @cached_property
+    def heads(self) -> MedusaHeads:
+        """The weights."""
+        return self._load()
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; the target reads the prompt before its heads draft."""
+        self.lineage = MedusaLineage(prompt.length, self._count)
+        self.features.start()
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`."""
+        return _MedusaStep(self, wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """See `Network`."""
+        self.lineage.keep(text)
+        self.features.keep(text)
+
+
+Place = tuple[Prefix, int]
+
+
+class _MedusaStep(Step):
+    def __init__(self, network: MedusaNetwork, wanted: Sequence[Prefix]) -> None:
+        self._network = network
+        self._wanted: list[Place] = [network.lineage.place(prefix) for prefix in wanted]
+        self._rows: dict[Place, Row] = {}
+        self._missing: list[Place] = []
+        self._hidden: Tensor | None = None
+
+    @torch.inference_mode()
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        assert streamed is None, "heads stay in memory"
+        if first == last:
+            return
+        self._rows = self._remembered()
+        self._missing = [place for place in dict.fromkeys(self._wanted) if place not in self._rows]
+        if self._missing:
+            heads = self._network.heads
+            features = self._network.features.of([root for root, _ in self._missing]).to(heads.device)
+            self._hidden = heads.hidden(features, [head for _, head in self._missing])
+
+    def _remembered(self) -> dict[Place, Row]:
+        """Rows that a memo knows: of a sequence, and by a head's number which head's."""
+        memo = self._network.memo
+        if memo is None:
+            return {}
+        found = {place: memo.get(place[0], place[1] + 1) for place in dict.fromkeys(self._wanted)}
+        return {place: row for place, row in found.items() if row}
+
+    @torch.inference_mode()
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        if self._hidden is not None:
+            self._project(self._hidden)
+            self._hidden = None
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        return [self._rows[place] for place in wanted]
+
+    def _project(self, hidden: Tensor) -> None:
+        logits = self._network.heads.logits(hidden, [head for _, head in self._missing])
+        new = dict(zip(self._missing, map(Row, logits), strict=True))
+        if memo := self._network.memo:
+            new = {place: Row(None, row.ranked()) for place, row in new.items()}
+            for head in {head for _, head in new}:
+                own = {root: row for (root, number), row in new.items() if number == head}
+                memo.put(list(own), list(own.values()), head + 1)
+        self._rows |= new

@@ -1,0 +1,185 @@
+"""Medusa heads: their configuration, their weights in the public checkpoint format, their operators on rows.
+
+Knows nothing of token trees, of memos or of where features come from. The format is that of
+`FasterDecoding/Medusa`: a residual block h + SiLU(W h + b) on the target's last hidden row after its final
+norm, then a linear to the vocabulary; head k reads the row of token t and foresees token t + k + 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models.decoder import Ends
+from repro.models.folder import MEDUSA
+from repro.models.linear import Linear, PlainLinear, packed
+from repro.models.norm import Norm
+from repro.models.shape import Shape
+from repro.models.stored import PickledTensors, StoredTensors, Tensors
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+NAMED = "medusa_num_heads"
+
+
+@dataclass(frozen=True)
+class MedusaConfig:
+    """Medusa heads of one folder.
+
+    Attributes:
+        heads: how many its file holds, whatever its `config.json` says.
+        layers: times that each head's block is applied: the public code repeats one and the same.
+        target_hidden: width of the target's hidden rows.
+        target_vocab: tokens of the target.
+        own: each head has an output projection; else all use the target's.
+    """
+
+    heads: int
+    layers: int
+    target_hidden: int
+    target_vocab: int
+    own: bool
+
+    max_positions = None
+
+    @property
+    def shape(self) -> Shape:
+        """What they cost."""
+        return Shape.of_medusa(self.heads, self.target_hidden, self.target_vocab, tied=not self.own)
+
+    def depths(self, layers: int) -> tuple[int, ...]:
+        """After how many of a target's `layers` its hidden rows are read: after all."""
+        return (layers,)
+
+
+def describes(raw: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` is that of Medusa heads."""
+    return NAMED in raw
+
+
+def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
+    """The heads that a folder holds.
+
+    Args:
+        folder: where the tensors are.
+        raw: its `config.json`.
+        vocab: tokens of the target, for heads that use its output projection.
+
+    Raises:
+        InputError: it holds no head, or its configuration says no number of layers.
+    """
+    layers = raw.get("medusa_num_layers", 1)
+    if type(layers) is not int or layers < 1:
+        raise InputError(f"medusa_num_layers is {layers!r} in {folder}; it must be 1 or more")
+    tensors = _tensors(folder)
+    heads = 0
+    while f"{heads}.0.linear.weight" in tensors:
+        heads += 1
+    if not heads:
+        raise InputError(f"{folder} holds no tensor 0.0.linear.weight, as Medusa heads have")
+    own = f"0.{layers}.weight" in tensors
+    return MedusaConfig(
+        heads=heads,
+        layers=layers,
+        target_hidden=tensors.shape("0.0.linear.weight")[0],
+        target_vocab=tensors.shape(f"0.{layers}.weight")[0] if own else vocab,
+        own=own,
+    )
+
+
+@dataclass(frozen=True)
+class MedusaHeads:
+    """Operators of all heads on rows, of which each is for one head; rows are fp32 in every precision.
+
+    Attributes:
+        blocks: one linear a head, `[hidden] -> [hidden]`.
+        projections: one a head, or one that all use.
+        norm: the target's final norm.
+    """
+
+    config: MedusaConfig
+    blocks: Sequence[Linear]
+    projections: Sequence[Linear]
+    norm: Norm | None
+    device: torch.device
+
+    def hidden(self, features: Tensor, heads: Sequence[int]) -> Tensor:
+        """What heads make of the target's rows after its last layer, both `[rows, hidden]`."""
+        x = features if self.norm is None else self.norm(features)
+        for _ in range(self.config.layers):
+            x = x + F.silu(_each(self.blocks, x, heads))
+        return x
+
+    def logits(self, hidden: Tensor, heads: Sequence[int]) -> Tensor:
+        """Logits of `hidden` rows, fp32 `[rows, vocab]`."""
+        return _each(self.projections, hidden, heads)
+
+
+def _each(linears: Sequence[Linear], x: Tensor, heads: Sequence[int]) -> Tensor:
+    """Each row through its head's linear, or all through the only one."""
+    if len(linears) == 1:
+        return linears[0](x).float()
+    chosen = torch.tensor(heads, device=x.device)
+    order = torch.cat([(chosen == head).nonzero()[:, 0] for head in dict.fromkeys(heads)])
+    made = torch.cat([linears[head](x[chosen == head]).float() for head in dict.fromkeys(heads)])
+    return made[order.argsort()]
+
+
+def load(
+    folder: Path, config: MedusaConfig, dtype: str, ends: Ends, device: torch.device | str = "cpu"
+) -> MedusaHeads:
+    """The heads in a folder.
+
+    Args:
+        folder: `config.json`, and `medusa_lm_head.pt` or `*.safetensors` with the same tensor names.
+        config: of the heads.
+        dtype: `float32` or `bfloat16`.
+        ends: the target's, for its final norm and, where heads have none, its output projection.
+        device: where they compute.
+
+    Raises:
+        InputError: another dtype; a tensor that is missing, or has the wrong shape; blocks of one head that
+            differ.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"Medusa heads compute in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}")
+    tensors, c, width = _tensors(folder), config, config.target_hidden
+
+    def linear(weight: str, outputs: int, bias: str = "") -> Linear:
+        own = tensors.take(weight, (outputs, width)).to(device, DTYPES[dtype], copy=True)
+        added = tensors.take(bias, (outputs,)).to(device, DTYPES[dtype], copy=True) if bias else None
+        return packed(PlainLinear(own, added))
+
+    _require_repeated(folder, tensors, c)
+    blocks = [linear(f"{k}.0.linear.weight", width, f"{k}.0.linear.bias") for k in range(c.heads)]
+    projections = [linear(f"{k}.{c.layers}.weight", c.target_vocab) for k in range(c.heads)] if c.own else []
+    return MedusaHeads(c, blocks, projections or [ends.head], ends.final_norm, torch.device(device))
+
+
+def _require_repeated(folder: Path, tensors: Tensors, c: MedusaConfig) -> None:
+    """The public code applies one block several times, and saves it under each of its names."""
+    shapes = {"weight": (c.target_hidden, c.target_hidden), "bias": (c.target_hidden,)}
+    for head in range(c.heads):
+        for layer in range(1, c.layers):
+            for part, shape in shapes.items():
+                first, again = f"{head}.0.linear.{part}", f"{head}.{layer}.linear.{part}"
+                if again in tensors and not torch.equal(
+                    tensors.take(first, shape), tensors.take(again, shape)
+                ):
+                    raise InputError(
+                        f"{again} in {folder} is not {first}: heads of several blocks repeat one and the same"
+                    )
+
+
+def _tensors(folder: Path) -> Tensors:
+    """Safetensors, if there are any, before what is pickled."""
+    if any(folder.glob("*.safetensors")):
+        return StoredTensors(folder)
+    return PickledTensors(folder / MEDUSA)
