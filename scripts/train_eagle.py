@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from distill import answers, head, mixture, prompts, record, unroll
+from distill import answers, head, mixture, prompts, questions, record, unroll
 from distill.training import read_history
 from repro.core.errors import InputError
 
@@ -41,6 +41,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--sums", action="append", default=[], metavar="DATASET:A:B[:N]", help="N times with other numbers")
     add("--tasks", type=int, default=300, help="docstrings asked as MBPP asks")
     add("--stubs", type=int, default=400, help="docstrings asked as HumanEval asks")
+    add("--own", type=int, default=0, help="questions that the target asks itself")
     add(
         "--more",
         type=Path,
@@ -56,6 +57,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--answer", type=int, default=128, help="longest answer in tokens")
     add("--vocabulary", type=int, default=6144, help="tokens that the head can draft")
     add("--width", type=int, default=1088, help="neurons of the head's MLP, at most the target's")
+    add("--start", type=Path, help="a trained head to go on from, with this --vocabulary and its own width")
     add("--unroll", type=int, default=3, help="steps of the training-time test")
     add("--steps", type=int, default=4000, help="updates; the rate's schedule ends here")
     add("--batch-tokens", type=int, default=1024, help="prompt and answer tokens an update")
@@ -103,12 +105,27 @@ class Run:
         path = self.work / "plan.jsonl"
         if not path.exists():
             given = [(root.name, root) for root in self.args.code_root or []]
-            functions = prompts.harvest(given or prompts.code_roots())
+            wanted = self.args.tasks or self.args.stubs
+            functions = prompts.harvest(given or prompts.code_roots()) if wanted else []
             shares, sums = ([mixture.Share.parse(one) for one in x] for x in (self.args.rows, self.args.sums))
+            own = self.own_questions()
             mixed = mixture.mixture(
-                functions, shares, sums, tasks=self.args.tasks, stubs=self.args.stubs, seed=self.args.seed
+                functions,
+                shares,
+                sums,
+                tasks=self.args.tasks,
+                stubs=self.args.stubs,
+                seed=self.args.seed,
+                others=own,
             )
             prompts.write_plan(mixed, path)
+
+    def own_questions(self) -> list[prompts.Item]:
+        """`--own` questions of the target's."""
+        if not self.args.own:
+            return []
+        target = self.target(torch.bfloat16)
+        return questions.own_questions(target, self.tokenizer, self.args.own, self.args.seed)
 
     def planned(self, work: Path) -> list[list[prompts.Item]]:
         """The prompts of a work folder's plan as batches, one a shard."""
@@ -161,11 +178,12 @@ class Run:
         ]
 
     def asked_for(self, vocab: int) -> Tensor:
-        """How often this command's prompts, which answers repeat, hold each token; a third of an answer's."""
+        """How often the prompts, which answers repeat, hold each token; a third of an answer's."""
         counts = torch.zeros(vocab)
-        for item in prompts.read_plan(self.work / "plan.jsonl"):
-            ids = torch.tensor(self.tokenizer.encode(item.text, add_special_tokens=False))
-            counts.index_add_(0, ids, torch.full((len(ids),), 0.3))
+        for work in [self.work, *self.args.more]:
+            for item in prompts.read_plan(work / "plan.jsonl"):
+                ids = torch.tensor(self.tokenizer.encode(item.text, add_special_tokens=False))
+                counts.index_add_(0, ids, torch.full((len(ids),), 0.3))
         return counts
 
     def train(self) -> None:
@@ -175,7 +193,12 @@ class Run:
         if not first.exists():
             counts = self.asked_for(target.config.vocab_size)
             torch.save(vars(unroll.beginning(self.examples(), target, counts, args.vocabulary)), first)
-        model = head.start_head(target, head.Start(**torch.load(first, weights_only=True)), args.width)
+        start = head.Start(**torch.load(first, weights_only=True))
+        model = (
+            head.grown_head(args.start, target, start)
+            if args.start
+            else head.start_head(target, start, args.width)
+        )
         recipe = unroll.UnrollRecipe(
             steps=args.steps, tokens=args.batch_tokens, rate=args.rate, seed=args.seed, unroll=args.unroll
         )
@@ -219,6 +242,7 @@ class Run:
         """What `training.json` says."""
         args, file = self.args, self.args.out / "model.safetensors"
         trained = read_history(self.state)
+        before = json.loads((args.start / "training.json").read_text()) if args.start else None
         return {
             "command": record.command(args, "train_eagle.py"),
             "commit": record.git_commit(),
@@ -235,6 +259,7 @@ class Run:
                 "train": trained["curve"][-1]["seconds"],
             },
             "machine": record.machine(args),
+            "started_from": before,
         }
 
 

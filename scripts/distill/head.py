@@ -257,6 +257,26 @@ def start_head(target: PreTrainedModel, start: Start, width: int) -> Head:
     return head
 
 
+def grown_head(folder: Path, target: PreTrainedModel, start: Start) -> Head:
+    """The saved head, to train on with the vocabulary and the sizes of `start`.
+
+    Rows of its output projection that it lacks are guessed: by the linear map that takes the target's rows
+    of the tokens it has to its own.
+    """
+    old = load_head(folder, target)
+    head = Head(
+        {**old.config, "draft_vocab_size": len(start.tokens)}, start.tokens, old.embedding, start.sizes
+    )
+    rows = target.get_output_embeddings().weight.detach().float().cpu()
+    change = torch.linalg.lstsq(rows[old.tokens], old.lm_head.weight.detach()).solution
+    projection, places = rows[start.tokens] @ change, old.own[start.tokens]
+    projection[places >= 0] = old.lm_head.weight.detach()[places[places >= 0]]
+    weights = old.state_dict()
+    weights["fc.weight"] = weights["fc.weight"] * start.sizes
+    head.load_state_dict(weights | {"lm_head.weight": projection})
+    return head
+
+
 def save_head(head: Head, folder: Path) -> None:
     """Write `config.json` and `model.safetensors` (bf16; `d2t` as offsets, `t2d` as a mask)."""
     folder.mkdir(parents=True, exist_ok=True)

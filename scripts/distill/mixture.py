@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distill.prompts import SAMPLING_TEMPERATURE, Item
@@ -100,8 +101,9 @@ def mixture(
     tasks: int,
     stubs: int,
     seed: int,
+    others: Sequence[Item] = (),
 ) -> list[Item]:
-    """All prompts in one seeded order in which every stretch has its part of each kind.
+    """All prompts, `others` among them, in one seeded order: every stretch has its part of each kind.
 
     Of `functions` (see `prompts.harvest`) so many become tasks and stubs, if there are as many; those with
     examples, which HumanEval's prompts have, go first. None is asked for in both forms.
@@ -119,6 +121,6 @@ def mixture(
             made.append(item)
         elif len(code) < stubs:
             code.append(Item("code", package, stub, 0.0))
-    mixed = [*asked, *made, *code]
+    mixed = [*asked, *made, *code, *others]
     chance.shuffle(mixed)
     return mixed

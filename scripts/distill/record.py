@@ -64,7 +64,7 @@ def answered_with(work: Path) -> dict[str, Any]:
 
 def command(args: argparse.Namespace, script: str) -> str:
     """The command line, folders left out of its paths."""
-    files = ("target", "out", "work", "more", "code_root", "prompts", "heldout", "heldout_chat")
+    files = ("target", "out", "start", "work", "more", "code_root", "prompts", "heldout", "heldout_chat")
     given = [
         (name, Path(str(one)).name if name in files else one)
         for name, value in sorted(vars(args).items())

@@ -174,6 +174,7 @@ class Trainer(ABC):
                 if finished:
                     return
             self.epoch, self.done = self.epoch + 1, 0
+            batches = []  # their rows leave memory before they are read again
 
     def _progress(self, minutes: float) -> float:
         return max(self.step / self.recipe.steps, self.seconds / (60 * minutes))

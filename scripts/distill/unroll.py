@@ -26,6 +26,9 @@ from distill.training import Schedule, Trainer
 MENTIONED = 4
 """The target's first choices at each position that a batch's loss computes for certain."""
 
+GUESSED_FROM = 1728
+"""Answers, spread over all, that the linear guess is fitted to: enough for it, and their rows fit memory."""
+
 
 @dataclass(frozen=True)
 class Example(Answer):
@@ -91,6 +94,7 @@ def beginning(examples: list[Example], target: PreTrainedModel, counts: Tensor, 
     counts = counts.clone()
     for one in examples:
         counts.index_add_(0, one.guesses.flatten(), one.logprobs.exp().flatten())
+    examples = examples[:: 1 + len(examples) // GUESSED_FROM]
     inner = 3 * (examples[0].hidden.shape[1] // 4)
     features = torch.cat([one.hidden[len(one.prompt) - 2 : -1, :inner] for one in examples]).float()
     sizes = features.square().mean(0).sqrt()
