@@ -36,6 +36,8 @@ ONLY = {
     "evaluate": {"metrics/base.py"},
     "wandb": {"tracking.py"},
     "hydra": {"run.py"},
+    "numba": {"models/tree_loops.py"},
+    "llvmlite": {"models/tree_loops.py"},
     "time": {"core/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time
 }
 """Libraries that one file imports for all; every file named must really do so."""

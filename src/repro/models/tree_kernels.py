@@ -1,0 +1,256 @@
+"""Attention among the rows of a token tree on the CPU: which rows see which, and three ways to compute it.
+
+Owns a tree's pattern and the forms of its two products (Ghidorah sec. III-B 3). Knows nothing of tokens, of
+the cache or of who drafts; the loops themselves are `tree_loops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+
+FORMS = ("naive", "optimized", "dense")
+REMEMBERED = 256
+"""Patterns that are kept by what rows see: a method's tree changes rarely, its tokens always."""
+
+
+@dataclass(frozen=True, eq=False)
+class TreePattern:
+    """Which rows of a tree see which, listed by rows: made once a form of tree, before it is used.
+
+    Attributes:
+        width: rows of the tree.
+        rows: of each listed pair the row that sees, int32 `[listed]` (with `cols`: COO).
+        cols: of each listed pair the row that is seen, rising within a row.
+        starts: where each row's pairs begin, and the end: int32 `[width + 1]` (with `cols`: CSR).
+    """
+
+    width: int
+    rows: Tensor
+    cols: Tensor
+    starts: Tensor
+
+    @classmethod
+    def of_parents(cls, parents: Sequence[int]) -> TreePattern:
+        """Every node sees itself and its ancestors; the root's parent is -1, parents come before children.
+
+        Raises:
+            InputError: a parent does not come before its child.
+        """
+        seen = torch.eye(len(parents), dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if not -1 <= parent < node:
+                raise InputError(f"node {node}'s parent is {parent}; it must come before, or be -1")
+            if parent >= 0:
+                seen[node] |= seen[parent]
+        return cls.of_mask(seen)
+
+    @classmethod
+    def of_mask(cls, seen: Tensor) -> TreePattern:
+        """Every row sees what a bool `[width, width]` says."""
+        rows, cols = seen.cpu().nonzero(as_tuple=True)
+        starts = torch.zeros(len(seen) + 1, dtype=torch.int32)
+        starts[1:] = torch.bincount(rows, minlength=len(seen)).cumsum(0)
+        return cls(len(seen), rows.to(torch.int32), cols.to(torch.int32), starts)
+
+    @property
+    def listed(self) -> int:
+        """Pairs of rows that see each other; dense attention has `width * width`."""
+        return len(self.rows)
+
+    @cached_property
+    def unseen(self) -> Tensor:
+        """What rows do not see, bool `[width, width]`."""
+        out = torch.ones(self.width, self.width, dtype=torch.bool)
+        out[self.rows.long(), self.cols.long()] = False
+        return out
+
+    def beyond(self, left: int) -> TreePattern:
+        """The pattern without the first `left` columns, whose numbers the others keep."""
+        seen = ~self.unseen
+        seen[:, :left] = False
+        return TreePattern.of_mask(seen)
+
+    def table(self, listed: Tensor, elsewhere: float) -> Tensor:
+        """What is listed, `[heads, listed]`, as `[heads, width, width]` with another number elsewhere."""
+        out = listed.new_full((len(listed), self.width, self.width), elsewhere)
+        out[:, self.rows.long(), self.cols.long()] = listed
+        return out
+
+
+def remembered(seen: Tensor, left: int = 0) -> TreePattern:
+    """The pattern of a bool `[width, width]` beyond `left` columns, made when it is first asked for."""
+    return _remembered(seen.cpu().numpy().tobytes(), len(seen), left)
+
+
+@lru_cache(REMEMBERED)
+def _remembered(seen: bytes, width: int, left: int) -> TreePattern:
+    mask = torch.frombuffer(bytearray(seen), dtype=torch.bool).view(width, width)
+    return TreePattern.of_mask(mask).beyond(left)
+
+
+class Partial(NamedTuple):
+    """Attention over some of the slots, before the sums of all are known.
+
+    Attributes:
+        mixed: values weighted by exp(score - top): `[heads, rows, head_dim]`.
+        top: the largest score, the least number where a row sees nothing: `[heads, rows, 1]`.
+        total: the sum of the weights: `[heads, rows, 1]`.
+    """
+
+    mixed: Tensor
+    top: Tensor
+    total: Tensor
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One way to compute both products of attention within a tree, on one thread.
+
+    `naive` takes the listed pairs one by one, sums in memory and reads values by columns. `optimized` reads
+    rows alone and keeps sums in registers until they are whole. `dense` multiplies all rows with all and
+    masks, with the same vectors and the same blocks as `optimized`, so that it differs in what it computes
+    and not in how well.
+
+    Attributes:
+        form: one of `FORMS`.
+        loops: `tree_loops`, or nothing, and then torch computes all forms alike.
+    """
+
+    form: str
+    loops: ModuleType | None
+
+    def scores(self, pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+        """QK^T: `[heads, listed]`; `dense` gives `[heads, width, width]`, -inf where nothing is seen.
+
+        `queries` is fp32 `[width, heads, head_dim]`, `keys` fp32 `[kv_heads, width, head_dim]`.
+        """
+        heads = queries.shape[1]
+        if self.loops is None:
+            listed = _torch_scores(pattern, queries, keys, scale)
+            return pattern.table(listed, -torch.inf) if self.form == "dense" else listed
+        q, k = queries.contiguous().numpy(), keys.contiguous().numpy()
+        if self.form == "dense":
+            table = torch.empty(heads, pattern.width, pattern.width)
+            self.loops.scores_dense(q, k, pattern.unseen.numpy(), _fp32(scale), table.numpy())
+            return table
+        out = torch.empty(heads, pattern.listed)
+        score = self.loops.scores_naive if self.form == "naive" else self.loops.scores_optimized
+        score(pattern.rows.numpy(), pattern.cols.numpy(), q, k, _fp32(scale), out.numpy())
+        return out
+
+    def mix(self, pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
+        """AV: `[heads, width, head_dim]`, of weights as `scores` gives them; `values` as its `keys`."""
+        if self.loops is None:
+            rows, cols = pattern.rows.long(), pattern.cols.long()
+            listed = weights[:, rows, cols] if self.form == "dense" else weights
+            return _torch_mix(pattern, listed, values)
+        w, v = weights.contiguous().numpy(), values.contiguous().numpy()
+        out = torch.empty(len(w), pattern.width, values.shape[2])
+        if self.form == "dense":
+            self.loops.mix_dense(w, v, out.numpy())
+        elif self.form == "naive":
+            self.loops.mix_naive(pattern.rows.numpy(), pattern.cols.numpy(), w, v, out.numpy())
+        else:
+            self.loops.mix_optimized(pattern.starts.numpy(), pattern.cols.numpy(), w, v, out.numpy())
+        return out
+
+
+def kernel(form: str, compiled: bool = True) -> Kernel:
+    """The kernel of a form, compiled where it can be; InputError for another form."""
+    if form not in FORMS:
+        raise InputError(unknown("kernel", form, FORMS))
+    return Kernel(form, loops() if compiled else None)
+
+
+@cache
+def loops() -> ModuleType | None:
+    """The compiled loops; nothing where numba is not there or cannot compile for this processor."""
+    try:
+        from repro.models import tree_loops
+    except (ImportError, OSError):  # OSError: LLVM's library does not fit this system
+        return None
+    try:
+        one = torch.ones(1, 1, 1)
+        _attend(tree_loops, TreePattern.of_parents([-1]), one, one, one, 1.0, None)
+    except (tree_loops.NumbaError, RuntimeError):  # RuntimeError: LLVM's own, or no place for its cache
+        return None
+    return tree_loops
+
+
+def attend_tree(
+    pattern: TreePattern,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    cap: float | None = None,
+    compiled: bool = True,
+) -> Partial:
+    """Attention of a tree's rows over what they see of the tree: the optimized products in one call.
+
+    Shapes are those of `Kernel.scores`; `cap` limits scores as `DecoderConfig.attention_cap` does.
+    """
+    found = loops() if compiled else None
+    if found is not None:
+        return _attend(found, pattern, queries, keys, values, scale, cap)
+    scores = _torch_scores(pattern, queries, keys, scale)
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    rows = pattern.rows.long().expand_as(scores)
+    least = torch.finfo(torch.float32).min
+    top = scores.new_full((len(scores), pattern.width), least).scatter_reduce(1, rows, scores, "amax")
+    weights = torch.exp(scores - top.gather(1, rows))
+    total = torch.zeros_like(top).scatter_add(1, rows, weights)
+    return Partial(_torch_mix(pattern, weights, values), top[..., None], total[..., None])
+
+
+def _attend(
+    found: ModuleType,
+    pattern: TreePattern,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    cap: float | None,
+) -> Partial:
+    heads = queries.shape[1]
+    mixed = torch.empty(heads, pattern.width, values.shape[2])
+    scores = torch.empty(heads, pattern.listed)
+    top, total = torch.empty(2, heads, pattern.width)
+    found.attention(
+        *(index.numpy() for index in (pattern.starts, pattern.rows, pattern.cols)),
+        *(rows.contiguous().numpy() for rows in (queries, keys, values)),
+        _fp32(scale),
+        _fp32(cap or 0.0),
+        *(out.numpy() for out in (scores, mixed, top, total)),
+    )
+    return Partial(mixed, top[..., None], total[..., None])
+
+
+def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """The listed scores, `[heads, listed]`."""
+    ours = queries.transpose(0, 1)[:, pattern.rows.long()]
+    theirs = keys.repeat_interleave(len(ours) // len(keys), 0)[:, pattern.cols.long()]
+    return (ours * theirs).sum(-1) * scale
+
+
+def _torch_mix(pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
+    """The values by the listed weights, `[heads, width, head_dim]`."""
+    seen = values.repeat_interleave(len(weights) // len(values), 0)[:, pattern.cols.long()]
+    out = values.new_zeros(len(weights), pattern.width, values.shape[2])
+    return out.index_add(1, pattern.rows.long(), weights[..., None] * seen)
+
+
+def _fp32(number: float) -> object:
+    """A number as the loops take it: a Python float would make all of their sums double."""
+    return torch.tensor(number, dtype=torch.float32).numpy()[()]

@@ -1,0 +1,316 @@
+"""The loops of tree attention, compiled for the processor at hand: LLVM does it for x86 and ARM alike.
+
+Owns the order of memory accesses and what stays in registers. Knows nothing of trees or of torch: a row's
+columns are numbers. Importing it takes numba; `tree_kernels` is its door, and has another way where that is
+not to be had.
+
+All arrays are fp32 and contiguous, indices int32: `queries` `[rows, heads, dim]`, `keys` and `values`
+`[kv_heads, rows, dim]`, of which `heads / kv_heads` heads share one. Each loop runs on the calling thread,
+without Python's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core.errors import NumbaError
+from numba.extending import intrinsic, models, register_model
+
+__all__ = ["NumbaError", "attention", "mix_dense", "mix_naive", "mix_optimized"]
+__all__ += ["scores_dense", "scores_naive", "scores_optimized"]
+
+LANES = 16
+"""Floats that one step of a loop takes: four NEON registers, two of AVX2, one of AVX-512."""
+BLOCK = 4 * LANES
+"""Dimensions whose sums are in registers at once."""
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_INT = ir.IntType(32)
+
+_compiled = njit(nogil=True, error_model="numpy", cache=True)
+
+
+class _Lanes(types.Type):
+    """The compiler's type of `LANES` floats in registers."""
+
+    def __init__(self) -> None:
+        super().__init__(name=f"float32x{LANES}")
+
+
+_LANES = _Lanes()
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
+
+
+@intrinsic
+def _load(_: Any, array: Any, index: Any) -> Any:
+    """`LANES` floats of a flat array from an index on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_address(context, builder, signature.args[0], *args), align=4)
+
+    return _LANES(array, types.intp), generate
+
+
+@intrinsic
+def _store(_: Any, array: Any, index: Any, lanes: Any) -> Any:
+    """Write `LANES` floats to a flat array."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[2], _address(context, builder, signature.args[0], *args[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, _LANES), generate
+
+
+@intrinsic
+def _spread(_: Any, number: Any) -> Any:
+    """One number in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nothing = ir.Constant(_VECTOR, ir.Undefined)
+        first = builder.insert_element(nothing, args[0], ir.Constant(_INT, 0))
+        return builder.shuffle_vector(first, nothing, _chosen([0] * LANES))
+
+    return _LANES(types.float32), generate
+
+
+@intrinsic
+def _fma(_: Any, total: Any, left: Any, right: Any) -> Any:
+    """`total + left * right`, in one instruction where the processor has it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        product = builder.fmul(args[1], args[2], flags=["contract"])
+        return builder.fadd(args[0], product, flags=["contract"])
+
+    return _LANES(_LANES, _LANES, _LANES), generate
+
+
+@intrinsic
+def _sum(_: Any, lanes: Any) -> Any:
+    """The sum of all lanes, by halves."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        (lanes,), left = args, LANES
+        while left > 1:
+            left //= 2
+            nothing = ir.Constant(lanes.type, ir.Undefined)
+            low = builder.shuffle_vector(lanes, nothing, _chosen(range(left)))
+            high = builder.shuffle_vector(lanes, nothing, _chosen(range(left, 2 * left)))
+            lanes = builder.fadd(low, high)
+        return builder.extract_element(lanes, ir.Constant(_INT, 0))
+
+    return types.float32(_LANES), generate
+
+
+def _chosen(lanes: Any) -> Any:
+    return ir.Constant(ir.VectorType(_INT, len(lanes)), list(lanes))
+
+
+@_compiled
+def scores_naive(rows, cols, queries, keys, scale, out):
+    """Each listed score by itself, summed up in memory: `out` is `[heads, listed]`."""
+    group = queries.shape[1] // keys.shape[0]
+    for head in range(queries.shape[1]):
+        for n in range(rows.shape[0]):
+            out[head, n] = 0.0
+            for d in range(queries.shape[2]):
+                out[head, n] += queries[rows[n], head, d] * keys[head // group, cols[n], d] * scale
+
+
+@_compiled
+def mix_naive(rows, cols, weights, values, out):
+    """Each listed weight times each column of the values: `out` is `[heads, rows, dim]`."""
+    group = out.shape[0] // values.shape[0]
+    out[:] = 0.0
+    for head in range(out.shape[0]):
+        for d in range(out.shape[2]):
+            for n in range(rows.shape[0]):
+                out[head, rows[n], d] += weights[head, n] * values[head // group, cols[n], d]
+
+
+@_compiled
+def _dot(a, i, b, j, count):
+    """The product of `count` floats of two flat arrays; four running sums hide what an addition takes."""
+    s0 = s1 = s2 = s3 = _spread(np.float32(0.0))
+    d = 0
+    while d + BLOCK <= count:
+        s0 = _fma(s0, _load(a, i + d), _load(b, j + d))
+        s1 = _fma(s1, _load(a, i + d + LANES), _load(b, j + d + LANES))
+        s2 = _fma(s2, _load(a, i + d + 2 * LANES), _load(b, j + d + 2 * LANES))
+        s3 = _fma(s3, _load(a, i + d + 3 * LANES), _load(b, j + d + 3 * LANES))
+        d += BLOCK
+    one = _spread(np.float32(1.0))
+    total = _sum(_fma(_fma(s0, s1, one), _fma(s2, s3, one), one))
+    while d < count:
+        total += a[i + d] * b[j + d]
+        d += 1
+    return total
+
+
+@_compiled
+def scores_optimized(rows, cols, queries, keys, scale, out):
+    """As `scores_naive`, along rows of queries and of keys, each sum in registers until it is whole."""
+    heads, dim = queries.shape[1], queries.shape[2]
+    group, height = heads // keys.shape[0], keys.shape[1]
+    q, k = queries.reshape(-1), keys.reshape(-1)
+    for head in range(heads):
+        for n in range(rows.shape[0]):
+            i, j = (rows[n] * heads + head) * dim, (head // group * height + cols[n]) * dim
+            out[head, n] = _dot(q, i, k, j, dim) * scale
+
+
+@_compiled
+def mix_optimized(starts, cols, weights, values, out):
+    """As `mix_naive`: a weight times a whole row of values, a block of whose sums stays in registers."""
+    heads, rows, dim = out.shape
+    group, height = heads // values.shape[0], values.shape[1]
+    v, flat = values.reshape(-1), out.reshape(-1)
+    for head in range(heads):
+        above = head // group * height
+        for row in range(rows):
+            first, last, place = starts[row], starts[row + 1], (head * rows + row) * dim
+            d = 0
+            while d + BLOCK <= dim:
+                s0 = s1 = s2 = s3 = _spread(np.float32(0.0))
+                for n in range(first, last):
+                    weight, j = _spread(weights[head, n]), (above + cols[n]) * dim + d
+                    s0 = _fma(s0, weight, _load(v, j))
+                    s1 = _fma(s1, weight, _load(v, j + LANES))
+                    s2 = _fma(s2, weight, _load(v, j + 2 * LANES))
+                    s3 = _fma(s3, weight, _load(v, j + 3 * LANES))
+                _store(flat, place + d, s0)
+                _store(flat, place + d + LANES, s1)
+                _store(flat, place + d + 2 * LANES, s2)
+                _store(flat, place + d + 3 * LANES, s3)
+                d += BLOCK
+            while d < dim:
+                total = np.float32(0.0)
+                for n in range(first, last):
+                    total += weights[head, n] * v[(above + cols[n]) * dim + d]
+                flat[place + d] = total
+                d += 1
+
+
+@_compiled
+def _dots(a, i, b, j, count, step):
+    """Four products as `_dot`, with `b` at four places `step` apart, for one reading of `a`."""
+    s0 = s1 = s2 = s3 = _spread(np.float32(0.0))
+    d = 0
+    while d + LANES <= count:
+        x = _load(a, i + d)
+        s0 = _fma(s0, x, _load(b, j + d))
+        s1 = _fma(s1, x, _load(b, j + d + step))
+        s2 = _fma(s2, x, _load(b, j + d + 2 * step))
+        s3 = _fma(s3, x, _load(b, j + d + 3 * step))
+        d += LANES
+    t0, t1, t2, t3 = _sum(s0), _sum(s1), _sum(s2), _sum(s3)
+    while d < count:
+        t0 += a[i + d] * b[j + d]
+        t1 += a[i + d] * b[j + d + step]
+        t2 += a[i + d] * b[j + d + 2 * step]
+        t3 += a[i + d] * b[j + d + 3 * step]
+        d += 1
+    return t0, t1, t2, t3
+
+
+@_compiled
+def scores_dense(queries, keys, unseen, scale, out):
+    """Every row with every row, then -inf where `unseen` says so: `out` is `[heads, rows, rows]`.
+
+    Four keys are multiplied for one reading of a query, as a matrix product does it.
+    """
+    rows, heads, dim = queries.shape
+    group = heads // keys.shape[0]
+    q, k = queries.reshape(-1), keys.reshape(-1)
+    for head in range(heads):
+        above = head // group * rows
+        for row in range(rows):
+            i = (row * heads + head) * dim
+            col = 0
+            while col + 4 <= rows:
+                t0, t1, t2, t3 = _dots(q, i, k, (above + col) * dim, dim, dim)
+                out[head, row, col] = t0 * scale
+                out[head, row, col + 1] = t1 * scale
+                out[head, row, col + 2] = t2 * scale
+                out[head, row, col + 3] = t3 * scale
+                col += 4
+            while col < rows:
+                out[head, row, col] = _dot(q, i, k, (above + col) * dim, dim) * scale
+                col += 1
+            for col in range(rows):
+                if unseen[row, col]:
+                    out[head, row, col] = -np.inf
+
+
+@_compiled
+def mix_dense(weights, values, out):
+    """All values by all weights, `[heads, rows, rows]`; two rows for one reading of a value."""
+    heads, rows, dim = out.shape
+    group = heads // values.shape[0]
+    v, flat = values.reshape(-1), out.reshape(-1)
+    for head in range(heads):
+        above = head // group * rows
+        for row in range(0, rows, 2):
+            other = min(row + 1, rows - 1)
+            upper, lower = (head * rows + row) * dim, (head * rows + other) * dim
+            d = 0
+            while d + BLOCK <= dim:
+                s0 = s1 = s2 = s3 = t0 = t1 = t2 = t3 = _spread(np.float32(0.0))
+                for col in range(rows):
+                    s, t = _spread(weights[head, row, col]), _spread(weights[head, other, col])
+                    j = (above + col) * dim + d
+                    x, y = _load(v, j), _load(v, j + LANES)
+                    s0, t0, s1, t1 = _fma(s0, s, x), _fma(t0, t, x), _fma(s1, s, y), _fma(t1, t, y)
+                    x, y = _load(v, j + 2 * LANES), _load(v, j + 3 * LANES)
+                    s2, t2, s3, t3 = _fma(s2, s, x), _fma(t2, t, x), _fma(s3, s, y), _fma(t3, t, y)
+                _store(flat, upper + d, s0)
+                _store(flat, upper + d + LANES, s1)
+                _store(flat, upper + d + 2 * LANES, s2)
+                _store(flat, upper + d + 3 * LANES, s3)
+                _store(flat, lower + d, t0)
+                _store(flat, lower + d + LANES, t1)
+                _store(flat, lower + d + 2 * LANES, t2)
+                _store(flat, lower + d + 3 * LANES, t3)
+                d += BLOCK
+            while d < dim:
+                s, t = np.float32(0.0), np.float32(0.0)
+                for col in range(rows):
+                    x = v[(above + col) * dim + d]
+                    s, t = s + weights[head, row, col] * x, t + weights[head, other, col] * x
+                flat[upper + d], flat[lower + d] = s, t
+                d += 1
+
+
+@_compiled
+def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out, top, total):
+    """The optimized scores, their softmax by row and head, and the optimized mix, left unscaled.
+
+    `cap` limits scores by its hyperbolic tangent, 0 does not. `scores` is room `[heads, listed]`; `top` and
+    `total`, both `[heads, rows]`, become the largest score, the least number where there is none, and the sum
+    of weights.
+    """
+    scores_optimized(rows, cols, queries, keys, scale, scores)
+    for head in range(out.shape[0]):
+        for row in range(out.shape[1]):
+            best, weighed = np.finfo(np.float32).min, np.float32(0.0)
+            for n in range(starts[row], starts[row + 1]):
+                if cap > 0.0:
+                    scores[head, n] = np.tanh(scores[head, n] / cap) * cap
+                best = max(best, scores[head, n])
+            for n in range(starts[row], starts[row + 1]):
+                scores[head, n] = np.exp(scores[head, n] - best)
+                weighed += scores[head, n]
+            top[head, row], total[head, row] = best, weighed
+    mix_optimized(starts, cols, scores, values, out)
