@@ -58,11 +58,13 @@ class ByContext:
 
     Attributes:
         contexts: cached tokens, ascending.
-        shares: the best share at each.
+        shares: the share at each.
+        seconds: of one layer's attention with it.
     """
 
     contexts: Sequence[int]
     shares: Sequence[float]
+    seconds: Sequence[float]
 
     def at(self, context: int) -> float:
         """The share at a context; beyond the last (before the first) as there."""

@@ -83,17 +83,18 @@ class Ghidorah(Medusa):
 
     async def _attention(self, rehearsal: Rehearsal, split: Split) -> tuple[Split, ByContext]:
         """Which keys of the cache the other processor attends to, and which of the tree's the main one."""
-        if self.attention == "static":
-            return split, ByContext((CONTEXT,), (0.0,))
 
         async def balanced(left: int, context: int) -> tuple[float, float]:
-            by_keys = replace(split, left=left)
-            return await adjusted(lambda keys: rehearsal.attention(replace(by_keys, keys=keys), context), 0.0)
+            async def measure(keys: float) -> float:
+                return await rehearsal.attention(replace(split, left=left, keys=keys), context)
 
-        tried = {left: await balanced(left, CONTEXT) for left in LEFT if left <= rehearsal.form.width}
+            return (0.0, await measure(0.0)) if self.attention == "static" else await adjusted(measure, 0.0)
+
+        lefts = LEFT[:1] if self.attention == "static" else LEFT
+        tried = {left: await balanced(left, CONTEXT) for left in lefts if left <= rehearsal.form.width}
         left = min(tried, key=lambda each: tried[each][1])
-        shares = [(await balanced(left, context))[0] for context in CONTEXTS]
-        return replace(split, left=left), ByContext(CONTEXTS, shares)
+        shares, seconds = zip(*[await balanced(left, context) for context in CONTEXTS], strict=True)
+        return replace(split, left=left), ByContext(CONTEXTS, shares, seconds)
 
 
 def acceptance(form: VerificationTree, known: Calibration) -> float:
