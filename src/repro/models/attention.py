@@ -51,24 +51,38 @@ def sight(
         InputError: the mask is not bool `[rows, cached + rows]`.
     """
     rows, cached = positions.shape[0], cache.length_of(layer)
-    if mask is not None and (mask.dtype != torch.bool or mask.shape != (rows, cached + rows)):
-        raise InputError(
-            f"the mask must be bool [{rows}, {cached + rows}] for {rows} rows over {cached} cached slots, "
-            f"got {mask.dtype} {list(mask.shape)}"
-        )
     near = _near(config, layer, positions, cache)
     if mask is None and near is None:
         if rows == 1:
             return Sight(rotation)
         if rows >= CAUSAL_ROWS and cached == 0 and config.attention_cap is None:
             return Sight(rotation, tiled=True)
+    seen = visible(config, layer, positions, mask, cache)
+    if rows >= TILED_ROWS and config.attention_cap is None:
+        return Sight(rotation, tiled=True, visible=seen)
+    return Sight(rotation, bias=blindness(config, seen))
+
+
+def visible(
+    config: DecoderConfig, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
+) -> Tensor:
+    """Which slots the rows of a pass see, bool `[rows, cached + rows]`; all else as of `sight`."""
+    rows, cached = positions.shape[0], cache.length_of(layer)
     if mask is None:
         mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
-    visible = mask if near is None else mask & near
-    if rows >= TILED_ROWS and config.attention_cap is None:
-        return Sight(rotation, tiled=True, visible=visible)
-    blind = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -torch.inf)
-    return Sight(rotation, bias=blind.repeat(config.groups, 1)[None])
+    if mask.dtype != torch.bool or mask.shape != (rows, cached + rows):
+        raise InputError(
+            f"the mask must be bool [{rows}, {cached + rows}] for {rows} rows over {cached} cached slots, "
+            f"got {mask.dtype} {list(mask.shape)}"
+        )
+    near = _near(config, layer, positions, cache)
+    return mask if near is None else mask & near
+
+
+def blindness(config: DecoderConfig, seen: Tensor) -> Tensor:
+    """What scores get added so that rows see these slots alone: 0 or -inf, `[1, groups * rows, slots]`."""
+    blind = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
+    return blind.repeat(config.groups, 1)[None]
 
 
 def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
@@ -95,18 +109,18 @@ def attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor,
         if rows == 1
         else queries.transpose(0, 1).reshape(kv_heads, -1, width)
     )
-    mixed = torch.bmm(torch.softmax(_scores(config, grouped, keys, sight.bias), -1), values)
+    mixed = torch.bmm(torch.softmax(scores(config, grouped, keys, sight.bias), -1), values)
     if rows == 1:
         return mixed.view(1, -1)
     return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
 
 
-def _scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     """`[kv_heads, groups * rows, slots]`, scaled, capped and masked."""
-    scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
+    found = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
     if config.attention_cap is not None:
-        scores.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
-    return scores if bias is None else scores.add_(bias)
+        found.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
+    return found if bias is None else found.add_(bias)
 
 
 def _tiled(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:

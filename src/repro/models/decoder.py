@@ -175,7 +175,7 @@ class Decoder:
         if kind not in current.sights:
             frequency = self._frequencies[kind]
             rotation = None if frequency is None else rotations(frequency, positions)
-            current.sights[kind] = sight(self.config, i, rotation, positions, mask, cache)
+            current.sights[kind] = self._seen(i, rotation, positions, mask, cache)
         return current.sights[kind]
 
     def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
@@ -187,7 +187,17 @@ class Decoder:
         if shared.rotation is not None:
             heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
         keys, values = cache.append_joint(i, heads[:, config.heads :])
-        return w.out(attend(config, heads[:, : config.heads], keys, values, shared))
+        return w.out(self._mix(heads[:, : config.heads], keys, values, shared))
+
+    def _seen(
+        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Sight:
+        """See `attention.sight`."""
+        return sight(self.config, i, rotation, positions, mask, cache)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight) -> Tensor:
+        """See `attention.attend`."""
+        return attend(self.config, queries, keys, values, shared)
 
     def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
         up = w.up(h)

@@ -1,0 +1,147 @@
+"""Linears whose weights lie on several torch devices, each of which multiplies its part.
+
+Owns where a weight is cut and how the parts' outputs become one. Knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models.linear import Linear, PlainLinear, packed
+
+WAYS = ("columns", "rows")
+
+
+class Part(NamedTuple):
+    """A device and its share of the outputs, or of the inputs, from 0 to 1."""
+
+    device: torch.device
+    share: float
+
+
+class Held(NamedTuple):
+    """A part's linear, and the outputs or inputs from `first` to `last` that are its own."""
+
+    linear: Linear
+    device: torch.device
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """Parts of one weight; those of accelerators come first, for they compute while others are called."""
+
+    parts: tuple[Held, ...]
+    outputs: int
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Raises TypeError: parts on several devices are not stored."""
+        raise TypeError("a divided weight cannot be stored; store the whole one")
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Raises TypeError: see `tensors`."""
+        raise TypeError("a divided weight is made of no stored tensors; divide another linear")
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return sum(part.linear.weight_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSplit(_Divided):
+    """Every part reads the whole input and writes its own outputs, so nothing is summed (Ghidorah III-B 1).
+
+    Of each of `blocks` equal blocks of outputs a part has the same columns.
+    """
+
+    blocks: int = 1
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        # All is sent before anything is launched: a copy would wait for the kernels before it.
+        sent = [x.to(part.device) for part in self.parts]
+        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
+        # Deviation: torch has no memory that two devices write, so outputs are copied to their place.
+        out = torch.empty(len(x), self.outputs, dtype=found[0].dtype, device=x.device)
+        columns = out.view(len(x), self.blocks, -1)
+        for part, y in zip(self.parts, found, strict=True):
+            columns[:, :, part.first : part.last] = y.view(len(x), self.blocks, -1).to(x.device)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class RowSplit(_Divided):
+    """Every part reads its own inputs, and the partial sums of outputs are added: Megatron's all-reduce."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        sent = [x[:, part.first : part.last].to(part.device) for part in self.parts]
+        found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
+        total = found[0].to(x.device)
+        for y in found[1:]:
+            total = total + y.to(x.device)
+        return total
+
+
+def split_linear(
+    linear: Linear, parts: Sequence[Part], by: str = "columns", blocks: int = 1
+) -> ColumnSplit | RowSplit:
+    """A linear divided over devices; a part without a column is left out.
+
+    Args:
+        linear: a dense weight that is not packed.
+        parts: their shares, which make up 1.
+        by: `columns` cuts outputs, `rows` inputs.
+        blocks: of columns, cut alike: 2 where gate and up are one weight, so that a part has both halves of
+            what the activation multiplies.
+
+    Raises:
+        InputError: a packed or quantized weight; shares that do not make up 1; another way to cut.
+    """
+    if not isinstance(linear, PlainLinear):
+        raise InputError(
+            f"a {type(linear).__name__} cannot be divided between devices; load float32 or bfloat16 weights "
+            "with packed=False"
+        )
+    if by not in WAYS:
+        raise InputError(unknown("way to divide a linear", by, WAYS))
+    shares = [part.share for part in parts]
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise InputError(f"the shares of a divided linear are {shares}; they are 0 or more and make up 1")
+    outputs, inputs = linear.weight.shape
+    size = inputs if by == "rows" else outputs // blocks
+    edges = [round(size * share) for share in accumulate(shares, initial=0.0)]
+    cuts = [(p.device, a, b) for p, a, b in zip(parts, edges, edges[1:], strict=False) if a < b]
+    cuts.sort(key=lambda cut: cut[0].type == "cpu")
+    if by == "rows":
+        return RowSplit(tuple(_rows(linear, *cut, first=cut == cuts[0]) for cut in cuts), outputs)
+    return ColumnSplit(tuple(_columns(linear, blocks, *cut) for cut in cuts), outputs, blocks)
+
+
+def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> Held:
+    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
+    if bias is not None:
+        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten()
+    return _held(weight, bias, device, first, last)
+
+
+def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> Held:
+    """The bias is one part's, for it is added once."""
+    return _held(
+        linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
+    )
+
+
+def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> Held:
+    here = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
+    return Held(packed(here), device, first, last)

@@ -1,0 +1,195 @@
+"""A divided decoder says what the whole one says, however it is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models import hcmp, weights
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+from repro.models.divided_linear import ColumnSplit, Part, RowSplit, split_linear
+from repro.models.hcmp import DividableNetwork, DividedDecoder, divided_linears
+from repro.models.linear import PlainLinear, packed
+from repro.models.prefix import Prefix
+from repro.models.split import Sight, Split
+from repro.models.tree_kernels import Partial, TreePattern
+from tiny_families import FAMILIES, write
+
+CPU = torch.device("cpu")
+TREES = ([-1], [-1, 0, 1, 2], [-1, 0, 0, 0, 1, 1, 2, 4, 4], [-1, *range(8), *range(8)])
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+gpu = pytest.mark.gpu
+both = pytest.mark.parametrize("device", [CPU, pytest.param(torch.device("cuda"), marks=gpu)], ids=str)
+
+
+@cache
+def plain(family: str, device: torch.device = CPU) -> Decoder:
+    """A tiny decoder whose weights can be cut."""
+    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        write(family, Path(folder))
+        return weights.load(folder, packed=False, device=device)
+
+
+def logits(decoder: Decoder, parents: Sequence[int], context: int) -> Tensor:
+    """After each node of a tree that stands behind some cached tokens, `[nodes, vocab]`."""
+    device, pattern = decoder.device, TreePattern.of_parents(parents)
+    tokens = torch.arange(context + len(parents), device=device) * 7 % decoder.config.vocab
+    depths = [0] * len(parents)
+    for node, parent in enumerate(parents[1:], 1):
+        depths[node] = depths[parent] + 1
+    store = KVCache(decoder.config, 8, device=device)
+    with torch.inference_mode():
+        if context:
+            decoder.forward(tokens[:context], torch.arange(context, device=device), None, store)
+        seen = torch.cat((torch.ones(len(parents), context, dtype=torch.bool), ~pattern.unseen), 1)
+        positions = context + torch.tensor(depths, device=device)
+        return decoder.forward(tokens[context:], positions, seen.to(device), store)
+
+
+@both
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: float, biased: bool) -> None:
+    chance = torch.Generator().manual_seed(0)
+    weight = torch.randn(12, 10, generator=chance).to(device)
+    whole = PlainLinear(weight, torch.randn(12, generator=chance).to(device) if biased else None)
+    x, parts = torch.randn(5, 10, generator=chance).to(device), [Part(device, 1 - share), Part(CPU, share)]
+    for cut in (
+        split_linear(whole, parts),
+        split_linear(whole, parts, blocks=2),
+        split_linear(whole, parts, by="rows"),
+    ):
+        torch.testing.assert_close(cut(x), whole(x), **CLOSE)
+        assert cut(x).device == x.device
+        assert cut.weight_bytes == whole.weight_bytes
+
+
+def test_columns_are_written_once_and_blocks_are_cut_alike() -> None:
+    whole = PlainLinear(torch.arange(16.0).view(8, 2))
+    parts = [Part(CPU, 0.75), Part(CPU, 0.25)]
+    cut = split_linear(whole, parts, blocks=2)
+    assert isinstance(cut, ColumnSplit)
+    assert [(part.first, part.last) for part in cut.parts] == [(0, 3), (3, 4)]
+    assert torch.equal(cut.parts[1].linear(torch.eye(2)), whole.weight[[3, 7]].t())
+
+
+def test_only_one_of_two_partial_sums_has_the_bias() -> None:
+    cut = split_linear(PlainLinear(torch.zeros(3, 4), torch.ones(3)), [Part(CPU, 0.5)] * 2, by="rows")
+    assert isinstance(cut, RowSplit)
+    assert cut(torch.ones(1, 4)).tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_what_cannot_be_divided_says_so() -> None:
+    whole, halves = PlainLinear(torch.ones(4, 4)), [Part(CPU, 0.5), Part(CPU, 0.5)]
+    with pytest.raises(InputError, match=r"\[0.5, 0.4\].*make up 1"):
+        split_linear(whole, [Part(CPU, 0.5), Part(CPU, 0.4)])
+    with pytest.raises(InputError, match=r"'heads'.*columns, rows"):
+        split_linear(whole, halves, by="heads")
+    with pytest.raises(TypeError, match="cannot be stored"):
+        split_linear(whole, halves).tensors()
+    if not isinstance(packed(whole), PlainLinear):
+        with pytest.raises(InputError, match="packed=False"):
+            split_linear(packed(whole), halves)
+
+
+@both
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "split", [Split(0.3, keys=0.4, left=1), Split(0.5, "megatron"), Split(0.0, left=3)], ids=str
+)
+def test_every_family_may_be_divided(family: str, split: Split, device: torch.device) -> None:
+    whole = plain(family, device)
+    linears = divided_linears(whole, split.share, split.form, CPU) if split.share else whole
+    expected = logits(whole, TREES[2], 9)
+    torch.testing.assert_close(logits(DividedDecoder(linears, split), TREES[2], 9), expected, **CLOSE)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    family=st.sampled_from(["llama-2", "llama-3.1", "llama-biased", "vicuna"]),
+    share=st.floats(0, 1),
+    keys=st.floats(0, 1),
+    left=st.integers(0, 30),
+    form=st.sampled_from(["columns", "megatron"]),
+    parents=st.lists(st.integers(0, 99), max_size=20).map(
+        lambda drawn: [-1, *(one % node for node, one in enumerate(drawn, 1))]
+    ),
+    context=st.integers(0, 20),
+)
+def test_any_division_of_any_tree_gives_the_same_logits(
+    family: str, share: float, keys: float, left: int, form: str, parents: list[int], context: int
+) -> None:
+    whole, split = plain(family), Split(share, form, keys, left)
+    divided = DividedDecoder(divided_linears(whole, share, form, CPU), split)
+    torch.testing.assert_close(logits(divided, parents, context), logits(whole, parents, context), **CLOSE)
+
+
+def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tree behind a text, columns from `left` on; of a prompt or a single row, nothing."""
+    asked: list[tuple[int, int]] = []
+    real = hcmp.attend_tree
+
+    def watched(pattern: TreePattern, *rest: object) -> Partial:
+        asked.append((pattern.width, pattern.listed))
+        return real(pattern, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hcmp, "attend_tree", watched)
+    divided = DividedDecoder(plain("llama-2"), Split(0.0, left=1))
+    logits(divided, [-1], 5)
+    assert asked == []
+    logits(divided, [-1, 0, 0, 1], 5)
+    assert asked == [(4, 4)] * divided.config.layers
+
+
+def test_parts_that_see_nothing_count_for_nothing() -> None:
+    least = torch.finfo(torch.float32).min
+    empty = Partial(torch.zeros(1, 1, 2), torch.full((1, 1, 1), least), torch.zeros(1, 1, 1))
+    real = Partial(torch.tensor([[[2.0, 4.0]]]), torch.full((1, 1, 1), -3.0), torch.full((1, 1, 1), 2.0))
+    for parts in ([empty, real], [real, empty], [real]):
+        assert hcmp.merged(parts, CPU).tolist() == [[[1.0, 2.0]]]
+
+
+@both
+def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
+    """Trees behind a text, kept and gone on from, by changing divisions."""
+    whole, mine = (DividableNetwork(plain("llama-2", device)) for _ in range(2))
+    text = Prefix.of([3, 1, 4, 1, 5])
+    for split in (None, Split(0.25), Split(0.25, keys=0.5, left=2), Split(0.5, "megatron"), None):
+        mine.divide(split)
+        children = [text, text.then(7), text.then(8), text.then(8).then(9)]
+        ours, theirs = [], []
+        for network, said in ((mine, ours), (whole, theirs)):
+            step = network.begin(children)
+            step.layers(0, network.depth)
+            said.extend(row.logits for row in step.rows())
+            network.keep(children[2])
+        torch.testing.assert_close(torch.stack(ours), torch.stack(theirs), **CLOSE)
+        text = children[2].then(6)
+
+
+def test_beside_a_cpu_linears_stay_whole() -> None:
+    network = DividableNetwork(plain("llama-2"))
+    network.divide(Split(0.5, "megatron", left=2))
+    assert network.decoder.layers == plain("llama-2").layers
+    assert isinstance(network.decoder, DividedDecoder)
+    assert network.decoder.split == Split(0.0, left=2)
+
+
+@both
+def test_attention_can_be_rehearsed(device: torch.device) -> None:
+    network = DividableNetwork(plain("llama-2", device))
+    network.divide(Split(0.25, keys=0.5, left=1))
+    network.attend(Sight(4, 100, [1, 2, 2, 3]))
+    assert network.cache.length == 0
