@@ -86,7 +86,7 @@ class TestFacts:
             ({"id": "", "setting": ["table2"]}, "needs either `id`, or `setting"),
             ({"absent": "x"}, "needs either `device` and `path`, or `absent`"),
             ({"path": ""}, "needs either `device` and `path`, or `absent`"),
-            ({"precision": ""}, "`precision` goes with `id` and `device`"),
+            ({"precision": ""}, "in 'billion_params' and fact 'fits' in 'tokens'"),
             ({"precision": "fp17"}, "no precision 'fp17'. Did you mean fp16"),
             ({"device": "bored"}, "no device 'bored'. Did you mean board"),
             ({"path": "dram.budgte"}, "in device file board: there is no entry 'dram.budgte'. Did you mean"),

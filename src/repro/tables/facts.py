@@ -25,6 +25,8 @@ FACT = "fact"
 """What stands as the column of a fact in a CSV file."""
 CAPACITY = "billion_params"
 """The unit in which sizes of models that fill a memory are compared."""
+ROWS = "tokens"
+"""The unit in which numbers of rows are compared."""
 BITS, BILLION = 8, 1e9
 WORDS = ("name", "soc", "main")
 """Entries of a device file that are words; all others are numbers with a source."""
@@ -40,7 +42,7 @@ class FactSpec:
         setting: component and name of a line of `settings.csv`.
         device: the file in `conf/device/` that says it here.
         path: the entry there, joined by dots: `soc`, `dram.capacity`.
-        precision: for a published cell: how the weights are stored that fill the size at `path`.
+        precision: for a published size of a model: how the weights are stored that fill the size at `path`.
         absent: why there is nothing of ours.
         remark: doubts about it.
     """
@@ -59,10 +61,10 @@ class FactSpec:
             raise InputError(f"fact {self.fact!r} needs either `id`, or `setting: [component, name]`")
         if bool(self.device) == bool(self.absent) or bool(self.device) != bool(self.path):
             raise InputError(f"fact {self.fact!r} needs either `device` and `path`, or `absent`")
-        if bool(self.precision) != bool(self.id and self.device):
+        if self.precision and not (self.id and self.device):
             raise InputError(
-                f"fact {self.fact!r}: `precision` goes with `id` and `device`, and they with it: "
-                "a size in memory becomes a number of weights"
+                f"fact {self.fact!r}: `precision` goes with `id` and `device`: a size in memory becomes a number "
+                "of weights"
             )
 
     @property
@@ -157,7 +159,7 @@ def read_facts(spec: FactsSpec, sources: Sources) -> list[Stated]:
 
     Raises:
         InputError: there is no such setting, published cell, device file, entry or precision; or a cell is in
-            a unit other than billions of parameters, or of another paper.
+            a unit other than billions of parameters or rows, or of another paper.
     """
     return [_stated(fact, spec.paper, sources) for fact in spec.facts]
 
@@ -168,8 +170,9 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
         cell = find(sources.cells, fact.id)
         if cell.paper != paper:
             raise InputError(f"fact {fact.fact!r} is {cell.paper}'s, not {paper}'s")
-        published = in_unit(cell, CAPACITY, f"fact {fact.fact!r}")
-        return Stated(fact, cell.section, published, CAPACITY, cell.note, ours, basis, fitted)
+        unit = CAPACITY if fact.precision else ROWS if fact.device else cell.unit
+        published = in_unit(cell, unit, f"fact {fact.fact!r}")
+        return Stated(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
     row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, as FactSpec has it
     if row is None:
         known = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
@@ -188,7 +191,10 @@ def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
         raise InputError(f"in device file {fact.device}: {unknown('entry', fact.path, [*WORDS, *numbers])}")
     entry = numbers[fact.path]
     if not fact.precision:
-        return entry.printed, f"{fact.device}: {fact.path} ({_source(entry)})", False
+        basis = f"{fact.device}: {fact.path} ({_source(entry)})"
+        if fact.id:
+            return entry.value, basis, entry.source in ("paper", "fitted")
+        return entry.printed, basis, False
     if fact.precision not in sources.bits:
         raise InputError(f"fact {fact.fact!r}: {unknown('precision', fact.precision, sources.bits)}")
     bits = sources.bits[fact.precision]

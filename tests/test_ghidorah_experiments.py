@@ -1,0 +1,94 @@
+"""Ghidorah's experiments: all published values stand beside ours, and rows are those that the sweeps make."""
+
+from __future__ import annotations
+
+import csv
+from itertools import product
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from repro.paths import conf_dir
+from repro.run import plain
+from repro.tables.reference import load_cells, select
+from repro.tables.spec import TableSpec
+from tiny_project import composed, spec_of
+
+NAMES = sorted(path.stem for path in (conf_dir() / "experiment" / "ghidorah").glob("*.yaml"))
+WORKLOADS = ("ghidorah_mt_bench", "ghidorah_gsm8k", "ghidorah_mbpp", "ghidorah_humaneval")
+ROWS = {"humaneval": "human_eval"}
+"""Names of datasets in the reference file where they differ from ours."""
+
+
+def section(name: str) -> dict[str, Any]:
+    """The `table:` section of an experiment."""
+    return spec_of(composed(f"experiment=ghidorah/{name}"))
+
+
+def swept(name: str) -> dict[str, list[str]]:
+    """What an experiment's sweep goes through: the values of each setting."""
+    loaded = OmegaConf.load(conf_dir() / "experiment" / "ghidorah" / f"{name}.yaml")
+    params = OmegaConf.select(loaded, "hydra.sweeper.params") or {}
+    return {str(setting): str(values).split(",") for setting, values in params.items()}
+
+
+def tables() -> list[str]:
+    """Experiments whose tables are made of cells."""
+    return [name for name in NAMES if swept(name)]
+
+
+def published_in(name: str) -> list[str]:
+    """The ids of cells that an experiment sets ours beside."""
+    content = section(name)
+    if "claims" in content:
+        return [claim["id"] for claim in content["claims"]]
+    if "facts" in content:
+        return [fact["id"] for fact in content["facts"] if "id" in fact]
+    if "columns" not in content:
+        return []
+    columns = TableSpec.parse(f"ghidorah/{name}", content).columns
+    return [published for column in columns for published in column.reference.values()]
+
+
+def test_every_published_value_stands_beside_one_of_ours_or_is_a_kernel_ratio() -> None:
+    found = [published for name in NAMES for published in published_in(name)]
+    assert sorted(found) == sorted(cell.id for cell in select(load_cells(), paper="ghidorah"))
+
+
+def test_every_table_and_picture_with_data_has_its_experiment() -> None:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+        known = {row["artifact"]: row for row in csv.DictReader(file) if row["paper"] == "ghidorah"}
+    wanted = {"fig3", "fig8", "table1", "fig9", "fig10a", "fig10b"}
+    assert wanted - {"fig10a", "fig10b"} <= set(known)
+    assert wanted <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["fig9", "fig9_mean"])
+def test_fig_9_sweeps_all_four_rows_and_five_widths(name: str) -> None:
+    sweep = swept(name)
+    assert tuple(sweep["workload"]) == WORKLOADS
+    assert sweep["labels.width"] == ["4", "8", "16", "32", "64"]
+
+
+def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
+    datasets = [name.removeprefix("ghidorah_") for name in WORKLOADS]
+    made = {" / ".join(labels) for labels in product(datasets, swept("fig9")["labels.width"])}
+    assert set(section("fig9")["rows"]["names"]) == made
+
+
+@pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])
+def test_a_method_has_the_width_of_its_label(method: str) -> None:
+    config = plain(composed("workload=ghidorah_mbpp", f"ablation={method}_at_width", "+labels.width=16"))
+    assert (config["method"]["name"], config["method"]["width"]) == (method, 16)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_vicuna_brought_to_its_row_of_table_1(name: str) -> None:
+    config = plain(composed(f"workload={name}"))
+    dataset = name.removeprefix("ghidorah_")
+    row = f"ghidorah.table1.{ROWS.get(dataset, dataset)}"
+    assert config["match"] == [f"{row}.width2", f"{row}.width4"]
+    assert (config["device"]["name"], config["target"]["name"]) == ("Jetson Xavier NX", "Vicuna-7B")
+    assert config["target"]["precision"] == config["draft"]["precision"] == "fp16"
+    assert config["draft"]["shape"]["medusa"] == 5
