@@ -120,14 +120,13 @@ class Plan(TreeDecoding):
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """The tree as text, its width, the other processor's shares, the speed that was expected."""
+        """The tree as text, its width, the speed that was expected; the other processor's shares, and seconds of
+        one layer's attention by context."""
         out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
-            out |= {
-                "other_share": self.split.share,
-                "other_keys": self.keys.at(CONTEXT),
-                "left": self.split.left,
-            }
+            keys, split = self.keys, self.split
+            out |= {"other_share": split.share, "other_keys": keys.at(CONTEXT), "left": split.left}
+            out |= {f"attention_{at}": spent for at, spent in zip(keys.contexts, keys.seconds, strict=True)}
         return out
 
     async def serve(  # type: ignore[override]

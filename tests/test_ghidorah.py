@@ -1,0 +1,154 @@
+"""Ghidorah and its baselines: the search chooses what a device favours, and no division changes a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from repro.core.cost import Curve, Flash, Machine, Processor
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.op import CPU, GPU
+from repro.methods.decoding.ghidorah import Ghidorah, Plan
+from repro.methods.decoding.medusa import Medusa, TreeDecoding, drafted
+from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
+from repro.methods.verification_tree import VerificationTree
+from repro.models.head_ranks import Calibration
+from repro.models.network import KnownStep, NoNetwork, Row, Step
+from repro.models.placement import RESIDENT
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+
+TARGET = Shape(layers=4, hidden=256, heads=8, kv_heads=8, head_dim=32, intermediate=704, vocab=512)
+HEADS = Shape.of_medusa(4, 256, 512, tied=True)
+KNOWN = Calibration(tuple(tuple(0.6 * 0.75**head * 0.4**rank for rank in range(10)) for head in range(4)))
+
+
+def machine(gpu_tile: int = 64, cpu_tile: int = 16, cpu: float = 1e9, both: bool = True) -> Machine:
+    """A GPU and a CPU that compute in tiles of rows and share a memory that neither exhausts."""
+    processors = {GPU: Processor({"fp16": 3e9}, 1e9, tile=gpu_tile)}
+    if both:
+        processors[CPU] = Processor({"fp16": cpu}, 1e9, tile=cpu_tile)
+    return Machine("two", GPU, processors, Flash(Curve(((1.0, 1e9),))), 1e10, 1e12, 0.0)
+
+
+def opened(on: Machine, calibration: Calibration | None = KNOWN) -> tuple[EmulatedDevice, dict[str, Session]]:
+    device = EmulatedDevice(on)
+    target = Session("target", device, Bill(TARGET, precision("fp16")), NoNetwork(), RESIDENT)
+    draft = Session("draft", device, Bill(HEADS, precision("fp16")), NoNetwork(), RESIDENT)
+    draft.calibration = calibration
+    return device, {"target": target, "draft": draft}
+
+
+def plan(method: Medusa, on: Machine) -> TreeDecoding:
+    device, sessions = opened(on)
+    serving = device.play(method.prepare(device, **sessions))
+    assert isinstance(serving, TreeDecoding)
+    return serving
+
+
+def test_a_processor_that_pads_to_64_rows_wants_the_widest_tree() -> None:
+    assert plan(Ghidorah(divided=False), machine()).tree.width == 64
+    assert plan(Ghidorah(divided=False), machine(gpu_tile=8)).tree.width == 8
+
+
+def test_both_processors_want_what_the_narrower_one_pads_to() -> None:
+    found = plan(Ghidorah(), machine())
+    assert isinstance(found, Plan)
+    assert found.tree.width == 16
+    assert found.split
+    # The GPU computes 64 rows at 3e9 and the CPU 16 at 1e9, which takes it 3 / 4 of the time.
+    assert found.split.share == pytest.approx(4 / 7, abs=0.04)
+
+
+def test_a_division_is_worth_it_and_the_adjusted_one_is_not_slower_than_edgenns() -> None:
+    speeds = [
+        plan(Ghidorah(width=16, divided=divided, contention=contention), machine()).speed  # type: ignore[attr-defined]
+        for divided, contention in ((False, True), (True, False), (True, True))
+    ]
+    assert speeds[0] < speeds[1] <= speeds[2] * (1 + 1e-9)
+    assert speeds[2] / speeds[0] == pytest.approx(7 / 3, rel=0.1)
+
+
+def test_medusa_em_divides_by_speeds_measured_alone() -> None:
+    found = plan(MedusaEM(width=16), machine())
+    assert isinstance(found, DividedDecoding)
+    assert found.split.form == "megatron"
+    assert found.split.share == pytest.approx(4 / 7, abs=0.02)
+
+
+def test_dynamic_attention_is_no_slower_and_gains_with_the_context() -> None:
+    static, dynamic = (
+        plan(Ghidorah(width=64, attention=attention), machine()).figures
+        for attention in ("static", "dynamic")
+    )
+    gains = [float(str(static[f"attention_{n}"])) / float(str(dynamic[f"attention_{n}"])) for n in (64, 4096)]
+    assert gains[0] >= 1
+    assert gains[1] > max(gains[0], 1.1)
+
+
+def test_figures_tell_the_tree_and_the_division() -> None:
+    figures = plan(Ghidorah(width=4), machine()).figures
+    assert VerificationTree.parse(str(figures["tree"])).width == figures["chosen_width"] == 4
+    assert 0 < float(str(figures["other_share"])) < 1
+
+
+class Ranks:
+    """Heads that say tokens 10 h + rank at level h, whatever the text."""
+
+    depth = 1
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self._start = 0
+
+    def start(self, prompt: Prefix) -> None:
+        self._start = prompt.length
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        levels = [prefix.length - self._start - 1 for prefix in wanted]
+        self.asked += levels
+        return KnownStep(
+            [Row(None, ([10 * level + rank for rank in range(10)], [-1.0] * 10)) for level in levels]
+        )
+
+    def keep(self, text: Prefix) -> None:
+        self._start = text.length - 1
+
+
+def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
+    device, _ = opened(machine())
+    heads = Ranks()
+    draft = Session("draft", device, Bill(HEADS, precision("fp16")), heads, RESIDENT)
+    draft.start(Prefix.of((1, 2)))
+    form = VerificationTree.parse("0;1;0.0;0.2;1.1;0.0.0")
+    tree = device.play(drafted(form, Prefix.of((1, 2, 3)), draft))
+    assert [tree.token(node) for node in range(1, len(tree))] == [0, 1, 10, 12, 11, 20]
+    assert tree.parents == [-1, 0, 0, 1, 1, 2, 3]
+    assert heads.asked == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (lambda: Medusa(width=65), "width is 65; a verification has 1 to 64 rows"),
+        (lambda: Ghidorah(attention="dinamic"), r"no method\.attention 'dinamic'. Did you mean dynamic"),
+    ],
+)
+def test_bad_settings_are_said(method: type[Medusa], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        method()
+
+
+def test_a_device_without_a_second_processor_is_said() -> None:
+    device, sessions = opened(machine(both=False))
+    with pytest.raises(InputError, match="no cpu beside its gpu"):
+        device.play(Ghidorah(width=4).prepare(device, **sessions))
+
+
+def test_a_draft_without_ranks_is_said() -> None:
+    device, sessions = opened(machine(), calibration=None)
+    with pytest.raises(InputError, match="heads without recorded ranks"):
+        device.play(Medusa(width=4).prepare(device, **sessions))
