@@ -12,8 +12,11 @@ from repro.core.cost import FREE
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.heads_fit import HeadMatch, head_match
 from repro.methods.base import Request
 from repro.methods.decoding.corrected import Corrected
+from repro.methods.head_recording import recorded
+from repro.models.head_ranks import HeadRanks, joined
 from repro.models.matched import swap_probability
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network
@@ -49,6 +52,11 @@ class Matched:
     native: float
     probability: float
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Ids of all published values that were fitted."""
+        return (self.cell,)
+
 
 def published(name: object) -> Wanted:
     """The published agreement of that id.
@@ -63,6 +71,15 @@ def published(name: object) -> Wanted:
     if value is None:
         raise InputError(f"match: {unknown('single published agreement', cell.id, single)}")
     return Wanted(cell.id, value)
+
+
+def wanted(names: object) -> Wanted | HeadMatch:
+    """What `match` asks for: the id of a published agreement, or a list of two of acceptance lengths.
+
+    Raises:
+        InputError: as `published` and `head_match`.
+    """
+    return head_match(names) if isinstance(names, (list, tuple)) else published(names)
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
@@ -82,6 +99,16 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
             raise InputError(
                 f"match needs real tokens, and {model.name} has no checkpoint; choose one, or match=null"
             )
+
+
+def require_heads(wanted: HeadMatch, draft: Model) -> None:
+    """InputError for a draft with other heads than those that are fitted."""
+    heads, fitted = draft.bill.shape.medusa, len(wanted.heads.accuracies)
+    if heads != fitted:
+        raise InputError(
+            f"match brings {fitted} Medusa heads to acceptance lengths, and {draft.config.name} has "
+            f"{heads or 'none'}; choose a draft with {fitted} heads, or match=null"
+        )
 
 
 def native(
@@ -116,6 +143,31 @@ def native(
             "nothing is drafted; raise calibration or max_tokens"
         )
     return sum(r.accepted for r in rounds) / len(rounds)
+
+
+def head_ranks(
+    models: Mapping[str, Model],
+    networks: Mapping[str, Network],
+    requests: Sequence[Request],
+    told: Callable[[int], None],
+) -> HeadRanks:
+    """Which rank the draft's Medusa heads give the target's own greedy tokens; arguments as of `native`.
+
+    Raises:
+        InputError: the draft has no Medusa heads, or no answer has a second token.
+    """
+    if not models["draft"].bill.shape.medusa:
+        raise InputError(f"{models['draft'].config.name} has no Medusa heads; choose a draft that has")
+    device = EmulatedDevice(FREE)
+    sessions = {role: models[role].session(role, device, RESIDENT, networks[role]) for role in models}
+    answers = []
+    for i, request in enumerate(requests):
+        told(i)
+        for session in sessions.values():
+            session.start(Prefix.of(request.prompt))
+        answers.append(device.play(recorded(request, device, **sessions)))
+    told(len(requests))
+    return joined(answers)
 
 
 def match(wanted: Wanted, native_share: float) -> Matched:

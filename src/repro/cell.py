@@ -20,6 +20,7 @@ from repro.core.record import Record, cell_key, content_hash
 from repro.core.registry import discover, lookup, unknown
 from repro.core.sources import source_hash
 from repro.data.typed import typed
+from repro.heads_fit import HeadMatch
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
@@ -93,15 +94,20 @@ class Cell:
         return self.method.places()
 
     @cached_property
-    def match(self) -> agreement.Wanted | None:
-        """The published agreement that drafts are brought to, if one is asked for and there is a draft."""
+    def match(self) -> agreement.Wanted | HeadMatch | None:
+        """What published value drafts are brought to, if one is asked for and there is a draft."""
         if self.config["match"] is None or self.config["native"]:
             return None
-        wanted = agreement.published(self.config["match"])
+        wanted = agreement.wanted(self.config["match"])
         if "draft" not in self.places:
             return None
         agreement.require_matchable(self.emulated, self.sampling, self.models)
         return wanted
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it takes more prompts to find out how the draft is brought there."""
+        return isinstance(self.match, agreement.Wanted)
 
     @cached_property
     def target(self) -> Model:
@@ -155,7 +161,7 @@ class Cell:
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
-        if self.match:
+        if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
         return {**hashes, "dataset": self.rows.digest, "device": content_hash(self.config["device"])}
 
@@ -169,7 +175,9 @@ class Cell:
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
-            asked |= {"match": asdict(self.match), "calibration": self.config["calibration"]}
+            asked["match"] = asdict(self.match)
+        if self.calibrates:
+            asked["calibration"] = self.config["calibration"]
         return cell_key(asked, self.inputs, self.sources)
 
     @cached_property
@@ -185,7 +193,7 @@ class Cell:
     @cached_property
     def calibration(self) -> list[Request]:
         """The prompts on which an agreement is matched; none where none is."""
-        return self._requests(self.calibration_rows) if self.match else []
+        return self._requests(self.calibration_rows) if self.calibrates else []
 
     def _requests(self, rows: data.Rows) -> list[Request]:
         return [
@@ -215,6 +223,8 @@ class Cell:
                     f"{self.config['method']['name']} runs no target; choose another draft"
                 )
             self._check_context(role)
+        if isinstance(self.match, HeadMatch):
+            agreement.require_heads(self.match, self.draft)
         device = self.open_device()
         try:
             for role, place in self.places.items():

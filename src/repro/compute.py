@@ -21,8 +21,11 @@ from repro.core.once import cache_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, content_hash
 from repro.core.trace import Trace
+from repro.heads_fit import HeadMatch
 from repro.methods.base import Generation, Request, Serving
+from repro.models.head_ranks import Calibration
 from repro.models.matched import MatchedNetwork
+from repro.models.matched_heads import MatchedHeads
 from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.prefix import Prefix
@@ -90,10 +93,10 @@ def _network(cell: Cell, model: Model | ShardedModel) -> Iterator[Network]:
         yield model.network(memo)
 
 
-def _match(cell: Cell, progress: Progress) -> Matched | None:
-    """How the draft is brought to the agreement that is asked for, from the calibration prompts."""
-    if cell.match is None:
-        return None
+def _match(cell: Cell, progress: Progress) -> Matched | HeadMatch | None:
+    """How the draft is brought to the published value that is asked for; an agreement takes prompts."""
+    if cell.match is None or isinstance(cell.match, HeadMatch):
+        return cell.match
     models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
     with ExitStack() as opened:
         networks = {role: opened.enter_context(_network(cell, model)) for role, model in models.items()}
@@ -104,18 +107,25 @@ def _match(cell: Cell, progress: Progress) -> Matched | None:
 
 
 @contextmanager
-def _matched_network(cell: Cell, model: Model | ShardedModel, matched: Matched | None) -> Iterator[Network]:
+def _matched_network(
+    cell: Cell, model: Model | ShardedModel, matched: Matched | HeadMatch | None
+) -> Iterator[Network]:
     """What computes a model's tokens; of a draft that is matched with an oracle, its target, beside it."""
     with _network(cell, model) as own:
         if matched is None:
             yield own
             return
         with _network(cell, cell.target) as oracle:
-            yield MatchedNetwork(own, oracle, matched.probability, cell.config["seed"])
+            if isinstance(matched, HeadMatch):
+                yield MatchedHeads(own, oracle, matched.heads.accuracies, cell.config["seed"])
+            else:
+                yield MatchedNetwork(own, oracle, matched.probability, cell.config["seed"])
 
 
 @contextmanager
-def opened_sessions(cell: Cell, device: Device, matched: Matched | None) -> Iterator[dict[str, Session]]:
+def opened_sessions(
+    cell: Cell, device: Device, matched: Matched | HeadMatch | None
+) -> Iterator[dict[str, Session]]:
     """A cell's models opened on its device, by role, drafts before the target."""
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
@@ -127,6 +137,8 @@ def opened_sessions(cell: Cell, device: Device, matched: Matched | None) -> Iter
                 there = placed(model, device, place)
                 network = opened.enter_context(_matched_network(cell, there, brought))
                 sessions[role] = there.session(role, device, place, network, cell.tokens)
+                if isinstance(brought, HeadMatch):
+                    sessions[role].calibration = Calibration(brought.trees.accuracies)
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens)
             opened.callback(sessions[role].close)
@@ -204,13 +216,13 @@ def _provenance(
     started: str,
     device: Device | None,
     figures: dict[str, Scalar],
-    matched: Matched | None = None,
+    matched: Matched | HeadMatch | None = None,
 ) -> Provenance:
     used = [cell.model(role) for role in cell.places]
     kinds = {model.weights for model in used}
     fitted = {c for fact in facts(cell.config["device"]) for c in fact.cells} if cell.emulated else set()
     if matched:
-        fitted.add(matched.cell)
+        fitted.update(matched.cells)
     memory = {"resident_set": peak_resident_bytes()}
     if device and cell.emulated:
         memory["emulated_dram"] = int(device.memory.peak)

@@ -43,7 +43,7 @@ class Provenance:
     (`checkpoint`, `draft`, `dataset`, `device`), `sources` is `source_hash` of the method. `costs` is
     `fitted` when this very cell was used to fit the device. `fitted` names single values that a fit or a
     matched agreement determines, or ids of reference cells that a fit used. `matched` tells how a proxy pair
-    was brought to a published draft-target agreement (`agreement.Matched`), `None` when it was not.
+    was brought to published values (`agreement.Matched`, `heads_fit.HeadMatch`), `None` when it was not.
     `dequantized` says that the checkpoint came quantized. `memory` holds peak bytes by kind (`resident_set`,
     `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `notes` are sentences
     for the table (a stand-in, say). `started` and `finished` are ISO 8601 in UTC.

@@ -5,7 +5,8 @@ Owns the replay and the trial of all exchanges of one node. Must not know why a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -17,6 +18,12 @@ Node = tuple[int, ...]
 """The ranks that lead to a node of a tree; the root is ()."""
 
 Integers = NDArray[np.int64]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+
+def compiled(loop: Loop) -> Loop:
+    """The same function as machine code, once it is called."""
+    return cast(Loop, njit(nogil=True)(loop))
 
 
 class Replay:
@@ -95,7 +102,7 @@ class Replay:
         return deep, last
 
 
-@njit(nogil=True)
+@compiled
 def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
     positions, heads = ranks.shape
     deep, last = np.zeros(positions, np.int64), np.zeros(positions, np.int64)
@@ -111,7 +118,7 @@ def _walk(children: Integers, ranks: Integers) -> tuple[Integers, Integers]:
     return deep, last
 
 
-@njit(nogil=True)
+@compiled
 def _rounds(deep: Integers, begins: Integers, ends: Integers) -> int:
     count = 0
     for begin in begins:
@@ -122,7 +129,7 @@ def _rounds(deep: Integers, begins: Integers, ends: Integers) -> int:
     return count
 
 
-@njit(nogil=True)
+@compiled
 def _best_exchange(
     deep: Integers,
     gains: Integers,

@@ -11,22 +11,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models import eagle_head, medusa_head
+from repro.models import eagle_head, head_ranks, medusa_head
 from repro.models.checkpoint import open_checkpoint
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
+from repro.models.head_ranks import Calibration, HeadRanks
 from repro.models.medusa import MedusaNetwork
 from repro.models.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network
+from repro.models.placement import Placement
 from repro.models.remembered import Remembered
+from repro.models.session import Session
 from repro.models.shape import Shape
+from repro.models.shard_plan import ShardPlan
 from repro.models.stored import read_config
 
 
@@ -218,6 +223,28 @@ class MedusaModel(HeadModel):
 
     def _reading(self, features: Features, memo: Memo | None = None) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo)
+
+    def session(
+        self,
+        role: str,
+        device: Device,
+        placement: Placement,
+        network: Network,
+        tokens: int = 0,
+        plan: ShardPlan | None = None,
+    ) -> Session:
+        """See `Model`; it knows how often the heads are right, where that was recorded."""
+        return self._calibrated(super().session(role, device, placement, network, tokens, plan))
+
+    def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
+        """See `Model` and `session`."""
+        return self._calibrated(super().local_session(role, device, placement, tokens))
+
+    def _calibrated(self, session: Session) -> Session:
+        assert self.folder is not None
+        if (path := self.folder / head_ranks.FILE).is_file():
+            session.calibration = Calibration.of(HeadRanks.load(path).first(session.heads))
+        return session
 
     @cached_property
     def _heads(self) -> MedusaHeads:

@@ -69,6 +69,10 @@ class HeadRanks:
         lengths = after - torch.tensor(self.begins)
         return after.repeat_interleave(lengths)
 
+    def first(self, heads: int) -> HeadRanks:
+        """The record of the first heads alone."""
+        return HeadRanks(self.ranks[:, :heads].contiguous(), self.begins)
+
     def accuracies(self, ranks: int = TOP) -> list[list[float]]:
         """`[head][rank]`: how often that rank was the target's token, where the answer has one so far on.
 

@@ -20,6 +20,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.models.decoder import Ends
 from repro.models.folder import MEDUSA
+from repro.models.head_ranks import FILE as RANKS
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.norm import Norm
 from repro.models.shape import Shape
@@ -179,7 +180,7 @@ def _require_repeated(folder: Path, tensors: Tensors, c: MedusaConfig) -> None:
 
 
 def _tensors(folder: Path) -> Tensors:
-    """Safetensors, if there are any, before what is pickled."""
-    if any(folder.glob("*.safetensors")):
+    """Safetensors, if there are any, before what is pickled; recorded ranks are no weights."""
+    if any(path.name != RANKS for path in folder.glob("*.safetensors")):
         return StoredTensors(folder)
     return PickledTensors(folder / MEDUSA)

@@ -16,6 +16,7 @@ from repro.core.device import Device
 from repro.models.accept import Accepted, along
 from repro.models.chooser import Chooser
 from repro.models.engine import Engine, Flight, Halt
+from repro.models.head_ranks import Calibration
 from repro.models.lineage import HeadLineage, Lineage, MedusaLineage
 from repro.models.loading import LayerSource
 from repro.models.network import Network, Row, Step
@@ -73,6 +74,7 @@ class Session(Engine):
         device: where it runs.
         passes: forward passes so far.
         predictor: what judges rows after a middle layer, if the placement asked for it.
+        calibration: how often Medusa heads are right, for a search of trees; None where nobody knows.
         residency: what of the model stays in memory.
     """
 
@@ -95,6 +97,7 @@ class Session(Engine):
         super().__init__(name, device, bill, network, placement, source, tokens, plan)
         self.passes: list[Pass] = []
         self.predictor = predictor
+        self.calibration: Calibration | None = None
         self._lineage: Lineage | MedusaLineage = Lineage()
         self._rows: dict[Prefix, Row] = {}
 

@@ -1,0 +1,39 @@
+"""Which rank Medusa heads give the target's own tokens, along its own greedy answer.
+
+Knows nothing of trees, nor of what becomes of the ranks.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from repro.core.device import Device
+from repro.methods.base import Request
+from repro.methods.decoding.speculative import begin
+from repro.models.head_ranks import answer_ranks
+from repro.models.network import Row
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+
+
+async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:
+    """The target answers, and at each token but the last all heads are asked: a part of `HeadRanks.ranks`."""
+    writing = await begin(request, device, target, draft)
+    said: list[list[Row]] = []
+    with device.phase("decode"):
+        while not writing.done:
+            said.append(await draft.forward(levels(writing.text, draft.heads)))
+            (row,) = await target.forward([writing.text])
+            text = writing.text.then(writing.chooser.first(row))
+            for session in (target, draft):
+                session.keep(text)
+            writing.round(text)
+    return answer_ranks(writing.generation.tokens, said)
+
+
+def levels(text: Prefix, heads: int) -> list[Prefix]:
+    """A sequence for each head after a text: what stands between plays no part in what a head says."""
+    out = [text]
+    while len(out) < heads:
+        out.append(out[-1].then(0))
+    return out[:heads]

@@ -1,0 +1,111 @@
+"""Medusa heads that are right as often as wanted: at a coin's rank stands the token that the target will say.
+
+Knows nothing of papers, devices or costs: the target that is asked here is an oracle and never billed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import accumulate
+
+from repro.models.layer import LayerWeights
+from repro.models.lineage import MedusaLineage
+from repro.models.network import Network, Row, Step
+from repro.models.prefix import Prefix
+
+
+class MatchedHeads:
+    """Heads' network in which a coin for each feature and head gives the target's own token its rank.
+
+    The coins are independent and depend on the feature's text, the head and a seed alone, so a head says the
+    same in every tree and every method, and a path is accepted as often as the product of its accuracies
+    says. Greedy decoding only: rows have ranks and no logits.
+    """
+
+    def __init__(
+        self, draft: Network, oracle: Network, accuracies: Sequence[Sequence[float]], seed: int
+    ) -> None:
+        """Args:
+        draft: the heads as they are, whose other guesses stay in their order.
+        oracle: the target with a cache of its own.
+        accuracies: `[head][rank]`: how often that rank is the target's own token; what is left to 1 is how
+            often none is.
+        seed: of the coins.
+        """
+        self._draft = draft
+        self._oracle = oracle
+        self._sums = [list(accumulate(head)) for head in accuracies]
+        self._seed = seed
+        self._lineage = MedusaLineage(0, len(self._sums))
+        self._said: dict[Prefix, int] = {}
+        self.depth = draft.depth
+
+    def start(self, prompt: Prefix) -> None:
+        """Pass it on to both."""
+        self._lineage = MedusaLineage(prompt.length, len(self._sums))
+        self._said.clear()
+        self._draft.start(prompt)
+        self._oracle.start(prompt)
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """A pass of the heads; the oracle answers when its rows are read."""
+        return _MatchedStep(self, self._draft.begin(wanted, branches), wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """Pass it on to both."""
+        self._lineage.keep(text)
+        self._draft.keep(text)
+        self._oracle.keep(text)
+
+    def matched(self, wanted: Prefix, row: Row) -> Row:
+        """A head's row with the target's own token at the rank of the coin."""
+        feature, head = self._lineage.place(wanted)
+        rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
+        token = self._ahead(wanted.up_to(feature.length + 1), head)
+        return with_rank(row, token, rank if rank < len(self._sums[head]) else None)
+
+    def _ahead(self, root: Prefix, head: int) -> int:
+        """The target's own token `head + 1` places after a text."""
+        for _ in range(head):
+            root = root.then(self._choice(root))
+        return self._choice(root)
+
+    def _choice(self, text: Prefix) -> int:
+        if text not in self._said:
+            step = self._oracle.begin([text])
+            step.layers(0, self._oracle.depth)
+            self._said[text] = step.rows()[0].choice
+        return self._said[text]
+
+
+class _MatchedStep(Step):
+    def __init__(self, network: MatchedHeads, step: Step, wanted: Sequence[Prefix]) -> None:
+        self._network, self._step, self._wanted = network, step, wanted
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        self._step.layers(first, last, streamed)
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        return list(map(self._network.matched, wanted, self._step.rows(at)))
+
+
+def coin(feature: Prefix, head: int, seed: int) -> float:
+    """A number in [0, 1) that depends on a text's tokens, a head and a seed alone."""
+    tossed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
+    return int.from_bytes(tossed, "little") / 2**64
+
+
+def with_rank(row: Row, token: int, rank: int | None) -> Row:
+    """A row in which a token has a rank, or with `None` is in none of those that a row keeps.
+
+    The other tokens keep their order, and the sorted log-probabilities stay as they were.
+    """
+    tokens, logps = row.ranked()
+    changed = [each for each in tokens if each != token]
+    if rank is not None:
+        changed.insert(rank, token)
+    count = min(len(changed), len(logps))
+    return Row(None, (changed[:count], logps[:count]))
