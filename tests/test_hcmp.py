@@ -20,9 +20,12 @@ from repro.models.decoder import Decoder
 from repro.models.divided_linear import ColumnSplit, Part, RowSplit, split_linear
 from repro.models.hcmp import DividableNetwork, DividedDecoder, divided_linears
 from repro.models.linear import PlainLinear, packed
+from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
+from repro.models.session import Session
 from repro.models.split import Sight, Split
 from repro.models.tree_kernels import Partial, TreePattern
+from tiny import alone, bill_of, here
 from tiny_families import FAMILIES, write
 
 CPU = torch.device("cpu")
@@ -193,3 +196,22 @@ def test_attention_can_be_rehearsed(device: torch.device) -> None:
     network.divide(Split(0.25, keys=0.5, left=1))
     network.attend(Sight(4, 100, [1, 2, 2, 3]))
     assert network.cache.length == 0
+
+
+def test_a_real_session_divides_within_its_ops() -> None:
+    """An emulated one makes ops of the parts; here the whole pass is one op, and attention another."""
+    made, device = plain("llama-2"), here()
+    network, text = DividableNetwork(made), Prefix.of([3, 1, 4, 1, 5])
+    session = Session("target", device, bill_of(made), network, RESIDENT)
+    session.start(text)
+    device.play(session.forward([text]))
+    session.divide(Split(0.5, left=1))
+    assert isinstance(network.decoder, DividedDecoder)
+    nodes = [text.then(7), text.then(7).then(8), text.then(7).then(9)]
+    rows = device.play(session.forward(nodes))
+    device.play(session.attend(Sight(3, 5, [1, 2, 2])))
+    assert [span.kind for span in device.trace.spans] == ["embed", "layer", "head"] * 2 + ["attention"]
+    for node, row in zip(nodes, rows, strict=True):
+        torch.testing.assert_close(row.logits, alone(made, node.tokens()), **CLOSE)
+    session.divide(None)
+    assert network.decoder is made

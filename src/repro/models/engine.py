@@ -19,6 +19,7 @@ from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.op import FLASH, Op
 from repro.core.record import Scalar
+from repro.models.hcmp import DividableNetwork
 from repro.models.layer import LayerWeights
 from repro.models.loading import LayerSource, Loading
 from repro.models.network import Network, Row, Step
@@ -101,10 +102,17 @@ class Engine:
         """
         if split and (self.residency.held < self._bill.shape.layers or self._bill.shape.encoder):
             raise InputError(f"{self.name} is divided between processors only if it is a decoder in memory")
-        self._split = split
+        if isinstance(self._network, DividableNetwork):
+            self._network.divide(split)  # for real, within the ops of a pass that stays whole
+        else:
+            self._split = split
 
     async def attend(self, sight: Sight) -> None:
-        """One layer's attention alone, as it is divided at present; computes nothing."""
+        """One layer's attention alone, as it is divided at present: nothing comes of it but its time."""
+        if isinstance(self._network, DividableNetwork):
+            trial = partial(self._network.attend, sight)
+            await self._run("attention", self._on, sight.rows, (0.0, 0.0), trial)
+            return
         if self._split is None:
             raise RuntimeError(f"{self.name} is not divided")
         await self._stage(attention(self._bill, self._split, sight), sight.rows, "attention")

@@ -22,6 +22,7 @@ from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.families import config_of
 from repro.models.features import Captured
+from repro.models.hcmp import DividableNetwork
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.origin import Checkpoint, folders
@@ -305,6 +306,8 @@ class Model:
         held, slots, *_ = settle(placement, self.bill, device.memory, tokens)
         if held == self.own_shape.layers:
             network = self._resident_network()
+            if isinstance(network, DecoderNetwork):
+                network = DividableNetwork(network.decoder, captured=self._captured)
             predictor = self.predictor(placement)
             return Session(role, device, self.bill, network, placement, None, tokens, None, predictor)
         if held:
