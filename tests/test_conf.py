@@ -35,7 +35,7 @@ COUNTS = {
     "model": 36,
     "model/checkpoint": 44,
     "model/shape": 23,
-    "workload": 24,
+    "workload": 28,
     "ablation": 11,
     "experiment": 49,
 }

@@ -1,0 +1,49 @@
+"""Medusa heads that are a random function of the text, and sessions of them beside a target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repro.core.cost import FREE
+from repro.core.device import Device, EmulatedDevice
+from repro.models.lineage import MedusaLineage
+from repro.models.network import KnownStep, Network, Row, Step
+from repro.models.placement import RESIDENT
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+from repro.models.shape import Bill, Shape, precision
+from tiny import BILL, TableNetwork
+
+VOCAB = 12
+
+
+class TableHeads:
+    """Head k's logits are those of a table of its own at the target's feature."""
+
+    depth = 0
+
+    def __init__(self, heads: int, vocab: int = VOCAB, seed: int = 100) -> None:
+        self._tables = [TableNetwork(vocab, seed + head) for head in range(heads)]
+        self._lineage = MedusaLineage(0, heads)
+
+    def start(self, prompt: Prefix) -> None:
+        self._lineage = MedusaLineage(prompt.length, len(self._tables))
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        places = [self._lineage.place(prefix) for prefix in wanted]
+        return KnownStep([Row(self._tables[head].logits(feature)) for feature, head in places])
+
+    def keep(self, text: Prefix) -> None:
+        self._lineage.keep(text)
+
+
+def beside(
+    target: Network, heads: Network, count: int, device: Device | None = None
+) -> tuple[Device, dict[str, Session]]:
+    """Sessions of a target and its heads, on a machine that costs nothing unless there is another."""
+    device = device or EmulatedDevice(FREE)
+    bill = Bill(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
+    return device, {
+        "target": Session("target", device, BILL, target, RESIDENT),
+        "draft": Session("draft", device, bill, heads, RESIDENT),
+    }
