@@ -46,7 +46,7 @@ def test_counts() -> None:
     counted = {group: len(names(group)) for group in COUNTS}
     assert counted == COUNTS
     methods = "bld chain_sd corrected draft edgellm flash_ar lever nav opt_tree sp specinfer spl std "
-    methods += "std_flash sti"
+    methods += "std_flash sti tree_attention"
     assert " ".join(registered("method")) == methods
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     assert len(every) == sum(counted.values()) + len(OTHERS), "a YAML is in no group"

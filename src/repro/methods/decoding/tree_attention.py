@@ -1,0 +1,132 @@
+"""Attention within a verification's tree, computed for real by three kernels in turn: Ghidorah's Fig. 10(b).
+
+Knows nothing of how a kernel works, and of the device no more than that its clock moves while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+import torch
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.op import CPU, Op
+from repro.core.record import Scalar
+from repro.core.registry import register
+from repro.methods.base import Serving
+from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
+from repro.methods.verification_tree import searched
+from repro.models.session import Session
+from repro.models.tree_kernels import FORMS, Kernel, TreePattern, kernel
+
+OURS = "optimized"
+CALLS = 10
+"""Of a kernel between two looks at the clock, so that an op's own time does not count."""
+
+
+@register("method", "tree_attention")
+@dataclass(frozen=True)
+class TreeAttention(Medusa):
+    """Medusa whose record says what each kernel takes for QK^T and AV of its tree, one layer of one pass.
+
+    In a round all kernels take their turn, so that ratios are paired; medians are over rounds.
+
+    Attributes:
+        heads: of the layer; Vicuna-7B's, without groups.
+        head_dim: likewise.
+        rounds: in which kernels take their turn, at least 2, after one that does not count.
+    """
+
+    heads: int = 32
+    head_dim: int = 128
+    rounds: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads < 1 or self.head_dim < 1 or self.rounds < 2:
+            raise InputError(
+                f"method.heads, head_dim and rounds are {self.heads}, {self.head_dim} and {self.rounds}; "
+                "they must be at least 1, 1 and 2"
+            )
+
+    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+        """Time the kernels, then decode with the same tree.
+
+        Raises:
+            InputError: the device's clock stands still while something computes that it has no bill for.
+        """
+        form = searched(calibration(draft), self.width)
+        pattern = TreePattern.of_parents(form.parents)
+        works = [Work.of(kernel(name), pattern, self.heads, self.head_dim) for name in FORMS]
+        with device.phase("profile"):
+            rounds = [[await work.seconds(device) for work in works] for _ in range(self.rounds + 1)][1:]
+        if min(map(min, rounds)) <= 0.0:
+            raise InputError(f"{device.name} runs no kernel for real; choose device=local_cpu")
+        return TimedDecoding(form, compared(rounds) | {"tree_pairs": pattern.listed})
+
+
+@dataclass(frozen=True)
+class TimedDecoding(TreeDecoding):
+    """Decoding whose tree was timed."""
+
+    timed: Mapping[str, Scalar]
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """The tree as text, and the kernels' seconds and ratios."""
+        return {**super().figures, **self.timed}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A kernel with all that it multiplies."""
+
+    kernel: Kernel
+    pattern: TreePattern
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    weights: torch.Tensor
+
+    @classmethod
+    def of(cls, chosen: Kernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
+        """The same random rows for every kernel."""
+        chance, width = torch.Generator().manual_seed(0), pattern.width
+        queries = torch.randn(width, heads, head_dim, generator=chance)
+        keys, values = torch.randn(2, heads, width, head_dim, generator=chance)
+        scores = chosen.scores(pattern, queries, keys, head_dim**-0.5)
+        weights = torch.sigmoid(scores)  # of -inf 0: a dense kernel's masked weights
+        return cls(chosen, pattern, queries, keys, values, weights)
+
+    async def seconds(self, device: Device) -> float:
+        """Of both products, once."""
+        start = device.now
+        await device.run(
+            Op(CPU, "kernel", f"{self.kernel.form} tree attention", compute=self._both, launches=0)
+        )
+        return (device.now - start) / CALLS
+
+    def _both(self) -> None:
+        for _ in range(CALLS):
+            self.kernel.scores(self.pattern, self.queries, self.keys, 1.0)
+            self.kernel.mix(self.pattern, self.weights, self.values)
+
+
+def compared(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
+    """Each kernel's seconds, and how many times as long as the optimized one the others take, with tenths.
+
+    Args:
+        rounds: seconds by kernel in the order of `FORMS`.
+    """
+    by_form = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
+    out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in by_form.items()}
+    for name in FORMS:
+        if name != OURS:
+            ratios = [other / ours for other, ours in zip(by_form[name], by_form[OURS], strict=True)]
+            low, *_, high = quantiles(ratios, n=10, method="inclusive")
+            out |= {f"{OURS}_over_{name}": median(ratios)}
+            out |= {f"{OURS}_over_{name}_low": low, f"{OURS}_over_{name}_high": high}
+    return out
