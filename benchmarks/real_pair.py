@@ -18,7 +18,7 @@ from hydra import compose, initialize_config_dir
 
 from repro import values
 from repro.cell import Cell
-from repro.compute import opened_sessions, serve
+from repro.compute import opened_sessions, prepare, serve
 from repro.core.device import Device
 from repro.core.op import FLASH
 from repro.core.trace import Trace
@@ -92,7 +92,8 @@ def answered(cell: Cell) -> Answered:
     cell.check()
     device = cell.open_device()
     with closing(device), opened_sessions(cell, device, None) as sessions:
-        generations = serve(cell, device, sessions, lambda *_: None)
+        serving = prepare(cell, device, sessions)
+        generations = serve(cell, device, sessions, serving, lambda *_: None)
     return Answered(cell, device, sessions, generations)
 
 

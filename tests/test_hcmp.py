@@ -156,14 +156,6 @@ def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) ->
     assert asked == [(4, 4)] * divided.config.layers
 
 
-def test_parts_that_see_nothing_count_for_nothing() -> None:
-    least = torch.finfo(torch.float32).min
-    empty = Partial(torch.zeros(1, 1, 2), torch.full((1, 1, 1), least), torch.zeros(1, 1, 1))
-    real = Partial(torch.tensor([[[2.0, 4.0]]]), torch.full((1, 1, 1), -3.0), torch.full((1, 1, 1), 2.0))
-    for parts in ([empty, real], [real, empty], [real]):
-        assert hcmp.merged(parts, CPU).tolist() == [[[1.0, 2.0]]]
-
-
 @both
 def test_a_network_is_divided_while_it_is_in_use(device: torch.device) -> None:
     """Trees behind a text, kept and gone on from, by changing divisions."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models import tree_kernels
-from repro.models.tree_kernels import FORMS, TreePattern, attend_tree, kernel, remembered
+from repro.models.tree_kernels import FORMS, Partial, TreePattern, attend_tree, kernel, merged, remembered
 
 CHAIN, STAR, BRANCHED = [-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 0, 1, 1, 2, 3]
 
@@ -137,6 +137,32 @@ def test_attention_in_one_call_knows_its_own_sums(
     expected = weights @ values.repeat_interleave(3, 0).double(), top, weights.sum(-1, keepdim=True)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+def test_parts_that_see_nothing_count_for_nothing(compiled: bool) -> None:
+    least = torch.finfo(torch.float32).min
+    empty = Partial(torch.zeros(1, 1, 2), torch.full((1, 1, 1), least), torch.zeros(1, 1, 1))
+    real = Partial(torch.tensor([[[2.0, 4.0]]]), torch.full((1, 1, 1), -3.0), torch.full((1, 1, 1), 2.0))
+    for parts in ([empty, real], [real, empty], [real], [empty, real, empty]):
+        assert merged(parts, compiled).tolist() == [[[1.0, 2.0]]]
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+@settings(max_examples=20, deadline=None)
+@given(parents=trees(), left=st.integers(0, 24), dim=st.sampled_from([8, 64]), seed=st.integers(0, 99))
+def test_two_parts_are_the_whole(compiled: bool, parents: list[int], left: int, dim: int, seed: int) -> None:
+    """The first columns and those beyond, each with a softmax of its own."""
+    queries, keys, values = rows(parents, 6, 2, dim, seed)
+    whole, first = TreePattern.of_parents(parents), seen(parents)
+    first[:, left:] = False
+    halves = TreePattern.of_mask(first), whole.beyond(left)
+    parts = [attend_tree(half, queries, keys, values, 0.3, None, compiled) for half in halves]
+    expected = (
+        torch.softmax(reference(parents, queries, keys, 0.3), -1) @ values.repeat_interleave(3, 0).double()
+    )
+    found = merged(parts, compiled).double()
+    torch.testing.assert_close(found, expected.transpose(0, 1), rtol=1e-5, atol=1e-5)
 
 
 def test_rows_that_lie_apart_in_memory_are_the_same_rows() -> None:

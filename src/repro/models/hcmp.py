@@ -6,7 +6,6 @@ what a part takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +21,7 @@ from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork
 from repro.models.split import Sight as Asked
 from repro.models.split import Split
-from repro.models.tree_kernels import Partial, TreePattern, attend_tree, remembered
+from repro.models.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
 
 CPU = torch.device("cpu")
 MEGATRON = "megatron"
@@ -145,7 +144,8 @@ class DividedDecoder(Decoder):
             parts.append(attend_tree(shared.pattern, *tree, config.query_scale, config.attention_cap))
         if sent is not None:
             parts.append(dense_part(config, *sent, shared.there_bias))
-        return merged(parts, keys.device).transpose(0, 1).reshape(rows, -1)
+        home = [Partial(*(each.to(keys.device) for each in part)) for part in parts]
+        return merged(home).reshape(rows, -1)
 
     def _by_heads(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight, edge: int) -> Tensor:
         """Megatron's attention: the first `edge` heads of keys on the other device, and their queries."""
@@ -175,20 +175,6 @@ def dense_part(
     shape = config.heads, len(queries)
     mixed = torch.bmm(weights, values).view(*shape, width)
     return Partial(mixed, top.view(*shape, 1), weights.sum(-1).view(*shape, 1))
-
-
-def merged(parts: Sequence[Partial], device: torch.device) -> Tensor:
-    """The attention that parts make up (online softmax): `[heads, rows, head_dim]`.
-
-    Every row sees a slot of some part.
-    """
-    first, *others = (Partial(*(part.to(device) for part in each)) for each in parts)
-    mixed, top, total = first
-    for part in others:
-        highest = torch.maximum(top, part.top)
-        old, new = torch.exp(top - highest), torch.exp(part.top - highest)
-        mixed, total, top = mixed * old + part.mixed * new, total * old + part.total * new, highest
-    return mixed / total
 
 
 class DividableNetwork(DecoderNetwork):

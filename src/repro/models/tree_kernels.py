@@ -237,6 +237,25 @@ def _attend(
     return Partial(mixed, top[..., None], total[..., None])
 
 
+def merged(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
+    """The attention that parts over different slots make up (online softmax): `[rows, heads, head_dim]`.
+
+    All are on one device, and every row sees a slot of some part.
+    """
+    mixed, top, total = parts[0]
+    found = loops() if compiled else None
+    if found is not None and len(parts) == 2 and mixed.device.type == "cpu":
+        ours, theirs = ([part.numpy() for part in (p.mixed, p.top[..., 0], p.total[..., 0])] for p in parts)
+        out = torch.empty(mixed.shape[1], mixed.shape[0], mixed.shape[2])
+        found.merge(*ours, *theirs, out.numpy())
+        return out
+    for part in parts[1:]:
+        highest = torch.maximum(top, part.top)
+        old, new = torch.exp(top - highest), torch.exp(part.top - highest)
+        mixed, total, top = mixed * old + part.mixed * new, total * old + part.total * new, highest
+    return (mixed / total).transpose(0, 1)
+
+
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
     """The listed scores, `[heads, listed]`."""
     ours = queries.transpose(0, 1)[:, pattern.rows.long()]

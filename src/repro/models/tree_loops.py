@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.core.errors import NumbaError
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["NumbaError", "attention", "mix_dense", "mix_naive", "mix_optimized"]
+__all__ = ["NumbaError", "attention", "merge", "mix_dense", "mix_naive", "mix_optimized"]
 __all__ += ["scores_dense", "scores_naive", "scores_optimized"]
 
 LANES = 16
@@ -314,3 +314,17 @@ def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out
                 weighed += scores[head, n]
             top[head, row], total[head, row] = best, weighed
     mix_optimized(starts, cols, scores, values, out)
+
+
+@_compiled
+def merge(mixed, top, total, other_mixed, other_top, other_total, out):
+    """Two parts of an attention, as `attention` leaves them, made whole: `out` is `[rows, heads, dim]`."""
+    rows, heads, dim = out.shape
+    for row in range(rows):
+        for head in range(heads):
+            highest = max(top[head, row], other_top[head, row])
+            ours, theirs = np.exp(top[head, row] - highest), np.exp(other_top[head, row] - highest)
+            whole = np.float32(1.0) / (total[head, row] * ours + other_total[head, row] * theirs)
+            ours, theirs = ours * whole, theirs * whole
+            for d in range(dim):
+                out[row, head, d] = mixed[head, row, d] * ours + other_mixed[head, row, d] * theirs
