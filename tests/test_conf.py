@@ -17,6 +17,7 @@ from repro.sweep import fact_sources
 from repro.tables.build import in_unit
 from repro.tables.claims import ClaimsSpec, require_complete
 from repro.tables.facts import FactsSpec, read_facts
+from repro.tables.forms import FormsSpec
 from repro.tables.reference import find, load_cells
 from repro.tables.spec import TableSpec
 from tiny_project import composed, spec_of
@@ -37,7 +38,7 @@ COUNTS = {
     "model/shape": 23,
     "workload": 28,
     "ablation": 11,
-    "experiment": 49,
+    "experiment": 60,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
@@ -91,6 +92,9 @@ def test_experiment(name: str) -> None:
     section, cells = spec_of(config), load_cells()
     if "facts" in section:
         assert read_facts(FactsSpec.parse(name, section), fact_sources())
+        return
+    if "trees" in section or "masks" in section:
+        assert FormsSpec.parse(name, section).paper
         return
     if "claims" in section:
         require_complete(ClaimsSpec.parse(name, section), cells)

@@ -27,6 +27,7 @@ from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
+from repro.forms import form
 from repro.models.shape import PRECISIONS
 from repro.paths import conf_dir
 from repro.tables import members
@@ -37,6 +38,8 @@ from repro.tables.claims_page import write_claims
 from repro.tables.facts import FactsSpec, Sources, read_settings
 from repro.tables.facts_page import write_facts
 from repro.tables.files import FORMATS, write_all
+from repro.tables.forms import FormsSpec
+from repro.tables.forms_page import write_forms
 from repro.tables.layout import Page, page
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
@@ -206,14 +209,14 @@ class Sweep:
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
-    """Whether a `table:` section has claims or facts, which are read and not computed."""
-    return "claims" in section or "facts" in section
+    """Whether a `table:` section has claims, facts or forms, which are read and not computed."""
+    return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
 
 
 def write_read(
     experiment: str, section: Mapping[str, Any], folder: Path, formats: Collection[str] = tuple(FORMATS)
 ) -> tuple[Page, dict[str, Path]]:
-    """Set a paper's prose beside the tables in a folder, or its facts beside our device files.
+    """Set a paper's prose beside the tables in a folder, its facts beside our device files, or draw forms.
 
     Raises:
         InputError: the section is malformed or names what there is not, or the folder takes no file.
@@ -222,6 +225,10 @@ def write_read(
     if "claims" in section:
         spec = ClaimsSpec.parse(experiment, section)
         return write_claims(spec, folder, load_cells(), bibliography, formats)
+    if "facts" not in section:
+        drawn = FormsSpec.parse(experiment, section)
+        forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
+        return write_forms(drawn, forms, folder, bibliography, formats)
     return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
 
 

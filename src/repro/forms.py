@@ -1,0 +1,78 @@
+"""Forms of verification as experiments ask for them: printed, branching, or searched for.
+
+Knows nothing of how they are drawn, nor of runs: a search here reads accuracies and recorded ranks alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.heads_fit import fitted
+from repro.methods.verification_tree import (
+    VerificationTree,
+    expected_acceptance,
+    grown,
+    measured_acceptance,
+    searched,
+)
+from repro.models.checkpoint import open_checkpoint
+from repro.models.head_ranks import FILE, Calibration, HeadRanks
+from repro.models.origin import Checkpoint
+from repro.paths import conf_dir
+from repro.tables.forms import Form, FormSpec, branching
+
+
+def recorded(name: str) -> HeadRanks:
+    """The ranks beside the heads of a file in `conf/model/checkpoint`.
+
+    Raises:
+        InputError: there is no such file, its folder is not there, or nothing was recorded.
+    """
+    folder = conf_dir() / "model" / "checkpoint"
+    if name not in (known := sorted(path.stem for path in folder.glob("*.yaml"))):
+        raise InputError(unknown("checkpoint", name, known))
+    mapping = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    path = Path(open_checkpoint(Checkpoint.from_mapping(mapping))) / FILE
+    if not path.is_file():
+        raise InputError(f"checkpoint {name!r} has no recorded ranks: scripts/head_ranks.py records them")
+    return HeadRanks.load(path)
+
+
+def form(spec: FormSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> Form:
+    """The tree of a form that is one.
+
+    Raises:
+        InputError: its text is no tree, its ids no pair, or nothing was recorded for its heads.
+    """
+    if spec.expansion:
+        return Form(spec.name, branching(spec.expansion))
+    if not spec.searched:
+        return Form(spec.name, VerificationTree.parse(spec.tree).paths)
+    return _searched(spec, _calibration(spec, ranks_of))
+
+
+def _calibration(spec: FormSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibration:
+    if spec.match:
+        heads = fitted(spec.match).accuracies
+        return Calibration(heads[: spec.heads or None])
+    ranks = ranks_of(spec.checkpoint)
+    return Calibration.of(ranks.first(spec.heads or ranks.heads))
+
+
+def _searched(spec: FormSpec, known: Calibration) -> Form:
+    before, tree = grown(known.accuracies, spec.width), searched(known, spec.width)
+    ranks = known.ranks
+    return Form(
+        spec.name,
+        tree.paths,
+        before.paths,
+        known.accuracies,
+        (expected_acceptance(before, known.accuracies), expected_acceptance(tree, known.accuracies)),
+        (measured_acceptance(before, ranks), measured_acceptance(tree, ranks)) if ranks else None,
+        bool(spec.match),
+    )

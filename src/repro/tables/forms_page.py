@@ -1,0 +1,92 @@
+"""Forms of verification as files: Markdown, CSV, LaTeX and a picture, in the form of tables.
+
+Owns their writing. What a page says is `mask_page`'s and `tree_page`'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from repro.tables import mask_page, tree_page
+from repro.tables.bibliography import citations
+from repro.tables.files import FORMATS, write_files
+from repro.tables.forms import Form, FormSpec, FormsSpec, lookahead_mask, tree_mask
+from repro.tables.latex import to_latex
+from repro.tables.layout import Page
+from repro.tables.render import CSV_HEADER, to_markdown
+
+Figures = Mapping[str, tuple[str, float | None]]
+
+
+def write_forms(
+    spec: FormsSpec,
+    forms: Sequence[Form | None],
+    folder: Path,
+    bibliography: dict[str, str],
+    formats: Collection[str],
+) -> tuple[Page, dict[str, Path]]:
+    """Write forms to a folder as `<experiment>.<format>`.
+
+    Args:
+        spec: what was asked.
+        forms: the trees that its forms are, in its order; None where a form is none.
+        folder: of the tables.
+        bibliography: BibTeX entries by key.
+        formats: those that are wanted.
+
+    Returns:
+        the page, and its files by format.
+
+    Raises:
+        InputError: the paper has no BibTeX entry, or the folder cannot be written to.
+    """
+    shown, figures, picture = (_masks if spec.masks else _trees)(spec, forms)
+    bibtex = citations([spec.paper], bibliography)
+    asked = [*spec.masks, *spec.trees]
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "md": lambda: to_markdown(shown, bibtex),
+        "csv": lambda: to_csv(asked, figures),
+        "tex": lambda: to_latex(shown, bibtex),
+        "png": picture,
+    }
+    wanted = [name for name in FORMATS if name in formats]
+    return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
+
+
+Made = tuple[Page, Sequence[Figures], Callable[[], bytes]]
+"""A page in words, the figures of each form, and the picture once it is asked for."""
+
+
+def _masks(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
+    masks = [
+        tree_mask(form.paths, one.rootless) if form else lookahead_mask(one.lookahead)
+        for one, form in zip(spec.masks, forms, strict=True)
+        if form or one.lookahead
+    ]
+    figures = list(map(mask_page.figures, masks))
+    return mask_page.page(spec, masks), figures, partial(mask_page.draw, spec, masks)
+
+
+def _trees(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
+    trees = [form for form in forms if form]
+    return (
+        tree_page.page(spec, trees),
+        list(map(tree_page.figures, trees)),
+        partial(tree_page.draw, spec, trees),
+    )
+
+
+def to_csv(forms: Sequence[FormSpec], figures: Sequence[Figures]) -> str:
+    """One line a figure of a form, unrounded; a table's columns."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, CSV_HEADER, restval="", lineterminator="\n")
+    writer.writeheader()
+    for form, numbers in zip(forms, figures, strict=True):
+        for column, (unit, number) in numbers.items():
+            line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
+            writer.writerow(line | ({"marks": "fitted"} if form.match else {}))
+    return out.getvalue()

@@ -1,0 +1,74 @@
+"""Which points of a verification's attention are computed, as a table and as pictures.
+
+Owns how masks are shown. What they are is `forms`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from repro.tables.figure import frame
+from repro.tables.forms import FormsSpec, Mask
+from repro.tables.layout import Grid, Heading, Page
+from repro.tables.paint import GREY, canvas, png
+
+HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
+NEEDED, IDLE = "#f4e08a", "#27446b"
+ORIGIN = "No measurement: computed from the patterns"
+INCHES = 2.1
+"""The side of a mask."""
+
+Figures = dict[str, tuple[str, float]]
+"""Figures by column, with their units."""
+
+
+def figures(mask: Mask) -> Figures:
+    """What a table says of a mask."""
+    tokens, computed = len(mask), sum(map(sum, mask))
+    return {
+        "tokens": ("tokens", tokens),
+        "points": ("points", tokens**2),
+        "computed": ("points", computed),
+        "density": ("%", 100 * computed / tokens**2),
+        "causal_density": ("%", 200 * computed / (tokens * (tokens + 1))),
+    }
+
+
+def page(spec: FormsSpec, masks: Sequence[Mask]) -> Page:
+    """The masks' figures as a table in words."""
+    lines = []
+    for form, mask in zip(spec.masks, masks, strict=True):
+        numbers = [number for _, number in figures(mask).values()]
+        lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
+    notes = [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    grid = Grid(tuple(map(Heading, HEADINGS)), tuple(lines), "lrrrrr")
+    return Page(spec.experiment, spec.title, (grid,), tuple(notes))
+
+
+def draw(spec: FormsSpec, masks: Sequence[Mask]) -> bytes:
+    """A panel a mask, row by column, as PNG; the same bytes for the same masks."""
+    picture = canvas(0.4 + INCHES * len(masks), INCHES + 1.35)
+    panels = picture.subplots(1, len(masks), squeeze=False)[0]
+    for panel, form, mask in zip(panels, spec.masks, masks, strict=True):
+        tokens = len(mask)
+        panel.pcolormesh(
+            np.array(mask, dtype=float), cmap=ListedColormap([IDLE, NEEDED]), vmin=0, vmax=1,
+            edgecolors="#3c5a82", linewidth=0.4 if tokens <= 16 else 0.08,
+        )  # fmt: skip
+        panel.set_aspect("equal")
+        panel.invert_yaxis()
+        panel.spines[:].set_visible(False)
+        panel.set_xticks([])
+        panel.set_yticks([])
+        share = figures(mask)["density"][1]
+        panel.set_title(form.name, fontsize=8.5)
+        panel.set_xlabel(f"{tokens} tokens, {share:.0f}% computed", fontsize=7.5, color=GREY)
+    panels[0].set_ylabel("query", fontsize=8)
+    keys = [Patch(color=NEEDED, label="computed"), Patch(color=IDLE, label="not needed")]
+    frame(picture, spec.picture, list(keys), f"Columns are keys, in the rows' order. {ORIGIN}.")
+    return png(picture)

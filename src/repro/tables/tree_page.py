@@ -1,0 +1,171 @@
+"""Verification trees, estimated and refined, as a table and as pictures.
+
+Owns how trees are shown. What they are is `forms`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from repro.tables.figure import frame
+from repro.tables.forms import Form, FormsSpec, Path
+from repro.tables.layout import ABSENT, Grid, Heading, Page, signs
+from repro.tables.paint import GREY, OURS, PAPER, canvas, png
+from repro.tables.table import MARKS
+
+TREES = (
+    "tree",
+    "width",
+    "nodes by level",
+    "estimate",
+    "estimate, refined",
+    "measured",
+    "measured, refined",
+    "changed",
+)
+NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", "in the final tree")
+ORIGIN = "Made of recorded ranks and published values"
+
+SIZE = 15.5
+"""Of a node, points across."""
+LEVEL = 1.25
+"""Inches from level to level."""
+LEAF = 0.5
+"""Inches from leaf to leaf."""
+
+
+def figures(form: Form) -> dict[str, tuple[str, float | None]]:
+    """What a table says of a tree, with units."""
+    measured = form.measured or (None, None)
+    return {
+        "width": ("tokens", 1 + len(form.paths)),
+        "expected": ("tokens/step", form.expected[0]),
+        "expected_refined": ("tokens/step", form.expected[1]),
+        "measured": ("tokens/step", measured[0]),
+        "measured_refined": ("tokens/step", measured[1]),
+        "changed": ("nodes", len(set(form.paths) - set(form.estimated))),
+    }
+
+
+def page(spec: FormsSpec, forms: Sequence[Form]) -> Page:
+    """The trees as tables in words: one of all, and one of the nodes of each."""
+    marks = ("fitted",) if any(form.fitted for form in forms) else ()
+    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
+    notes += [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
+    whole = Grid(tuple(map(Heading, TREES)), tuple(map(_line, forms)), "lrlrrrrr")
+    return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
+
+
+def _line(form: Form) -> tuple[str, ...]:
+    levels: dict[int, int] = {}
+    for path in form.paths:
+        levels[len(path)] = levels.get(len(path), 0) + 1
+    mark = signs(("fitted",)) if form.fitted else ""
+    width, *lengths, changed = (number for _, number in figures(form).values())
+    shown = [ABSENT if length is None else f"{length:.2f}{mark}" for length in lengths]
+    return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *shown, f"{changed:.0f}")
+
+
+def _nodes(form: Form) -> Grid:
+    lines = []
+    for path in sorted({*form.paths, *form.estimated}, key=lambda path: (len(path), path)):
+        own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
+        held = ("yes" if path in paths else "no" for paths in (form.estimated, form.paths))
+        lines.append((".".join(map(str, path)), f"{own:.3f}", f"{value:.3f}", *held))
+    headings = (Heading(f"{form.name}: {NODES[0]}"), *map(Heading, NODES[1:]))
+    return Grid(headings, tuple(lines), "lrrll")
+
+
+def draw(spec: FormsSpec, forms: Sequence[Form]) -> bytes:
+    """A panel a tree, a node a circle with its accuracy in percent; the same bytes for the same trees."""
+    widest = max(max(x for x, _ in _places(form).values()) for form in forms)
+    depth = max(len(path) for form in forms for path in (*form.paths, *form.estimated))
+    picture = canvas(1.4 + LEAF * (widest + 1), 1.0 + (0.55 + LEVEL * 0.62 * (depth + 0.6)) * len(forms))
+    panels = picture.subplots(len(forms), 1, squeeze=False)[:, 0]
+    for panel, form in zip(panels, forms, strict=True):
+        _tree(panel, form)
+        panel.set_xlim(-0.7, widest + 0.7)
+        panel.set_ylim(depth + 0.45, -0.45)
+    frame(
+        picture,
+        spec.picture,
+        list(_keys(forms)),
+        f"In a node: how often its rank of its head is right, in percent. {ORIGIN}.",
+    )
+    return png(picture)
+
+
+def _tree(panel: Axes, form: Form) -> None:
+    """Nodes of both trees at their places: kept, added by the refinement, or dropped by it."""
+    places = _places(form)
+    for path, (x, y) in places.items():
+        if path:
+            shade, style, _ = _look(form, path)
+            above = places[path[:-1]]
+            panel.plot([above[0], x], [above[1], y], style, color=shade, linewidth=1.1, zorder=1)
+    for path, (x, y) in places.items():
+        shade, style, fill = _look(form, path)
+        panel.plot(
+            x, y, "o", markersize=SIZE, color=fill, markeredgecolor=shade, markeredgewidth=1.2, zorder=2
+        )
+        words = f"{100 * form.accuracies[len(path) - 1][path[-1]]:.0f}" if path else "root"
+        size, ink = (6.0, "white") if not path else (7.0, "white" if fill == shade else shade)
+        panel.text(x, y, words, fontsize=size, color=ink, ha="center", va="center", zorder=3)
+    depth = max(map(len, places))
+    panel.set_yticks(range(1, depth + 1), [f"head {head}" for head in range(depth)], fontsize=8, color=GREY)
+    panel.set_xticks([])
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
+    before, after = form.measured or form.expected
+    kind = "measured" if form.measured else "by the estimate"
+    changed = f" to {after:.2f}" if after != before else ""
+    panel.set_title(
+        f"{form.name}: {before:.2f}{changed} tokens a verification, {kind}", fontsize=9, loc="left"
+    )
+
+
+def _look(form: Form, path: Path) -> tuple[str, str, str]:
+    """Of a node its edge's colour, its line's style, and what it is filled with."""
+    if path and path not in form.paths:
+        return GREY, "--", "white"
+    if path and path not in form.estimated:
+        return PAPER, "-", PAPER
+    return OURS, "-", OURS
+
+
+def _places(form: Form) -> dict[Path, tuple[float, float]]:
+    """Where nodes stand: leaves side by side, parents over the middle of their children, levels downwards."""
+    nodes = {(), *form.paths, *form.estimated}
+    places: dict[Path, tuple[float, float]] = {}
+    across = 0.0
+
+    def place(path: Path) -> float:
+        nonlocal across
+        children = sorted(node for node in nodes if node[:-1] == path and node)
+        if children:
+            under = [place(child) for child in children]
+            x = (under[0] + under[-1]) / 2
+        else:
+            x, across = across, across + 1
+        places[path] = (x, float(len(path)))
+        return x
+
+    place(())
+    return places
+
+
+def _keys(forms: Sequence[Form]) -> Iterator[Artist]:
+    def dot(shade: str, fill: str, words: str) -> Line2D:
+        return Line2D(
+            [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=words
+        )
+
+    yield dot(OURS, OURS, "estimated")
+    if any(set(form.paths) - set(form.estimated) for form in forms):
+        yield dot(PAPER, PAPER, "added by the search")
+        yield dot(GREY, "white", "dropped by it")

@@ -1,0 +1,128 @@
+"""Medusa heads in cells: brought to Table I, or as they are with their recorded ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from repro.cell import Cell
+from repro.core.errors import InputError
+from repro.heads_fit import head_match
+from repro.methods.verification_tree import grown, measured_acceptance, searched
+from repro.models.head_ranks import FILE, Calibration, HeadRanks
+from repro.models.origin import PROJECT
+from tiny_project import SHAPE, Project, write_project
+
+sys.path.insert(0, str(PROJECT / "scripts"))
+
+import head_ranks
+
+IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]
+MATCH = f"match=[{','.join(IDS)}]"
+HEADS = 5
+
+
+def write_heads(folder: Path, heads: int = HEADS) -> None:
+    """Heads that say something other than their target's next token, with its own projection."""
+    folder.mkdir()
+    chance, width = torch.Generator().manual_seed(0), int(SHAPE["hidden_size"])
+    tensors = {}
+    for head in range(heads):
+        tensors[f"{head}.0.linear.weight"] = torch.randn(width, width, generator=chance) / 8
+        tensors[f"{head}.0.linear.bias"] = torch.zeros(width)
+    save_file(tensors, folder / "heads.safetensors")
+    raw = {"medusa_num_heads": heads, "medusa_num_layers": 1, "base_model_name_or_path": "target"}
+    (folder / "config.json").write_text(json.dumps(raw))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = write_project(tmp_path_factory.mktemp("medusa"))
+    write_heads(made.root / "heads")
+    return made.apart(made.out, *drafts(made.root / "heads"), "max_tokens=24")
+
+
+def drafts(folder: Path) -> Sequence[str]:
+    named = "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct"
+    return "model@draft=smollm2_135m_medusa", f"draft.checkpoint.folder={folder}", named
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+    monkeypatch.setenv("REPRO_DATA", str(project.root / "data"))
+
+
+def test_matched_heads_decode_with_mt_bench_s_tree_and_say_what_was_fitted(project: Project) -> None:
+    record = project.record("method=medusa", "method.width=8", MATCH)
+    assert record.status == "done", record.error
+    match = head_match(IDS)
+    assert record.values["exact_match"] == 1.0
+    assert record.values["tree"] == str(grown(match.trees.accuracies, 8))
+    assert set(match.cells) <= set(record.provenance.fitted)
+    assert record.labels["agreement"] == "matched"
+    native = project.cell("method=medusa", "method.width=8")
+    assert "without recorded ranks" in native.error
+    plain = project.record("method=medusa", "method.width=8", MATCH, "memo=false")
+    assert plain.values == record.values
+
+
+def test_pair_and_seed_are_part_of_the_key_and_calibration_prompts_are_not(project: Project) -> None:
+    def key(*more: str) -> str:
+        return Cell(project.config("method=medusa", *more)).key
+
+    other = MATCH.replace("mbpp", "gsm8k")
+    assert len({key(), key(MATCH), key(other), key(MATCH, "seed=1")}) == 4
+    assert key(MATCH, "calibration=7") == key(MATCH)
+
+
+def test_a_draft_with_other_heads_is_said(project: Project, tmp_path: Path) -> None:
+    write_heads(tmp_path / "few", heads=2)
+    note = project.cell("method=medusa", MATCH, f"draft.checkpoint.folder={tmp_path}/few")
+    assert "match brings 5 Medusa heads" in note.error
+    assert "has 2" in note.error
+    whole = (f"draft.checkpoint.folder={project.root}/draft", "draft.checkpoint.shares_embeddings_with=null")
+    note = project.cell("method=chain_sd", MATCH, "model@draft=smollm2_135m_draft", *whole)
+    assert "has none; choose a draft with 5 heads" in note.error
+
+
+@pytest.mark.parametrize("other", ["device=local_cpu", "sampling.temperature=0.7"])
+def test_matching_wants_an_emulated_device_and_greedy_answers(project: Project, other: str) -> None:
+    with pytest.raises(InputError, match=r"real device would have to pay|temperature is 0\.7"):
+        Cell(project.config("method=medusa", MATCH, other))
+
+
+def test_recorded_ranks_say_how_the_same_rows_are_decoded(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_heads(tmp_path / "heads")
+    models = ["--target=smollm2_135m", "--draft=smollm2_135m_medusa", "--dataset=humaneval"]
+    overrides = [f"target.checkpoint.folder={project.root}/target", *drafts(tmp_path / "heads")[1:]]
+    assert head_ranks.main([*models, "--rows=0:2", "--tokens=24", *overrides]) == 0
+    assert f"answers, {tmp_path}/heads/{FILE}" in capsys.readouterr().out
+    ranks = HeadRanks.load(tmp_path / "heads" / FILE)
+    assert len(ranks.begins) == 2
+    for width in (2, 8):
+        tree = searched(Calibration.of(ranks), width)
+        own = (f"draft.checkpoint.folder={tmp_path}/heads", f"method.width={width}")
+        record = project.record("method=medusa", *own)
+        assert record.status == "done", record.error
+        assert record.values["tree"] == str(tree)
+        assert record.values["acceptance_length"] == measured_acceptance(tree, ranks)
+
+
+def test_recording_says_what_it_cannot_do(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    models = ["--target=smollm2_135m", "--dataset=humaneval", "--rows=0:1"]
+    overrides = [
+        f"target.checkpoint.folder={project.root}/target",
+        f"draft.checkpoint.folder={project.root}/draft",
+    ]
+    own = "draft.checkpoint.shares_embeddings_with=null"
+    assert head_ranks.main([*models, "--draft=smollm2_135m_draft", *overrides, own]) == 2
+    assert "has no Medusa heads" in capsys.readouterr().err
