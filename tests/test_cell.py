@@ -216,3 +216,35 @@ def test_settings_are_checked_at_once(project: Project, change: dict[str, Any], 
     with pytest.raises(InputError) as wrong:
         Cell({**project.config(), **change})
     assert said in str(wrong.value)
+
+
+BLANK = ("method=std", "model@target=qwen3_8b_q4_0", "target.checkpoint=null", "prompts=2", "max_tokens=3")
+
+
+def test_without_weights_only_costs_run_of_blank_prompts(project: Project) -> None:
+    record = project.record(*BLANK, "prompt_tokens=5")
+    assert record.provenance.weights == "none"
+    assert (record.values["decode_tokens"], record.values["target_calls"]) == (4, 4)
+    assert record.values["prompts"] == 2
+    assert "exact_match" not in record.values or record.values["exact_match"] is None
+    longer = project.record(*BLANK, "prompt_tokens=500")
+    assert float(str(longer.values["ttft"])) > float(str(record.values["ttft"]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ((), "give their length, prompt_tokens=N"),
+        (("prompt_tokens=0",), "prompt_tokens is 0; it must be null or a whole number of at least 1"),
+        (("prompt_tokens=5", "method=chain_sd"), "the target has no checkpoint and .* has"),
+    ],
+)
+def test_what_blank_prompts_need(asked: tuple[str, ...], sentence: str, project: Project) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Cell(project.config(*BLANK, *asked))
+
+
+def test_real_prompts_are_cut_to_their_last_tokens(project: Project) -> None:
+    whole, cut = (Cell(project.config("prompts=1", f"prompt_tokens={n}")) for n in ("null", 3))
+    assert cut.requests[0].prompt == whole.requests[0].prompt[-3:]
+    assert cut.key != whole.key

@@ -279,3 +279,15 @@ def test_an_error_in_a_file_names_the_device(command: Any, tmp_path: Path) -> No
     (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n")
     with pytest.raises(InputError, match=r"device mine: power.idle: 3 is a bare number"):
         command.summary(command.device_files(tmp_path))
+
+
+def test_an_engine_has_rates_of_its_own() -> None:
+    own = {"cpu": {"bandwidth": {"value": 1, "unit": "GB/s", "source": "assumed"}}}
+    device = {**DEVICES["xiaomi_14"], "engines": {"mine": own}}
+    plain, mine = machine(device), machine(device, "mine")
+    assert mine.processors["cpu"].bandwidth == 1e9
+    assert mine.processors["cpu"].peak == plain.processors["cpu"].peak
+    assert mine.processors["npu"] == plain.processors["npu"]
+    assert plain == MACHINES["xiaomi_14"]
+    with pytest.raises(InputError, match="no engine 'mime'. Did you mean mine"):
+        machine(device, "mime")

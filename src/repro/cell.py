@@ -6,7 +6,7 @@ cheap to find, `check` what takes a look at checkpoints and prompts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache, cached_property
 from typing import Any
@@ -38,6 +38,7 @@ ASKED = (
     "device",
     "dataset",
     "prompts",
+    "prompt_tokens",
     "max_tokens",
     "sampling",
     "seed",
@@ -77,6 +78,8 @@ class Cell:
         self._drafts: dict[str, Model] = {}
         self.emulated = _kind(config["device"]) == "emulated"
         _check_scalars(config)
+        if self.blank:
+            _check_blank(config, [self.models[role] for role in self.places])
         self.host = _host(config, self.emulated)
         self.labels = {
             "method": str(config["method"]["name"]),
@@ -127,9 +130,16 @@ class Cell:
             self._drafts[role] = opened(self.models[role], lender=self.target, host=self.host)
         return self._drafts[role]
 
+    @property
+    def blank(self) -> bool:
+        """Whether the target's weights are nowhere: only costs run, of prompts without words."""
+        return self.models["target"].checkpoint is None
+
     @cached_property
     def rows(self) -> data.Rows:
-        """The dataset's rows in use."""
+        """The dataset's rows in use; none if nobody could read them."""
+        if self.blank:
+            return data.Rows((), "none", "nowhere")
         skip, count = self.config["skip"], self.config["prompts"]
         if not skip:
             return data.load_rows(self.dataset, count, self.config.get("data_dir"))
@@ -198,15 +208,25 @@ class Cell:
     def _requests(self, rows: data.Rows) -> list[Request]:
         return [
             Request(
-                id=prompt.id,
-                prompt=tuple(prompt.token_ids),
+                id=name,
+                prompt=tokens,
                 max_tokens=self.config["max_tokens"],
-                stop=self.target.tokenizer.eos_ids,
+                stop=frozenset() if self.blank else self.target.tokenizer.eos_ids,
                 sampling=self.sampling,
                 seed=self.config["seed"] + i,
             )
-            for i, prompt in enumerate(data.prompts(self.dataset, rows, self.target.tokenizer))
+            for i, (name, tokens) in enumerate(self._prompts(rows))
         ]
+
+    def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and tokens: of real prompts the last `prompt_tokens`, without weights so many blanks."""
+        most = self.config["prompt_tokens"]
+        if self.blank:
+            for i in range(self.config["prompts"]):
+                yield f"blank/{i}", (0,) * most
+            return
+        for prompt in data.prompts(self.dataset, rows, self.target.tokenizer):
+            yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
 
     def check(self) -> None:
         """Find out before the long work whether it can succeed: tokenizers, context lengths, memory.
@@ -215,7 +235,7 @@ class Cell:
             InputError: it cannot.
         """
         for role in self.places:
-            if role != "target":
+            if role != "target" and not self.blank:
                 require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
             if isinstance(self.model(role), HeadModel) and "target" not in self.places:
                 raise InputError(
@@ -258,7 +278,7 @@ class Cell:
     def open_device(self) -> Device:
         """A fresh device, as the device file says."""
         if self.emulated:
-            return EmulatedDevice(machine(self.config["device"]))
+            return EmulatedDevice(machine(self.config["device"], self.method.engine))
         return local_device(self.config["device"], cuda_stream())
 
 
@@ -338,6 +358,11 @@ def _check_scalars(config: Mapping[str, Any]) -> None:
     for name in ("prompts", "max_tokens", "repeats", "calibration"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
+    if config["prompt_tokens"] is not None and (
+        type(config["prompt_tokens"]) is not int or config["prompt_tokens"] < 1
+    ):
+        given = config["prompt_tokens"]
+        raise InputError(f"prompt_tokens is {given!r}; it must be null or a whole number of at least 1")
     for name in ("seed", "skip"):
         if type(config[name]) is not int or config[name] < 0:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 0")
@@ -350,6 +375,15 @@ def _check_scalars(config: Mapping[str, Any]) -> None:
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
     for name in config["metrics"]:
         _metric_module(str(name))
+
+
+def _check_blank(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
+    """That a cell without weights can run: all its models lack them, and its prompts have a length."""
+    names = " and ".join(model.name for model in models if model.checkpoint is not None)
+    if names:
+        raise InputError(f"the target has no checkpoint and {names} has; choose models that all have one")
+    if not config["prompt_tokens"]:
+        raise InputError("the target has no checkpoint, hence no prompts; give their length, prompt_tokens=N")
 
 
 def _kind(device: Mapping[str, Any]) -> str:

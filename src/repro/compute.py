@@ -59,7 +59,7 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
         generations = serve(cell, device, sessions, serving, progress)
         planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
     figures, spread = _figures(cell, generations, device.trace)
-    figures |= planned | serving.figures
+    figures |= planned | dict(serving.figures)
     figures |= values.drafting(generations) | values.passes(generations, sessions)
     figures |= values.projecting(generations, device.trace)
     figures |= _quality(cell, generations[: len(cell.requests)], progress)
@@ -196,7 +196,7 @@ def _figures(
 def _quality(cell: Cell, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
     """How close the answers are to the target's own, and that a lossless method's are the same."""
     target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
-    text_of, count = target.tokenizer.decode, len(cell.requests)
+    text_of, count = str if cell.blank else target.tokenizer.decode, len(cell.requests)
     round_metric = cell.method.round_metric
     if not (cell.sampling.greedy and target.folder):
         return quality.scores(generations, None, text_of, metrics, verified, round_metric)

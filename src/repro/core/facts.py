@@ -13,6 +13,7 @@ from typing import Any
 
 from repro.core.cost import FULL, Curve, Flash, Machine, Processor
 from repro.core.errors import InputError
+from repro.core.registry import unknown
 
 SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
 UNITS: dict[str, dict[str, float]] = {
@@ -45,11 +46,19 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
     Raises:
         InputError: a fact is malformed; the message names its place, the wrong value and the right choices.
     """
-    for section, kind in (("processors", None), ("flash", "flash"), ("dram", "dram"), ("power", "power")):
+    for section in ("processors", "flash", "dram", "power"):
         tables = device.get(section) or {}
-        for name, table in tables.items() if kind is None else ((section, tables),):
-            for path, leaf, key in _leaves(table, section if kind else f"{section}.{name}", ""):
-                yield _fact(path, leaf, _dimension(path, key))
+        named = {f"{section}.{name}": table for name, table in tables.items()}
+        for place, table in named.items() if section == "processors" else ((section, tables),):
+            yield from _table(place, table)
+    for engine, tables in (device.get("engines") or {}).items():
+        for name, table in tables.items():
+            yield from _table(f"engines.{engine}.{name}", table)
+
+
+def _table(place: str, table: Any) -> Iterator[Fact]:
+    for path, leaf, key in _leaves(table, place, ""):
+        yield _fact(path, leaf, _dimension(path, key))
 
 
 def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
@@ -129,14 +138,23 @@ def _numbers(
     return first * scale, points
 
 
-def machine(device: Mapping[str, Any]) -> Machine:
-    """The emulated machine that a device file describes.
+def machine(device: Mapping[str, Any], engine: str = "") -> Machine:
+    """The emulated machine that a device file describes, as a named engine uses it.
+
+    What the file says under `engines.<engine>.<processor>` stands in for what it says of the processor.
 
     Raises:
-        InputError: a fact is malformed or one that no machine does without is missing.
+        InputError: a fact is malformed or one that no machine does without is missing; the file does not know
+            the engine.
     """
     known = {fact.path: fact for fact in facts(device)}
     name = str(device.get("name", "device"))
+    if engine:
+        engines = device.get("engines") or {}
+        if engine not in engines:
+            raise InputError(f"{name}: {unknown('engine', engine, engines)}")
+        own = f"engines.{engine}."
+        known |= {f"processors.{p.removeprefix(own)}": f for p, f in known.items() if p.startswith(own)}
 
     def need(path: str) -> Fact:
         if path not in known:

@@ -167,8 +167,10 @@ class Method(ABC, Serving):
     Attributes:
         lossless: whether the answer is the target's own, which the run then checks.
         round_metric: the registered metric that says what its rounds amount to.
+        engine: whose rates an emulated device has (`engines` of its file); "" is nobody's in particular.
     """
 
+    engine: ClassVar[str] = ""
     lossless: ClassVar[bool] = True
     round_metric: ClassVar[str] = "acceptance"
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from repro.core.clock import Future
 from repro.core.device import Device
@@ -50,6 +50,16 @@ class Halt:
     wanted: int
     scored: int
     judge: Callable[[Step], list[int]]
+
+
+class Arrangement(Protocol):
+    """Another way in which a pass's layers become ops than one after the other on one processor."""
+
+    def takes(self, flight: Flight) -> bool:
+        """Whether a pass is its business."""
+
+    async def layers(self, engine: Engine, flight: Flight) -> None:
+        """Run a pass's layers."""
 
 
 class Engine:
@@ -93,6 +103,20 @@ class Engine:
         self._moved: Future[None] = Future()
         self._source, self._encoded = 0, not bill.shape.encoder
         self._split: Split | None = None
+        self._arrangement: Arrangement | None = None
+
+    @property
+    def bill(self) -> Bill:
+        """What the device is billed."""
+        return self._bill
+
+    def arrange(self, arrangement: Arrangement | None) -> None:
+        """From now on leave the layers of passes that it takes to an arrangement, or no longer."""
+        self._arrangement = arrangement
+
+    def computing(self, flight: Flight, first: int, last: int) -> Callable[[], None]:
+        """What computes a pass's billed layers `first` to `last - 1` for real."""
+        return partial(flight.step.layers, self._real(first), self._real(last))
 
     def divide(self, split: Split | None) -> None:
         """From now on divide every pass's layers and projection between two processors, or no longer.
@@ -193,6 +217,9 @@ class Engine:
             loading.give_back(layer)
 
     async def _all_layers(self, flight: Flight, on: str, halt: Halt | None) -> None:
+        if self._arrangement and self._arrangement.takes(flight):
+            await self._arrangement.layers(self, flight)
+            return
         if self._split and not halt:
             await self._divided_layers(flight, self._split)
             return
@@ -212,8 +239,7 @@ class Engine:
         for layer in range(self._bill.shape.layers):
             for stage in parts[:-1]:
                 await self._stage(stage, flight.rows, f"layer {layer}")
-            real = self._real(layer), self._real(layer + 1)
-            compute = partial(flight.step.layers, *real)
+            compute = self.computing(flight, layer, layer + 1)
             await self._stage(parts[-1], flight.rows, f"layer {layer}", compute)
 
     async def _stage(self, stage: Stage, rows: int, name: str, compute: Any = None) -> Any:
