@@ -64,6 +64,10 @@ def test_timing_is_totals_over_totals_of_the_decode_windows() -> None:
             "decode_tokens_per_s": 7 / 5,
             "time_per_token": 5 / 7,
             "ttft": 1.0,
+            "latency": (5 + 2) / 2,
+            "prefill_tokens_per_s": 2 / 2,
+            "prefill_joules": 0.5 * 2 + 1,  # idle, and a third of what was read before
+            "prefill_bubbles": 1.0,
             "prefill_seconds": 2.0,
             "decode_joules": 10.5,
             "joules_per_token": 1.5,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from repro.core.op import FLASH
+from repro.core.op import FLASH, PROCESSORS
 from repro.core.record import Scalar
 from repro.core.trace import Trace
 from repro.methods.base import Generation
@@ -28,6 +28,10 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         decode_tokens: tokens after each answer's first.
         decode_seconds: of all decode spans.
         decode_tokens_per_s, time_per_token (seconds; TPOT), ttft (mean seconds), prefill_seconds.
+        latency: mean seconds from an answer's request to its last token.
+        prefill_tokens_per_s: prompt tokens over the time to the first token.
+        prefill_joules: of all prefills; `None` where power is not known.
+        prefill_bubbles: share of the prefills in which the processor that works most of them idles.
         decode_joules, joules_per_token: all resources, idle power included; `None` where power is not known.
         flash_bytes_per_token: read from flash within decode spans.
         flash_busy: share of the decode spans in which flash was read.
@@ -38,12 +42,21 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     joules = [trace.joules(*window) for window in windows]
     total = None if None in joules else sum(j for j in joules if j is not None)
     read = sum(s.bytes for w in windows for s in trace.within(*w, FLASH))
+    prefills = [(g.arrived, g.first) for g in generations]
+    filling = sum(end - start for start, end in prefills)
+    prompted = sum(len(g.request.prompt) for g in generations)
+    burnt = [trace.joules(*window) for window in prefills]
+    busiest = max(sum(trace.busy(on, *window) for window in prefills) for on in PROCESSORS)
     return {
         "decode_tokens": tokens,
         "decode_seconds": seconds,
         "decode_tokens_per_s": tokens / seconds if seconds else None,
         "time_per_token": seconds / tokens if tokens else None,
         "ttft": fmean(g.first - g.arrived for g in generations),
+        "latency": fmean(g.ended - g.arrived for g in generations),
+        "prefill_tokens_per_s": prompted / filling if filling else None,
+        "prefill_joules": None if None in burnt else sum(j for j in burnt if j is not None),
+        "prefill_bubbles": 1 - busiest / filling if filling else None,
         "prefill_seconds": sum(p.seconds for p in trace.phases if p.name == "prefill"),
         "decode_joules": total,
         "joules_per_token": total / tokens if tokens and total is not None else None,
