@@ -36,7 +36,7 @@ class MedusaConfig:
 
     Attributes:
         heads: how many its file holds, whatever its `config.json` says.
-        layers: times that each head's block is applied: the public code repeats one and the same.
+        layers: blocks of each head. The public code applies one as often, and stores it under as many names.
         target_hidden: width of the target's hidden rows.
         target_vocab: tokens of the target.
         own: each head has an output projection; else all use the target's.
@@ -53,7 +53,7 @@ class MedusaConfig:
     @property
     def shape(self) -> Shape:
         """What they cost."""
-        return Shape.of_medusa(self.heads, self.target_hidden, self.target_vocab, tied=not self.own)
+        return Shape.of_medusa(self.heads, self.target_hidden, self.target_vocab, not self.own, self.layers)
 
     def depths(self, layers: int) -> tuple[int, ...]:
         """After how many of a target's `layers` its hidden rows are read: after all."""
@@ -100,13 +100,13 @@ class MedusaHeads:
     """Operators of all heads on rows, of which each is for one head; rows are fp32 in every precision.
 
     Attributes:
-        blocks: one linear a head, `[hidden] -> [hidden]`.
+        blocks: of each layer one linear a head, `[hidden] -> [hidden]`.
         projections: one a head, or one that all use.
         norm: the target's final norm.
     """
 
     config: MedusaConfig
-    blocks: Sequence[Linear]
+    blocks: Sequence[Sequence[Linear]]
     projections: Sequence[Linear]
     norm: Norm | None
     device: torch.device
@@ -114,8 +114,8 @@ class MedusaHeads:
     def hidden(self, features: Tensor, heads: Sequence[int]) -> Tensor:
         """What heads make of the target's rows after its last layer, both `[rows, hidden]`."""
         x = features if self.norm is None else self.norm(features)
-        for _ in range(self.config.layers):
-            x = x + F.silu(_each(self.blocks, x, heads))
+        for linears in self.blocks:
+            x = x + F.silu(_each(linears, x, heads))
         return x
 
     def logits(self, hidden: Tensor, heads: Sequence[int]) -> Tensor:
@@ -146,8 +146,7 @@ def load(
         device: where they compute.
 
     Raises:
-        InputError: another dtype; a tensor that is missing, or has the wrong shape; blocks of one head that
-            differ.
+        InputError: another dtype; a tensor that is missing, or has the wrong shape.
     """
     if dtype not in DTYPES:
         raise InputError(f"Medusa heads compute in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}")
@@ -158,25 +157,12 @@ def load(
         added = tensors.take(bias, (outputs,)).to(device, DTYPES[dtype], copy=True) if bias else None
         return packed(PlainLinear(own, added))
 
-    _require_repeated(folder, tensors, c)
-    blocks = [linear(f"{k}.0.linear.weight", width, f"{k}.0.linear.bias") for k in range(c.heads)]
+    blocks = [
+        [linear(f"{k}.{layer}.linear.weight", width, f"{k}.{layer}.linear.bias") for k in range(c.heads)]
+        for layer in range(c.layers)
+    ]
     projections = [linear(f"{k}.{c.layers}.weight", c.target_vocab) for k in range(c.heads)] if c.own else []
     return MedusaHeads(c, blocks, projections or [ends.head], ends.final_norm, torch.device(device))
-
-
-def _require_repeated(folder: Path, tensors: Tensors, c: MedusaConfig) -> None:
-    """The public code applies one block several times, and saves it under each of its names."""
-    shapes = {"weight": (c.target_hidden, c.target_hidden), "bias": (c.target_hidden,)}
-    for head in range(c.heads):
-        for layer in range(1, c.layers):
-            for part, shape in shapes.items():
-                first, again = f"{head}.0.linear.{part}", f"{head}.{layer}.linear.{part}"
-                if again in tensors and not torch.equal(
-                    tensors.take(first, shape), tensors.take(again, shape)
-                ):
-                    raise InputError(
-                        f"{again} in {folder} is not {first}: heads of several blocks repeat one and the same"
-                    )
 
 
 def _tensors(folder: Path) -> Tensors:

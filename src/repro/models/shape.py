@@ -78,6 +78,7 @@ class Shape:
         encoder: what reads the prompt before the decoder does; `None` where the decoder reads it itself.
         features: width of the target's features that an EAGLE-3 head reads; 0 for a model that reads none.
         medusa: Medusa heads, for which all but `hidden`, `vocab` and `tied` say nothing; 0 for other models.
+        blocks: residual blocks of each of them.
     """
 
     layers: int
@@ -92,11 +93,12 @@ class Shape:
     encoder: Encoder | None = None
     features: int = 0
     medusa: int = 0
+    blocks: int = 1
 
     @classmethod
-    def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool) -> Shape:
+    def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool, blocks: int = 1) -> Shape:
         """So many Medusa heads, which have no attention, no MLP and no keys and values."""
-        return cls(1, hidden, 1, 1, head_dim=0, intermediate=0, vocab=vocab, tied=tied, medusa=medusa)
+        return cls(1, hidden, 1, 1, 0, 0, vocab=vocab, tied=tied, medusa=medusa, blocks=blocks)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Shape:
@@ -131,8 +133,13 @@ class Shape:
         """Weights of one layer's linears: its attention, behind an encoder its cross-attention, its MLP; of
         Medusa heads, all their blocks."""
         if self.medusa:
-            return self.medusa * self.hidden**2
+            return self.medusa * self.block_weights
         return self.attention_weights * (2 if self.encoder else 1) + self.mlp_weights
+
+    @property
+    def block_weights(self) -> int:
+        """Weights of one Medusa head's blocks."""
+        return self.blocks * self.hidden**2
 
     @property
     def encoder_layers(self) -> int:
@@ -230,7 +237,7 @@ class Bill:
         """
         shape = self.shape
         if shape.medusa:
-            return 2.0 * rows * shape.hidden**2, self.weight_bytes(rows * shape.hidden**2)
+            return 2.0 * rows * shape.block_weights, self.weight_bytes(rows * shape.block_weights)
         used = shape.layer_weights - (0 if first else shape.source_weights)
         flops = 2.0 * rows * (shape.layer_weights - shape.source_weights)
         flops += shape.attention_flops(rows, context + source)
