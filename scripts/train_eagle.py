@@ -27,6 +27,7 @@ from distill.training import read_history
 from repro.core.errors import InputError
 
 PHASES = ("plan", "generate", "train", "evaluate")
+COMMAND = "command.txt"  # beside a plan: the command that made it
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -118,6 +119,7 @@ class Run:
                 seed=self.args.seed,
                 others=own,
             )
+            (self.work / COMMAND).write_text(record.command(self.args, "train_eagle.py") + "\n")
             prompts.write_plan(mixed, path)
 
     def own_questions(self) -> list[prompts.Item]:
@@ -236,7 +238,12 @@ class Run:
             if answers.shard_path(work, index).exists()
             for item in batch
         ]
-        return {"prompts": prompts.describe(answered), **record.answered_with(work)}
+        planned_by = (work / COMMAND).read_text().strip() if (work / COMMAND).exists() else None
+        return {
+            "command": planned_by,
+            "prompts": prompts.describe(answered),
+            **record.answered_with(work),
+        }
 
     def record(self, results: dict[str, Any]) -> dict[str, Any]:
         """What `training.json` says."""

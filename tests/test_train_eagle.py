@@ -276,6 +276,7 @@ def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> N
     assert curve[-1]["loss"] < curve[0]["loss"]
     assert curve[-1]["training_agreement"] > curve[0]["training_agreement"]
     assert record["data"][0]["answer_tokens"] == answers.count_tokens(whole / "work") > 200
+    assert "--rows mbpp:2:6:1" in record["data"][0]["command"]
     assert record["results"]["gsm8k"]["prompts"] == 2
     assert record["recipe"]["unroll"] == 3
     tensors = load_file(whole / "out" / "model.safetensors")
