@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from records import record
-from repro.cell import Cell, own_labels
+from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.run import attempt
+from repro.settings import own_labels
 from repro.sweep import Note
 from repro.tables import members
 from tiny_project import Project, composed, write_project

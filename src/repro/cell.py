@@ -6,7 +6,7 @@ cheap to find, `check` what takes a look at checkpoints and prompts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache, cached_property
 from typing import Any
@@ -32,6 +32,7 @@ from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
 from repro.models.stored import digest as content_digest
+from repro.settings import check_blank, check_scalars, host_of, kind_of, own_labels
 
 ASKED = (
     "method",
@@ -76,11 +77,13 @@ class Cell:
         roles = dict.fromkeys(["target", "draft", *self.places])
         self.models = {role: _model(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
-        self.emulated = _kind(config["device"]) == "emulated"
-        _check_scalars(config)
+        self.emulated = kind_of(config["device"]) == "emulated"
+        check_scalars(config)
+        for name in config["metrics"]:
+            _metric_module(str(name))
         if self.blank:
-            _check_blank(config, [self.models[role] for role in self.places])
-        self.host = _host(config, self.emulated)
+            check_blank(config, [self.models[role] for role in self.places])
+        self.host = host_of(config, self.emulated)
         self.labels = {
             "method": str(config["method"]["name"]),
             "device": str(config["device"]["name"]),
@@ -287,25 +290,6 @@ def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placemen
     return sorted(places.items(), key=lambda item: item[0] == role)
 
 
-def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
-    """The labels that an experiment gives its cells beside the usual ones; a null one is left out.
-
-    They say where a cell stands in a table and are no part of its key: one cell may have others elsewhere.
-
-    Raises:
-        InputError: they are no mapping of single values, or one has the name of a usual label.
-    """
-    given = config.get("labels") or {}
-    if not isinstance(given, Mapping):
-        raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
-    for name, value in given.items():
-        if name in taken:
-            raise InputError(f"labels.{name} is a label that every cell has already; choose another name")
-        if isinstance(value, (Mapping, list)):
-            raise InputError(f"labels.{name} is {value!r}; it must be a single value")
-    return {str(name): str(value) for name, value in given.items() if value is not None}
-
-
 def _method(given: Mapping[str, Any]) -> Method:
     """The method that a configuration names, with its fields."""
     cls = lookup("method", given["name"])
@@ -351,57 +335,3 @@ def _sources(method: str, metrics: tuple[str, ...]) -> str:
 def _metric_module(name: str) -> str:
     discover("repro.metrics")  # late: the metrics' library takes seconds to import
     return lookup("metric", name).__module__
-
-
-def _check_scalars(config: Mapping[str, Any]) -> None:
-    """The run's own numbers and names, whose types YAML does not tell."""
-    for name in ("prompts", "max_tokens", "repeats", "calibration"):
-        if type(config[name]) is not int or config[name] < 1:
-            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
-    if config["prompt_tokens"] is not None and (
-        type(config["prompt_tokens"]) is not int or config["prompt_tokens"] < 1
-    ):
-        given = config["prompt_tokens"]
-        raise InputError(f"prompt_tokens is {given!r}; it must be null or a whole number of at least 1")
-    for name in ("seed", "skip"):
-        if type(config[name]) is not int or config[name] < 0:
-            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 0")
-    if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
-        raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
-    for name in ("memo", "native"):
-        if not isinstance(config[name], bool):
-            raise InputError(f"{name} is {config[name]!r}; it must be true or false")
-    if not isinstance(config["metrics"], list):
-        raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
-    for name in config["metrics"]:
-        _metric_module(str(name))
-
-
-def _check_blank(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
-    """That a cell without weights can run: all its models lack them, and its prompts have a length."""
-    names = " and ".join(model.name for model in models if model.checkpoint is not None)
-    if names:
-        raise InputError(f"the target has no checkpoint and {names} has; choose models that all have one")
-    if not config["prompt_tokens"]:
-        raise InputError("the target has no checkpoint, hence no prompts; give their length, prompt_tokens=N")
-
-
-def _kind(device: Mapping[str, Any]) -> str:
-    kind = str(device.get("kind"))
-    if kind not in ("emulated", "local"):
-        raise InputError(unknown("kind of device", kind, ("emulated", "local")))
-    return kind
-
-
-def _host(config: Mapping[str, Any], emulated: bool) -> str:
-    """The torch device that computes: as asked, or a real device's own."""
-    host = str(config["host"])
-    if host not in ("cpu", "cuda"):
-        raise InputError(unknown("host", host, ("cpu", "cuda")))
-    if not emulated:
-        host = "cuda" if "gpu" in config["device"].get("processors", {}) else "cpu"
-    if host == "cuda" and cuda_stream() is None:
-        raise InputError(
-            "this run needs a GPU, and torch sees none; choose host=cpu and a device without one"
-        )
-    return host

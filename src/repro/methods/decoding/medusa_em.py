@@ -73,6 +73,6 @@ def partner(device: Device) -> str:
     if other not in device.resources:
         raise InputError(
             f"{device.name} has no {other} beside its {device.main} to divide the work with; choose a device "
-            "with both (jetson_xavier_nx), or method=medusa"
+            "with both (jetson_xavier_nx), or method=medusa, or ghidorah with method.divided=false"
         )
     return other
