@@ -9,6 +9,7 @@ import yaml
 from repro.sweep import fact_sources
 from repro.tables.claims import ClaimsSpec
 from repro.tables.facts import FactsSpec, read_facts
+from repro.tables.forms import FormsSpec
 from repro.tables.reference import find, load_cells
 from repro.tables.spec import TableSpec
 
@@ -19,15 +20,17 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def test_every_example() -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     named, cells = [], load_cells()
     for section in (example["table"] for example in EXAMPLES):
         if "claims" in section:
             named += [claim.id for claim in ClaimsSpec.parse("page", section).claims]
+        elif "masks" in section:
+            named += [name for form in FormsSpec.parse("page", section).masks for name in form.match]
         elif "facts" in section:
             stated = read_facts(FactsSpec.parse("page", section), fact_sources())
             named += [one.spec.id for one in stated if one.spec.id]
         else:
             named += [name for c in TableSpec.parse("page", section).columns for name in c.reference.values()]
-    assert len(named) == 6
+    assert len(named) == 8
     assert [find(cells, name).id for name in named] == named

@@ -32,8 +32,8 @@ ORIGIN = "Made of recorded ranks and published values"
 
 SIZE = 15.5
 """Of a node, points across."""
-LEVEL = 1.25
-"""Inches from level to level."""
+LEVEL, TITLE = 0.72, 0.95
+"""Inches from level to level, and for the rest of a panel."""
 LEAF = 0.5
 """Inches from leaf to leaf."""
 
@@ -83,14 +83,15 @@ def _nodes(form: Form) -> Grid:
 
 def draw(spec: FormsSpec, forms: Sequence[Form]) -> bytes:
     """A panel a tree, a node a circle with its accuracy in percent; the same bytes for the same trees."""
-    widest = max(max(x for x, _ in _places(form).values()) for form in forms)
-    depth = max(len(path) for form in forms for path in (*form.paths, *form.estimated))
-    picture = canvas(1.4 + LEAF * (widest + 1), 1.0 + (0.55 + LEVEL * 0.62 * (depth + 0.6)) * len(forms))
-    panels = picture.subplots(len(forms), 1, squeeze=False)[:, 0]
-    for panel, form in zip(panels, forms, strict=True):
+    widest = max(x for form in forms for x, _ in _places(form).values())
+    depths = [max(map(len, _places(form))) for form in forms]
+    heights = [TITLE + LEVEL * depth for depth in depths]
+    picture = canvas(1.4 + LEAF * (widest + 1), 1.0 + sum(heights))
+    panels = picture.subplots(len(forms), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, form, depth in zip(panels, forms, depths, strict=True):
         _tree(panel, form)
         panel.set_xlim(-0.7, widest + 0.7)
-        panel.set_ylim(depth + 0.45, -0.45)
+        panel.set_ylim(depth + 0.4, -0.4)
     frame(
         picture,
         spec.picture,
