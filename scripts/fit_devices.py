@@ -4,8 +4,8 @@ python scripts/fit_devices.py                        every fit: its numbers, the
 python scripts/fit_devices.py jetson_tx2             one device's
 python scripts/fit_devices.py --check                exit 1 if a device file says anything else
 
-Owns which number of a device file is solved from which cells (EdgeLLM Figs. 3, 5 and 20). Must not know the
-cells that are predicted: it runs single passes of a draft or a target, never a method.
+Owns which number of a device file is solved from which cells (EdgeLLM Figs. 3, 5 and 20; mllm-NPU sec. 3.4).
+Must not know the cells that are predicted: it runs single passes of a draft or a target, never a method.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from repro.core.cost import Machine
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
+from repro.core.op import NPU
 from repro.core.registry import unknown
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.prefix import Prefix
 from repro.models.session import Pass, Session
 from repro.models.shape import Bill, Shape, precision
+from repro.models.subgraphs import Layout, subgraphs
 from repro.paths import conf_dir
 from repro.tables.reference import find, load_cells
 
@@ -141,6 +143,17 @@ def io_share(*models: str) -> Measure:
     return lambda on: prod(share(on, model) for model in models) ** (1 / len(models))
 
 
+def npu_milliseconds(model: str, tokens: int) -> Measure:
+    """mllm-NPU sec. 3.4: how long the NPU works in a prefill of so many tokens, in chunks of 256."""
+    asked = [part.op for part in subgraphs(bill(model), Layout(), tokens) if part.op.on == NPU]
+
+    def measure(on: Machine) -> float:
+        demands = [on.demand(op) for op in asked]
+        return 1e3 * sum(demand.launch + demand.work for demand in demands)
+
+    return measure
+
+
 FITS = (
     Fit(
         "jetson_tx2",
@@ -193,6 +206,16 @@ FITS = (
                 "processors.cpu.rows_exponent",
                 (0.05, 1.0),
                 {"edgellm.fig5.nav_reduction": nav_reduction("llama_13b")},
+            ),
+        ),
+    ),
+    Fit(
+        "xiaomi_14",
+        (
+            Knob(
+                "processors.npu.efficiency",
+                (0.005, 0.5),
+                {"mllm_npu.text.3_4.npu_time": npu_milliseconds("qwen1_5_1_8b_int8", 256)},
             ),
         ),
     ),

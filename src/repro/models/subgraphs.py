@@ -1,0 +1,306 @@
+"""A prompt's pass as subgraphs of fixed chunks (mllm-NPU sec. 3): linears on an NPU, floats on a CPU.
+
+Knows nothing of the order in which subgraphs run, of what they take, or of the device beneath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+from repro.core.errors import InputError
+from repro.core.op import CPU, FLASH, NPU, Op
+from repro.models.shape import Bill, Shape
+
+NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (
+    "norm",
+    "qkv",
+    "attention",
+    "output",
+    "post_norm",
+    "ffn",
+)
+"""A layer's subgraphs in their order. Norms quantize as well."""
+
+LINEARS = (FFN, QKV, OUTPUT)
+"""Those with weights, in the order in which they get room in an NPU's window: FFN first (sec. 4)."""
+
+DYNAMIC = (ATTENTION,)
+"""Those whose size depends on the chunk's place in the prompt, so that chunks cannot share them."""
+
+FLOAT = 4.0
+"""Bytes of what the CPU computes with: mllm's float operators are fp32."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How prompts are cut into subgraphs and where these go.
+
+    Attributes:
+        chunk: rows of a chunk; 0 makes one chunk of the whole prompt, whatever its length.
+        linear: kind of the linears' ops, by which a device knows how well their shapes suit it.
+        shadowed: layers whose linears have their outliers computed apart, on the CPU.
+        outliers: share of a linear's input channels that have any.
+        cold: share of those whose weights are not in memory and come from flash.
+        beyond: linears, by layer and stage, that the CPU computes because they do not fit the NPU.
+    """
+
+    chunk: int = 256
+    linear: str = "linear"
+    shadowed: frozenset[int] = frozenset()
+    outliers: float = 0.0
+    cold: float = 0.0
+    beyond: frozenset[tuple[int, str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.chunk < 0:
+            raise InputError(f"a chunk has {self.chunk} rows; it has 1 or more, or 0 for the whole prompt")
+        for name, share in (("outliers", self.outliers), ("cold", self.cold)):
+            if not 0 <= share <= 1:
+                raise InputError(f"{name} is {share}; it is a share from 0 to 1")
+
+    def rows(self, prompt: int) -> list[int]:
+        """Rows of each chunk of a prompt; the last is padded to a whole one."""
+        return [self.chunk] * ceil(prompt / self.chunk) if self.chunk else [prompt]
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A piece of a pass that one processor does in one go.
+
+    Attributes:
+        op: what it costs, without what it computes.
+        after: places, in the pass's list, of what must be done before.
+        chunk: its chunk, from 0.
+        layer: its layer, from 0.
+        stage: of `STAGES`; what stands beside a linear has the linear's.
+    """
+
+    op: Op
+    after: tuple[int, ...]
+    chunk: int
+    layer: int
+    stage: str
+
+
+def weights(shape: Shape, stage: str) -> int:
+    """Weights of a layer's stage."""
+    output = shape.hidden * shape.head_dim * shape.heads
+    return {QKV: shape.attention_weights - output, OUTPUT: output, FFN: shape.mlp_weights}.get(stage, 0)
+
+
+def width(shape: Shape, stage: str) -> tuple[int, int]:
+    """Input and output channels of a stage with weights; an FFN's inner ones count as both."""
+    attended = shape.heads * shape.head_dim
+    if stage == FFN:
+        return shape.hidden + shape.intermediate, shape.hidden + shape.intermediate
+    if stage == QKV:
+        return shape.hidden, attended + 2 * shape.kv_heads * shape.head_dim
+    return attended, shape.hidden
+
+
+def beyond(bill: Bill, window: float) -> frozenset[tuple[int, str]]:
+    """Linears that do not fit an NPU which reaches so many bytes (0: any number): FFNs get room first."""
+    left, out = window, set()
+    for stage in LINEARS if window else ():
+        size = bill.weight_bytes(weights(bill.shape, stage))
+        for layer in range(bill.shape.layers):
+            if size <= left:
+                left -= size
+            else:
+                out.add((layer, stage))
+    return frozenset(out)
+
+
+def shadowed(layers: int, pruned: float) -> frozenset[int]:
+    """The layers that keep their outliers when a share of all is pruned: those nearest to both ends.
+
+    Deviation: which layers the paper keeps is not stated; it finds those near inputs and outputs important.
+    """
+    if not 0 <= pruned <= 1:
+        raise InputError(f"pruned is {pruned}; it is a share of the layers from 0 to 1")
+    kept = round((1 - pruned) * layers)
+    front = ceil(kept / 2)
+    return frozenset([*range(front), *range(layers - (kept - front), layers)])
+
+
+def subgraphs(bill: Bill, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
+    """The subgraphs of a prompt of so many tokens, chunk by chunk, each after all that it stands on."""
+    return list(_Cutter(bill, layout, name).cut(layout.rows(prompt)))
+
+
+@dataclass
+class _Cutter:
+    """Cuts a prompt; `_ends` remembers by chunk, layer and stage where in the list its result is there."""
+
+    bill: Bill
+    layout: Layout
+    name: str
+    _ends: dict[tuple[int, int, str], tuple[int, ...]] = field(default_factory=dict)
+    _count: int = 0
+
+    def cut(self, rows: Sequence[int]) -> Iterator[Subgraph]:
+        for chunk, (size, context) in enumerate(zip(rows, _starts(rows), strict=True)):
+            before: tuple[int, ...] = ()
+            for layer in range(self.bill.shape.layers):
+                for stage in STAGES:
+                    # What the CPU adds up with a shadow's product has to be seen by it first (sec. 3.3).
+                    joins = len(before) > 1
+                    if stage == ATTENTION:  # Eq. 2 as its text means it: also on the chunks before
+                        before = tuple(i for c in range(chunk + 1) for i in self._ends[c, layer, QKV])
+                    for made in self._stage(chunk, layer, stage, size, context, before, joins):
+                        self._count += 1
+                        yield made
+                    before = self._ends[chunk, layer, stage]
+
+    def _stage(
+        self,
+        chunk: int,
+        layer: int,
+        stage: str,
+        rows: int,
+        context: int,
+        before: tuple[int, ...],
+        joins: bool,
+    ) -> Iterator[Subgraph]:
+        """A stage and what stands beside it: the outliers' read from flash and their product."""
+        here = f"chunk {chunk} layer {layer} {stage}"
+        first, ends = self._count, [self._count]
+        if stage not in LINEARS:
+            yield Subgraph(self._float(stage, rows, context, here, joins), before, chunk, layer, stage)
+        else:
+            on = CPU if (layer, stage) in self.layout.beyond else NPU
+            yield Subgraph(self._linear(on, stage, rows, here), before, chunk, layer, stage)
+            if on == NPU and layer in self.layout.shadowed:
+                read, after = self._cold(stage, here), before
+                if read:
+                    yield Subgraph(read, before, chunk, layer, stage)
+                    after = (*before, first + 1)
+                ends.append(first + 1 + bool(read))
+                yield Subgraph(self._shadow(stage, rows, here), after, chunk, layer, stage)
+        self._ends[chunk, layer, stage] = tuple(ends)
+
+    def _float(self, stage: str, rows: int, context: int, here: str, joins: bool) -> Op:
+        shape = self.bill.shape
+        if stage == ATTENTION:
+            flops = shape.attention_flops(rows, context + rows)
+            moved = shape.cache_elements(context + rows) * self.bill.stored.activation
+            moved += 2 * rows * shape.heads * shape.head_dim * FLOAT
+        else:
+            # The linear's result and the residual are read, their sum is written and, in 8 bits, its norm.
+            flops, moved = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT + 1)
+        kind = ATTENTION if stage == ATTENTION else NORM
+        return self._op(CPU, kind, rows, flops, moved, here, precision="fp32", synced=joins)
+
+    def _linear(self, on: str, stage: str, rows: int, here: str) -> Op:
+        count = weights(self.bill.shape, stage)
+        moved = self.bill.weight_bytes(count) + rows * sum(width(self.bill.shape, stage))
+        kind = self.layout.linear if on == NPU else "linear"
+        return self._op(on, kind, rows, 2.0 * rows * count, moved, here, self.bill.stored.arithmetic)
+
+    def _shadow(self, stage: str, rows: int, here: str) -> Op:
+        """Look for outliers in a linear's input, and multiply the channels that have any in float."""
+        inputs, outputs = width(self.bill.shape, stage)
+        used = self.layout.outliers * weights(self.bill.shape, stage)
+        moved = FLOAT * (used + rows * (inputs + outputs))
+        return self._op(CPU, "shadow", rows, 2.0 * rows * used, moved, f"{here} shadow", "fp32")
+
+    def _cold(self, stage: str, here: str) -> Op | None:
+        count = self.layout.cold * self.layout.outliers * weights(self.bill.shape, stage)
+        if not count:
+            return None
+        name, request = f"{self.name} flash {here} cold", self.bill.weight_bytes(self.bill.shape.hidden)
+        return Op(FLASH, "load", name, bytes=self.bill.weight_bytes(count), request=request)
+
+    def _op(
+        self,
+        on: str,
+        kind: str,
+        rows: int,
+        flops: float,
+        moved: float,
+        here: str,
+        precision: str,
+        synced: bool = False,
+    ) -> Op:
+        name = f"{self.name} {on} {here}"
+        return Op(on, kind, name, rows, flops, moved, precision, synced=synced)
+
+
+def _starts(rows: Sequence[int]) -> Iterator[int]:
+    """Tokens before each chunk."""
+    before = 0
+    for size in rows:
+        yield before
+        before += size
+
+
+class Graphs(NamedTuple):
+    """What preparing the graphs of a prompt takes.
+
+    Attributes:
+        total: subgraphs of one chunk.
+        shared: those of them that all chunks share.
+        built: graphs that are built when shared ones are built once.
+        separate: graphs that are built when every chunk has its own.
+        bytes: of the shared way: weights of the linears, and a buffer for every operator's result.
+        separate_bytes: of the other way.
+    """
+
+    total: int
+    shared: int
+    built: int
+    separate: int
+    bytes: float
+    separate_bytes: float
+
+    @property
+    def saved(self) -> float:
+        """Bytes that sharing saves."""
+        return self.separate_bytes - self.bytes
+
+
+def graphs(bill: Bill, chunk: int, tokens: int) -> Graphs:
+    """Count the graphs of a prompt and their memory, every graph with weights and buffers of its own.
+
+    Deviation: the paper prints the memory saved and no formula; QNN allocates a buffer for every operator
+    (sec. 4.5) and a graph's weights with it, which is what is counted.
+    """
+    layers, chunks = bill.shape.layers, ceil(tokens / chunk)
+    total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
+    static = layers * (bill.layer_bytes + chunk * static_buffers(bill.shape))
+    moving = sum(dynamic_bytes(bill.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    return Graphs(
+        total,
+        total - dynamic,
+        total - dynamic + chunks * dynamic,
+        chunks * total,
+        static + moving,
+        chunks * static + moving,
+    )
+
+
+def static_buffers(shape: Shape) -> float:
+    """Bytes a row of a layer's results that do not depend on the prompt: floats, and what is quantized."""
+    attended, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    norms = 2 * shape.hidden * (FLOAT + 1)
+    projections = (attended + 2 * keys + shape.hidden) * FLOAT
+    residuals = 2 * shape.hidden * FLOAT
+    inner = (4 if shape.gated else 2) * shape.intermediate * FLOAT + shape.intermediate
+    return norms + projections + residuals + inner + shape.hidden * FLOAT
+
+
+def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
+    """Bytes of all layers' attention results of one chunk: rotated queries and keys, scores, their softmax,
+    and the weighted values, in float and quantized."""
+    attended = shape.heads * shape.head_dim
+    a_row = (attended + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
+    return shape.layers * rows * (a_row + attended * (FLOAT + 1))
+
+
+def shadow_bytes(bill: Bill, layout: Layout, hot: float) -> float:
+    """Bytes of the float weights that shadow products find in memory: a share of the input channels."""
+    own = sum(weights(bill.shape, stage) for stage in LINEARS)
+    return len(layout.shadowed) * hot * own * FLOAT
