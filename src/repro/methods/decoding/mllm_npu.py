@@ -1,0 +1,257 @@
+"""mllm-NPU (arXiv 2407.05858): prompts prefilled in chunks by an NPU, with a CPU beside it, out of order; decoding
+on the CPU.
+
+Knows nothing of what an op costs, of how a prompt is cut into subgraphs, or of where weights are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+from repro.core.clock import Future
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.op import CPU, NPU, Op
+from repro.core.record import Scalar
+from repro.core.registry import register, unknown
+from repro.methods.base import Generation, Method, Request, Serving
+from repro.methods.decoding.autoregressive import decode
+from repro.methods.ordering import ORDERS, Agenda, Policy, Task
+from repro.models.engine import Engine, Flight
+from repro.models.placement import Placement
+from repro.models.session import Session
+from repro.models.subgraphs import (
+    FFN,
+    QKV,
+    Layout,
+    Subgraph,
+    beyond,
+    graphs,
+    shadow_bytes,
+    shadowed,
+    subgraphs,
+)
+
+
+@register("method", "mllm_npu")
+@dataclass(frozen=True)
+class MllmNpu(Method):
+    """The NPU computes linears in 8 bits, the CPU everything in float, and all of decoding.
+
+    Attributes:
+        chunk: rows of a chunk.
+        chunks: prompts are cut into chunks whose graphs are built once; without, every request's prompt gets
+            a graph of its own.
+        shadow: linears are per-tensor, with their outliers on the CPU; without, per-group on the NPU.
+        order: in which subgraphs run, of `ORDERS`.
+        pruned: share of the layers whose outliers are dropped.
+        outliers: share of a linear's input channels that have outliers (sec. 3.3: 0.1% to 0.3%).
+        hot: share of all channels whose float weights stay in memory (below 3%).
+        cold: share of the outliers that are in other channels (below 20%).
+        shapes: inputs have the equivalent shapes that suit the NPU best.
+        window: bytes of weights that the NPU reaches (sec. 4: 4 GB for Hexagon); 0 is no limit.
+    """
+
+    chunk: int = 256
+    chunks: bool = True
+    shadow: bool = True
+    order: str = "out_of_order"
+    pruned: float = 0.85
+    outliers: float = 0.003
+    hot: float = 0.03
+    cold: float = 0.2
+    shapes: bool = True
+    window: float = 4e9
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise InputError(f"method.chunk is {self.chunk}; a chunk has 1 row or more")
+        if self.order not in ORDERS:
+            raise InputError(unknown("method.order", self.order, ORDERS))
+        if not self.chunks and self.order != "in_order":
+            raise InputError(
+                f"method.order is {self.order!r}, but without chunks there is nothing to put in another order; "
+                "choose method.order=in_order"
+            )
+        if not 0 <= self.hot <= 1:
+            raise InputError(f"method.hot is {self.hot}; it is a share from 0 to 1")
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in memory, on the CPU but for its prefill."""
+        return {"target": Placement(on=CPU)}
+
+    def layout(self, target: Engine) -> Layout:
+        """How the target's prompts are cut."""
+        flat = "linear" if self.shapes else "linear_flat"
+        layers = target.bill.shape.layers
+        return Layout(
+            chunk=self.chunk if self.chunks else 0,
+            linear=flat if self.shadow else "linear_per_group",
+            shadowed=shadowed(layers, self.pruned) if self.shadow else frozenset(),
+            outliers=self.outliers,
+            cold=self.cold,
+            beyond=beyond(target.bill, self.window),
+        )
+
+    async def prepare(self, device: Device, *, target: Session) -> Serving:  # type: ignore[override]
+        """Build the graphs that all chunks share, measure the subgraphs, keep the hot channels' weights."""
+        layout, figures = self.layout(target), dict[str, Scalar]()
+        profile = Profile()
+        if self.chunks:
+            with device.phase("build"):
+                figures = await self._built(device, target, layout)
+            with device.phase("profile"):
+                await profile.measure(device, subgraphs(target.bill, layout, 2 * self.chunk, target.name))
+        if layout.shadowed:
+            size = shadow_bytes(target.bill, layout, self.hot)
+            device.memory.reserve(size, f"{target.name} hot channels")
+            figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
+        figures["linears_beyond"] = len(layout.beyond)
+        target.arrange(ChunkedPrefill(layout, ORDERS[self.order], profile))
+        return Prepared(self, figures)
+
+    async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
+        """Build all shared graphs, as one: a device file has the time of a whole model's."""
+        known = graphs(target.bill, layout.chunk, layout.chunk)
+        buffers = known.bytes - target.bill.shape.layers * target.bill.layer_bytes
+        device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
+        start, on = device.now, device.resource(NPU, target.bill.stored.arithmetic)
+        name = f"{target.name} chunk graphs"
+        await device.run(
+            Op(on, "graphs", name, self.chunk, precision=target.bill.stored.arithmetic, graph=name)
+        )
+        return {
+            "graph_seconds": device.now - start,
+            "subgraphs": known.total,
+            "shared_subgraphs": known.shared,
+            "graph_buffers": buffers,
+        }
+
+    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+        """One token a pass."""
+        return await decode(request, device, target)
+
+
+@dataclass(frozen=True)
+class Prepared(Serving):
+    """What serves once the graphs are built; `known` is what a record says of that."""
+
+    method: MllmNpu
+    known: Mapping[str, Scalar]
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """Seconds and bytes of the graphs, how many there are, what the outliers take."""
+        return self.known
+
+    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+        """As the method."""
+        return await self.method.serve(request, device, **sessions)
+
+
+@dataclass
+class Profile:
+    """Seconds of subgraphs, measured once before the first request (sec. 3.4)."""
+
+    _seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _lines: dict[tuple[object, ...], list[tuple[float, float]]] = field(default_factory=dict)
+
+    async def measure(self, device: Device, parts: Sequence[Subgraph]) -> None:
+        """Run every kind of subgraph of some chunks once, each alone."""
+        for part in parts:
+            if _like(part.op) not in self._seconds:
+                start = device.now
+                await device.run(part.op)
+                self._seconds[_like(part.op)] = device.now - start
+                self._lines.setdefault(_kind(part.op), []).append((part.op.flops, device.now - start))
+
+    def seconds(self, op: Op) -> float:
+        """What an op takes: as measured, or, of a later chunk's attention, on the line through those of the
+        first two; 0 where nothing was measured."""
+        if (known := self._seconds.get(_like(op))) is not None:
+            return known
+        points = self._lines.get(_kind(op), [])
+        if len(points) < 2:
+            return points[0][1] if points else 0.0
+        (x0, y0), (x1, y1) = points[:2]
+        return y0 + (y1 - y0) * (op.flops - x0) / (x1 - x0)
+
+
+def _kind(op: Op) -> tuple[object, ...]:
+    return op.on, op.kind, op.rows, op.synced
+
+
+def _like(op: Op) -> tuple[object, ...]:
+    return *_kind(op), op.flops, op.bytes
+
+
+@dataclass
+class ChunkedPrefill:
+    """The arrangement of a prefill: every processor does one subgraph at a time, and a policy says which."""
+
+    layout: Layout
+    choose: Policy
+    profile: Profile
+    _requests: count[int] = field(default_factory=count)
+
+    def takes(self, flight: Flight) -> bool:
+        """A pass with nothing before it."""
+        return not flight.context
+
+    async def layers(self, engine: Engine, flight: Flight) -> None:
+        """Run all subgraphs; the last chunk's FFN of a layer computes that layer of all chunks for real."""
+        parts = subgraphs(engine.bill, self.layout, flight.rows, engine.name)
+        ops = [self._placed(engine, part.op) for part in parts]
+        last = parts[-1].chunk
+        for place, part in enumerate(parts):
+            if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
+                computing = engine.computing(flight, part.layer, part.layer + 1)
+                ops[place] = replace(ops[place], compute=computing)
+        if not self.layout.chunk:  # nothing was built before the length was known
+            first = next(i for i, part in enumerate(parts) if part.stage == QKV)
+            ops[first] = replace(ops[first], graph=f"{engine.name} prompt {next(self._requests)}")
+        tasks = [
+            Task(op.on, self.profile.seconds(part.op), part.after)
+            for op, part in zip(ops, parts, strict=True)
+        ]
+        await run(engine.device, ops, Agenda(tasks), self.choose)
+
+    def _linear(self, part: Subgraph) -> str:
+        return self.layout.linear if part.op.on == NPU else "linear"
+
+    def _placed(self, engine: Engine, op: Op) -> Op:
+        return replace(op, on=engine.device.resource(op.on, op.precision))
+
+
+async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:
+    """Run ops as an agenda allows, each processor one at a time, in the order that a policy chooses."""
+    free, over = set(agenda.processors), list[tuple[int, Future[Any]]]()
+    moved = Future[None]()
+
+    def wake(place: int, done: Future[Any]) -> None:
+        over.append((place, done))
+        if not moved.done:
+            moved.set(None)
+
+    while agenda.left:
+        for on in [on for on in agenda.processors if on in free]:
+            place = choose(agenda, on)
+            if place is not None:
+                agenda.start(place)
+                free.remove(on)
+                done = device.run(ops[place])
+                if done.done:
+                    wake(place, done)
+                else:
+                    done.on_done(partial(wake, place, done))
+        await moved
+        moved = Future()
+        while over:
+            place, done = over.pop()
+            done.result()
+            agenda.finish(place)
+            free.add(ops[place].on)
