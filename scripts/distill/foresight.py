@@ -36,14 +36,17 @@ class Foreseen(Answer):
 class ForesightRecipe(Schedule):
     """A schedule of heads, of which each weighs `fade` times the one before (Medusa: 0.8).
 
-    `negatives` random tokens stand for those that the loss knows and a batch does not mention.
+    The target's first `guesses` at each token are what is to be said there. `negatives` random tokens stand
+    for those that the loss knows and a batch does not mention; of what heads read a share is dropped.
     """
 
     rate: float = 2e-3
     warmup: int = 40
     decay: float = 0.6
-    weight_decay: float = 0.0
+    weight_decay: float = 0.1
     fade: float = 0.8
+    guesses: int = 4
+    dropout: float = 0.1
     negatives: int = 1024
 
 
@@ -76,11 +79,14 @@ def read_foreseen(shards: list[Path], width: int) -> list[Foreseen]:
     ]
 
 
-def ahead(one: Answer, heads: int) -> Tensor:
-    """The tokens that heads foresee from before each token of an answer, `[n, heads]`; past it `NONE`."""
-    found = torch.full((len(one.tokens), heads), NONE)
-    for head in range(min(heads, len(one.tokens) - 1)):
-        found[: -1 - head, head] = one.tokens[1 + head :]
+def ahead(column: Tensor, heads: int) -> Tensor:
+    """What of an answer's `column [n, ...]` heads foresee from before each token, `[n, heads, ...]`.
+
+    Past its end there is `NONE`.
+    """
+    found = column.new_full((len(column), heads, *column.shape[1:]), NONE)
+    for head in range(min(heads, len(column) - 1)):
+        found[: -1 - head, head] = column[1 + head :]
     return found
 
 
@@ -112,24 +118,32 @@ class ForesightTrainer(Trainer):
         self.place[known] = torch.arange(len(known), device=device)
 
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
-        """Cross entropy against the answers' tokens, weighted over the heads; and the first head's agreement.
+        """Cross entropy against what the target guesses on the way along its answers, weighted over the heads.
 
-        Positions whose token is not among the known ones say nothing.
+        Also how often the first head's first choice is the target's. Guesses at tokens that the loss does not
+        know say nothing.
         """
+        count, most = len(self.heads.weight), self.recipe.guesses
         final = torch.cat([one.final for one in chosen]).to(self.device)
-        wanted = torch.cat([ahead(one, len(self.heads.weight)) for one in chosen]).T.to(self.device)
+        wanted = torch.cat([ahead(one.guesses[:, :most], count) for one in chosen]).to(self.device)
+        chance = torch.cat([ahead(one.logprobs[:, :most], count) for one in chosen]).to(self.device).exp()
         wanted = torch.where(wanted == NONE, NONE, self.place[wanted.clamp(min=0)])
+        chance = torch.where(wanted == NONE, 0.0, chance)
         columns, share = self._columns(wanted[wanted != NONE].unique())
-        within = torch.full((len(self.projection),), NONE, device=wanted.device)
+        within = torch.zeros(len(self.projection), dtype=torch.long, device=wanted.device)
         within[columns] = torch.arange(len(columns), device=wanted.device)
-        wanted = torch.where(wanted == NONE, NONE, within[wanted.clamp(min=0)])
-        logits = (self.heads(final) @ self.projection[columns].T).float() + share
+        place = within[wanted.clamp(min=0)]
+        chance = chance / chance.sum(-1, keepdim=True).clamp(min=1e-6)
+        rows = F.dropout(final.float(), self.recipe.dropout)
+        logits = (self.heads(rows) @ self.projection[columns].T).float() + share
         total = torch.zeros((), device=wanted.device)
-        for head, (said, truth) in enumerate(zip(logits, wanted, strict=True)):
-            if (truth != NONE).any():
-                total = total + self.fade**head * F.cross_entropy(said, truth, ignore_index=NONE)
-        right = (logits[0].detach().argmax(-1) == wanted[0]).sum() / (wanted[0] != NONE).sum().clamp(min=1)
-        return total, right
+        for head, said in enumerate(logits):
+            logq = said.log_softmax(-1).gather(1, place[:, head])
+            there = (chance[:, head].sum(-1) > 0).sum().clamp(min=1)
+            total = total - self.fade**head * (chance[:, head] * logq).sum() / there
+        first = wanted[:, 0, 0]
+        right = (logits[0].detach().argmax(-1) == place[:, 0, 0]) & (first != NONE)
+        return total, right.sum() / (first != NONE).sum().clamp(min=1)
 
     def _columns(self, mentioned: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens whose logits a batch needs, and the logarithm of how many each stands for."""
@@ -149,7 +163,7 @@ def hits(heads: Heads, projection: Tensor, examples: list[Foreseen]) -> list[Ten
     table = projection.detach().to(device).float()
     for one in examples:
         choice = (heads(one.final.to(device)) @ table.T).argmax(-1).T.cpu()
-        found.append(choice == ahead(one, len(heads.weight)))
+        found.append(choice == ahead(one.tokens, len(heads.weight)))
     return found
 
 
