@@ -19,7 +19,7 @@ from repro.tables.forms_page import write_forms
 from test_verification_tree import record
 
 PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
-BIBLIOGRAPHY = {"ghidorah": "@article{ghidorah,\n}"}
+BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}
 
 
 def spec(**content: Any) -> FormsSpec:
