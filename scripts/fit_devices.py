@@ -65,12 +65,14 @@ class Knob:
         between: in the file's unit, the lowest and the highest value looked at.
         cells: what the emulator gives for each cell, in the cell's unit.
         restated: cells that only print the same measurements again, or ratios of them.
+        engine: whose rates the machine has that it is solved on.
     """
 
     path: str
     between: tuple[float, float]
     cells: Mapping[str, Measure]
     restated: tuple[str, ...] = ()
+    engine: str = ""
 
     @property
     def determined(self) -> set[str]:
@@ -266,7 +268,7 @@ def get(device: Mapping[str, Any], path: str) -> float:
 def residual(device: Mapping[str, Any], knob: Knob, value: float) -> float:
     """Mean logarithm of ours over published, with the knob at a value."""
     put(device, knob.path, value)
-    on = machine(device)
+    on = machine(device, knob.engine)
     wrong = [log(measure(on) / published(cell)) for cell, measure in knob.cells.items()]
     return sum(wrong) / len(wrong)
 
@@ -338,8 +340,8 @@ def reproduced(fit: Fit) -> Table:
     table = Table(title=f"{fit.device}: cells", title_justify="left")
     for heading in ("cell", "published", "ours", "ratio"):
         table.add_column(heading)
-    on = machine(device_file(fit.device))
     for knob in fit.knobs:
+        on = machine(device_file(fit.device), knob.engine)
         for cell, measure in knob.cells.items():
             ours, theirs = measure(on), published(cell)
             table.add_row(cell, f"{theirs:.4g}", f"{ours:.4g}", f"{exp(log(ours / theirs)):.3f}")

@@ -1,0 +1,102 @@
+"""mllm-NPU's baselines: five engines that decode plainly, each at rates of its own (sec. 4.1).
+
+Knows which processor an engine uses; what it reaches there stands under `engines:` of a device file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from repro.core.device import Device
+from repro.core.op import Op
+from repro.core.registry import register
+from repro.methods.base import Generation, Method, Request, Writing
+from repro.models.placement import Placement
+from repro.models.session import Session
+
+
+@dataclass(frozen=True)
+class PlainEngine(Method):
+    """A target in memory: an engine gets ready for a prompt's length, reads the prompt, decodes.
+
+    Getting ready is a static graph to the device, whose file says how long an engine takes (`graph_seconds`).
+
+    Attributes:
+        processor: where it decodes.
+        prefills_on: where it reads the prompt; "" is where it decodes.
+    """
+
+    processor: ClassVar[str] = "cpu"
+    prefills_on: ClassVar[str] = ""
+
+    def places(self) -> Mapping[str, Placement]:
+        """The target in memory."""
+        return {"target": Placement(on=self.processor)}
+
+    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+        """One pass over the prompt, then one token a pass."""
+        writing = Writing(request, device)
+        with device.phase("prefill"):
+            await device.run(self._ready(request, target))
+            (row,) = await target.forward([writing.text], on=self.prefills_on)
+            writing.first(writing.chooser.first(row))
+        with device.phase("decode"):
+            while not writing.done:
+                target.keep(writing.text)
+                (row,) = await target.forward([writing.text])
+                writing.round(writing.text.then(writing.chooser.first(row)))
+        return writing.generation
+
+    def _ready(self, request: Request, target: Session) -> Op:
+        """What needs the graph of a prompt's length and does nothing itself."""
+        on, rows = self.prefills_on or self.processor, len(request.prompt)
+        arithmetic = target.bill.stored.arithmetic
+        return Op(on, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
+
+
+@register("method", "llama_cpp_cpu")
+@dataclass(frozen=True)
+class LlamaCpp(PlainEngine):
+    """llama.cpp on the CPU."""
+
+    engine: ClassVar[str] = "llama_cpp_cpu"
+
+
+@register("method", "mnn_cpu")
+@dataclass(frozen=True)
+class MNN(PlainEngine):
+    """MNN on the CPU."""
+
+    engine: ClassVar[str] = "mnn_cpu"
+
+
+@register("method", "mlc_gpu")
+@dataclass(frozen=True)
+class MLC(PlainEngine):
+    """MLC-LLM on the GPU."""
+
+    engine: ClassVar[str] = "mlc_gpu"
+    processor: ClassVar[str] = "gpu"
+
+
+@register("method", "tflite_gpu")
+@dataclass(frozen=True)
+class TFLite(PlainEngine):
+    """TFLite on the GPU."""
+
+    engine: ClassVar[str] = "tflite_gpu"
+    processor: ClassVar[str] = "gpu"
+
+
+@register("method", "powerinfer2_npu")
+@dataclass(frozen=True)
+class PowerInfer2(PlainEngine):
+    """PowerInfer-V2: the prompt on the NPU, the answer on the CPU.
+
+    Deviation: its sparse decoding and its streaming from flash are no ops here; their speed is a bandwidth.
+    """
+
+    engine: ClassVar[str] = "powerinfer2_npu"
+    prefills_on: ClassVar[str] = "npu"
