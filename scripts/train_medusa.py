@@ -13,7 +13,6 @@ Owns what is trained and measured; the phases and the heads are in `distill/`.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import torch
@@ -45,6 +44,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 class Run(phases.Phases):
     """One command that trains Medusa heads."""
+
+    script = "train_medusa.py"
 
     def layers(self, target: PreTrainedModel) -> tuple[int, ...]:
         """What the target's own head reads."""
@@ -95,9 +96,7 @@ class Run(phases.Phases):
             | foresight.figures(foresight.hits(heads, projection, made))
             for name, made in self.heldout(projection.shape[1]).items()
         }
-        record = self.record("train_medusa.py", results)
-        (self.args.out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
-        print(json.dumps(results, indent=2))
+        self.write_record(results)
 
 
 def main(argv: list[str] | None = None) -> None:

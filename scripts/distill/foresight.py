@@ -112,13 +112,13 @@ class ForesightTrainer(Trainer):
     ) -> None:
         """`projection [vocab, hidden]` is the target's; the loss tells the tokens `known [m]` apart."""
         super().__init__(heads, recipe, state, device)
-        self.heads, self.fade, self.negatives = heads, recipe.fade, recipe.negatives
+        self.heads, self.recipe = heads, recipe
         self.projection = projection.detach().to(device, torch.bfloat16)[known.to(device)]
         self.place = torch.full((len(projection),), NONE, device=device)
         self.place[known] = torch.arange(len(known), device=device)
 
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
-        """Cross entropy against what the target guesses on the way along its answers, weighted over the heads.
+        """Cross entropy against what the target guesses along its answers, weighted over the heads.
 
         Also how often the first head's first choice is the target's. Guesses at tokens that the loss does not
         know say nothing.
@@ -134,23 +134,29 @@ class ForesightTrainer(Trainer):
         within[columns] = torch.arange(len(columns), device=wanted.device)
         place = within[wanted.clamp(min=0)]
         chance = chance / chance.sum(-1, keepdim=True).clamp(min=1e-6)
-        rows = F.dropout(final.float(), self.recipe.dropout)
-        logits = (self.heads(rows) @ self.projection[columns].T).float() + share
+        logits = (self.heads(self._dropped(final.float())) @ self.projection[columns].T).float() + share
         total = torch.zeros((), device=wanted.device)
         for head, said in enumerate(logits):
             logq = said.log_softmax(-1).gather(1, place[:, head])
             there = (chance[:, head].sum(-1) > 0).sum().clamp(min=1)
-            total = total - self.fade**head * (chance[:, head] * logq).sum() / there
+            total = total - self.recipe.fade**head * (chance[:, head] * logq).sum() / there
         first = wanted[:, 0, 0]
         right = (logits[0].detach().argmax(-1) == place[:, 0, 0]) & (first != NONE)
         return total, right.sum() / (first != NONE).sum().clamp(min=1)
+
+    def _dropped(self, rows: Tensor) -> Tensor:
+        """Rows without a share of their numbers, the same in every repetition; the others make up for it."""
+        kept = 1 - self.recipe.dropout
+        generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
+        mask = torch.rand(rows.shape, generator=generator) < kept
+        return rows * mask.to(rows.device) / kept
 
     def _columns(self, mentioned: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens whose logits a batch needs, and the logarithm of how many each stands for."""
         generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
         drawn = torch.randperm(len(self.projection), generator=generator).to(mentioned.device)
         others = drawn[~torch.isin(drawn, mentioned)]
-        left, others = len(others), others[: self.negatives]
+        left, others = len(others), others[: self.recipe.negatives]
         share = torch.zeros(len(mentioned) + len(others), device=mentioned.device)
         share[len(mentioned) :] = math.log(max(1, left) / max(1, len(others)))
         return torch.cat([mentioned, others]), share

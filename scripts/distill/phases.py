@@ -7,10 +7,11 @@ continued when it is there.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -20,6 +21,7 @@ from distill.training import read_history
 from repro.core.errors import InputError
 
 PHASES = ("plan", "generate", "train", "evaluate")
+COMMAND = "command.txt"  # beside a plan: the command that made it
 
 
 def options(parser: argparse.ArgumentParser, work: Path, rate: float) -> None:
@@ -73,7 +75,13 @@ def checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 class Phases(ABC):
-    """One command: its arguments, its work folder, and the models it opens."""
+    """One command: its arguments, its work folder, and the models it opens.
+
+    Attributes:
+        script: the file's name, as records give the command.
+    """
+
+    script: ClassVar[str]
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.work, self.state = args, args.work, args.work / "state.pt"
@@ -122,6 +130,7 @@ class Phases(ABC):
                 seed=self.args.seed,
                 others=own,
             )
+            (self.work / COMMAND).write_text(record.command(self.args, self.script) + "\n")
             prompts.write_plan(mixed, path)
 
     def own_questions(self) -> list[prompts.Item]:
@@ -187,15 +196,20 @@ class Phases(ABC):
             if answers.shard_path(work, index).exists()
             for item in batch
         ]
-        return {"prompts": prompts.describe(answered), **record.answered_with(work)}
+        planned_by = (work / COMMAND).read_text().strip() if (work / COMMAND).exists() else None
+        return {
+            "command": planned_by,
+            "prompts": prompts.describe(answered),
+            **record.answered_with(work),
+        }
 
-    def record(self, script: str, results: dict[str, Any]) -> dict[str, Any]:
-        """What `training.json` says."""
+    def write_record(self, results: dict[str, Any], **more: Any) -> None:
+        """Write `training.json` beside what was trained, and show the results."""
         args, file = self.args, self.args.out / "model.safetensors"
         trained = read_history(self.state)
         works = [work for work in [self.work, *args.more] if answers.shards(work)]
-        return {
-            "command": record.command(args, script),
+        whole = {
+            "command": record.command(args, self.script),
             "commit": record.git_commit(),
             "seed": args.seed,
             "target": {"name": args.target.name, **record.file_hashes(args.target)},
@@ -210,4 +224,7 @@ class Phases(ABC):
                 "train": trained["curve"][-1]["seconds"],
             },
             "machine": record.machine(args),
+            **more,
         }
+        (args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
+        print(json.dumps(results, indent=2))
