@@ -1,5 +1,4 @@
-"""mllm-NPU (arXiv 2407.05858): prompts prefilled in chunks by an NPU, with a CPU beside it, out of order; decoding
-on the CPU.
+"""mllm-NPU (arXiv 2407.05858): an NPU and a CPU prefill a prompt's chunks out of order, and the CPU decodes.
 
 Knows nothing of what an op costs, of how a prompt is cut into subgraphs, or of where weights are.
 """
@@ -74,8 +73,8 @@ class MllmNpu(Method):
             raise InputError(unknown("method.order", self.order, ORDERS))
         if not self.chunks and self.order != "in_order":
             raise InputError(
-                f"method.order is {self.order!r}, but without chunks there is nothing to put in another order; "
-                "choose method.order=in_order"
+                f"method.order is {self.order!r}, but a prompt without chunks has one order; choose "
+                "method.order=in_order"
             )
         if not 0 <= self.hot <= 1:
             raise InputError(f"method.hot is {self.hot}; it is a share from 0 to 1")

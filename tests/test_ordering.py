@@ -1,0 +1,119 @@
+"""Orders of tasks: what stands on each other stays so, no processor does two at once, and Eq. 6's choice."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from repro.core.op import CPU, NPU
+from repro.methods.ordering import (
+    ORDERS,
+    Agenda,
+    Policy,
+    Task,
+    contribution,
+    in_order,
+    longest_first,
+    out_of_order,
+    schedule,
+)
+from repro.models.shape import Bill, Shape, precision
+from repro.models.subgraphs import Layout, subgraphs
+
+BILL = Bill(
+    Shape(layers=2, hidden=8, heads=2, kv_heads=2, head_dim=4, intermediate=16, vocab=9), precision("int8")
+)
+
+
+def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> list[Task]:
+    """A prefill's subgraphs with random durations."""
+    chance = random.Random(seed)
+    parts = subgraphs(BILL, Layout(4, shadowed=layers, outliers=0.1), 4 * chunks)
+    return [Task(part.op.on, chance.randint(1, 9), part.after) for part in parts]
+
+
+@st.composite
+def any_tasks(draw: st.DrawFn) -> list[Task]:
+    """Any tasks at all on two processors."""
+    out: list[Task] = []
+    for place in range(draw(st.integers(1, 14))):
+        after = draw(st.sets(st.integers(0, place - 1), max_size=3)) if place else set()
+        on = draw(st.sampled_from((CPU, NPU)))
+        out.append(Task(on, float(draw(st.integers(0, 9))), tuple(sorted(after))))
+    return out
+
+
+@pytest.mark.parametrize("choose", ORDERS.values(), ids=ORDERS)
+@given(tasks=any_tasks())
+@settings(max_examples=40)
+def test_every_order_keeps_to_dependencies_and_to_one_task_at_a_time(
+    choose: Policy, tasks: list[Task]
+) -> None:
+    found = schedule(tasks, choose)
+    for place, task in enumerate(tasks):
+        assert found.ends[place] - found.starts[place] == task.seconds
+        assert all(found.ends[before] <= found.starts[place] for before in task.after)
+    for on in (CPU, NPU):
+        spans = sorted(
+            (found.starts[i], found.ends[i]) for i, task in enumerate(tasks) if task.on == on and task.seconds
+        )
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    assert found.seconds <= sum(task.seconds for task in tasks)
+    assert found.seconds >= max(sum(task.seconds for task in tasks if task.on == on) for on in (CPU, NPU))
+
+
+def test_in_order_waits_for_the_head_of_its_queue() -> None:
+    tasks = [Task(NPU, 2), Task(CPU, 5, (0,)), Task(NPU, 1, (1,)), Task(NPU, 4)]
+    assert schedule(tasks, in_order).starts == (0, 2, 7, 8)
+    assert schedule(tasks, longest_first).starts == (4, 6, 11, 0)
+    assert schedule(tasks, out_of_order).starts == (4, 6, 11, 0)
+
+
+def test_c_is_the_npu_work_that_a_cpu_task_frees_and_less_the_cpu_work_that_an_npu_task_frees() -> None:
+    tasks = [
+        Task(CPU, 1),
+        Task(CPU, 1),
+        Task(NPU, 7, (0,)),
+        Task(NPU, 3, (1,)),
+        Task(NPU, 2, (0, 1)),
+        Task(CPU, 6, (2,)),
+    ]
+    agenda = Agenda(tasks)
+    assert [contribution(agenda, place) for place in (0, 1)] == [7, 3]
+    assert out_of_order(agenda, CPU) == 0
+    agenda.start(0)
+    agenda.finish(0)
+    assert contribution(agenda, 1) == 5  # and now also what waited for both
+    assert contribution(agenda, 2) == -6
+
+
+def test_the_npu_prefers_what_frees_least_work_elsewhere() -> None:
+    tasks = [Task(NPU, 1), Task(NPU, 1), Task(CPU, 9, (0,)), Task(CPU, 2, (1,))]
+    assert out_of_order(Agenda(tasks), NPU) == 1
+    assert longest_first(Agenda(tasks), NPU) == 0
+
+
+def test_one_chunk_has_one_order() -> None:
+    tasks = prefill(1, seed=0)
+    assert {schedule(tasks, choose).seconds for choose in ORDERS.values()} == {sum(t.seconds for t in tasks)}
+
+
+def test_chunks_out_of_order_are_faster_than_in_order_on_the_whole() -> None:
+    total = {
+        name: sum(schedule(prefill(3, seed, frozenset([0])), choose).seconds for seed in range(30))
+        for name, choose in ORDERS.items()
+    }
+    assert total["out_of_order"] < 0.9 * total["in_order"]
+
+
+def test_a_policy_that_never_chooses_is_said() -> None:
+    with pytest.raises(RuntimeError, match="none is under way"):
+        schedule([Task(CPU, 1)], lambda agenda, on: None)
+
+
+def test_nothing_takes_no_time() -> None:
+    assert schedule([], in_order).seconds == 0

@@ -1,0 +1,156 @@
+"""A pass as subgraphs: no work is lost or done twice, and each stands on what the paper's equations name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.core.errors import InputError
+from repro.core.op import CPU, FLASH, NPU
+from repro.models.shape import Bill, Shape, precision
+from repro.models.subgraphs import (
+    ATTENTION,
+    FFN,
+    LINEARS,
+    OUTPUT,
+    QKV,
+    STAGES,
+    Layout,
+    Subgraph,
+    beyond,
+    graphs,
+    shadow_bytes,
+    shadowed,
+    static_buffers,
+    subgraphs,
+    weights,
+)
+
+SHAPE = Shape(layers=3, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
+BILL = Bill(SHAPE, precision("int8"))
+QWEN = Bill(
+    Shape(
+        layers=24,
+        hidden=2048,
+        heads=16,
+        kv_heads=16,
+        head_dim=128,
+        intermediate=5504,
+        vocab=151936,
+        tied=False,
+    ),
+    precision("int8"),
+)
+
+
+def linears(parts: list[Subgraph]) -> list[Subgraph]:
+    return [part for part in parts if part.op.kind.startswith("linear")]
+
+
+@given(chunk=st.integers(1, 40), prompt=st.integers(1, 100))
+def test_linears_do_each_padded_row_once(chunk: int, prompt: int) -> None:
+    parts = subgraphs(BILL, Layout(chunk), prompt)
+    chunks = -(-prompt // chunk)
+    assert len(parts) == chunks * 3 * len(STAGES)
+    flops = sum(part.op.flops for part in linears(parts))
+    assert flops == pytest.approx(2.0 * chunks * chunk * 3 * SHAPE.layer_weights)
+
+
+def test_attention_of_all_chunks_is_that_of_a_prompt_under_a_mask_of_chunks() -> None:
+    parts = subgraphs(BILL, Layout(8), 24)
+    flops = [p.op.flops for p in parts if p.stage == ATTENTION and p.layer == 0]
+    assert flops == [SHAPE.attention_flops(8, keys) for keys in (8, 16, 24)]
+    assert all(p.op.on == CPU and p.op.precision == "fp32" for p in parts if p.stage == ATTENTION)
+
+
+def test_without_chunks_a_prompt_is_one_chunk_of_its_own_length() -> None:
+    parts = subgraphs(BILL, Layout(0), 37)
+    assert {part.chunk for part in parts} == {0}
+    assert {part.op.rows for part in parts} == {37}
+
+
+@given(chunks=st.integers(1, 4), kept=st.sets(st.integers(0, 2)))
+def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]) -> None:
+    parts = subgraphs(BILL, Layout(8, shadowed=frozenset(kept), outliers=0.1, cold=0.2), 8 * chunks)
+    for place, part in enumerate(parts):
+        before = [parts[i] for i in part.after]
+        assert all(i < place for i in part.after)
+        if part.op.kind in ("shadow", "load"):
+            continue
+        step = part.layer * len(STAGES) + STAGES.index(part.stage)
+        earlier = {(p.chunk, p.layer * len(STAGES) + STAGES.index(p.stage)) for p in before}
+        seen = range(part.chunk + 1) if part.stage == ATTENTION else [part.chunk]
+        assert earlier == ({(chunk, step - 1) for chunk in seen} if step else set())
+
+
+def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> None:
+    parts = subgraphs(BILL, Layout(8, shadowed=frozenset([1]), outliers=0.1, cold=0.2), 8)
+    beside = [part for part in parts if part.layer == 1 and part.stage == QKV]
+    assert [part.op.on for part in beside] == [NPU, FLASH, CPU]
+    linear, read, product = beside
+    assert linear.after == read.after == product.after[:-1]
+    assert parts[product.after[-1]] is read
+    assert product.op.flops == pytest.approx(0.1 * linear.op.flops)
+    assert read.op.bytes == pytest.approx(0.2 * 0.1 * weights(SHAPE, QKV))
+    (attention,) = (part for part in parts if part.layer == 1 and part.stage == ATTENTION)
+    assert {parts[i].op.kind for i in attention.after} == {"linear", "shadow"}
+    synced = {(part.layer, part.stage) for part in parts if part.op.synced}
+    assert synced == {(1, "attention"), (1, "post_norm"), (2, "norm")}
+
+
+def test_no_outlier_is_read_when_all_are_in_memory() -> None:
+    parts = subgraphs(BILL, Layout(8, shadowed=frozenset([0]), outliers=0.1), 8)
+    assert {part.op.on for part in parts} == {CPU, NPU}
+
+
+def test_the_ffns_are_the_first_in_the_window() -> None:
+    sizes = {stage: weights(SHAPE, stage) for stage in LINEARS}
+    assert sum(sizes.values()) == SHAPE.layer_weights
+    assert beyond(BILL, 0.0) == beyond(BILL, 3 * SHAPE.layer_weights) == frozenset()
+    left = beyond(BILL, 3 * sizes[FFN] + sizes[QKV])
+    assert {stage for _, stage in left} == {QKV, OUTPUT}
+    assert (0, QKV) not in left
+    parts = subgraphs(BILL, Layout(8, beyond=left, linear="linear_per_group"), 8)
+    for part in linears(parts):
+        outside = (part.layer, part.stage) in left
+        assert part.op.on == (CPU if outside else NPU)
+        assert part.op.kind == ("linear" if outside else "linear_per_group")
+
+
+def test_layers_at_both_ends_keep_their_outliers() -> None:
+    assert shadowed(24, 0.85) == {0, 1, 22, 23}
+    assert shadowed(24, 0.0) == set(range(24))
+    assert shadowed(24, 1.0) == set()
+    assert shadowed(3, 0.6) == {0}
+
+
+def test_qwens_graphs_are_those_of_section_3_2() -> None:
+    known = graphs(QWEN, 256, 1024)
+    assert (known.total, known.shared) == (144, 120)
+    assert (known.built, known.separate) == (120 + 4 * 24, 4 * 144)
+    assert known.saved == pytest.approx(3 * 24 * (QWEN.layer_bytes + 256 * static_buffers(QWEN.shape)))
+
+
+def test_one_chunk_saves_nothing() -> None:
+    known = graphs(QWEN, 256, 200)
+    assert known.saved == 0
+    assert known.built == known.separate == 144
+
+
+def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> None:
+    layout = Layout(8, shadowed=frozenset([0, 2]))
+    assert shadow_bytes(BILL, layout, 0.5) == 2 * 0.5 * 4 * SHAPE.layer_weights
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: Layout(-1), "a chunk has -1 rows"),
+        (lambda: Layout(outliers=1.5), r"outliers is 1\.5; it is a share"),
+        (lambda: shadowed(4, 2.0), r"pruned is 2\.0"),
+    ],
+)
+def test_bad_settings_are_said(wrong: type[Layout], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        wrong()
