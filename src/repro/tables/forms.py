@@ -165,5 +165,6 @@ def branching(expansion: Sequence[int]) -> tuple[Path, ...]:
     def deeper(level: list[Path], children: int) -> list[Path]:
         return [(*path, rank) for path in level for rank in range(children)]
 
-    levels = list(accumulate(expansion, deeper, initial=[()]))
+    root: list[Path] = [()]
+    levels = list(accumulate(expansion, deeper, initial=root))
     return tuple(path for level in levels[1:] for path in level)

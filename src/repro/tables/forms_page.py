@@ -62,11 +62,12 @@ Made = tuple[Page, Sequence[Figures], Callable[[], bytes]]
 
 
 def _masks(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
-    masks = [
-        tree_mask(form.paths, one.rootless) if form else lookahead_mask(one.lookahead)
-        for one, form in zip(spec.masks, forms, strict=True)
-        if form or one.lookahead
-    ]
+    masks = []
+    for one, form in zip(spec.masks, forms, strict=True):
+        if one.lookahead:
+            masks.append(lookahead_mask(one.lookahead))
+        elif form:
+            masks.append(tree_mask(form.paths, one.rootless))
     figures = list(map(mask_page.figures, masks))
     return mask_page.page(spec, masks), figures, partial(mask_page.draw, spec, masks)
 
