@@ -102,6 +102,8 @@ def test_graphs_are_built_once_and_without_chunks_at_every_request() -> None:
     assert [s.kind for s in device.trace if s.kind == "build"] == ["build"]
     assert serving.figures["graph_seconds"] == pytest.approx(2.0, abs=1e-3)
     assert (serving.figures["subgraphs"], serving.figures["shared_subgraphs"]) == (36, 30)
+    assert (serving.figures["graphs_shared"], serving.figures["graphs_separate"]) == (30 + 4 * 6, 4 * 36)
+    assert float(str(serving.figures["ffn_per_token"])) > float(str(serving.figures["qkv_per_token"])) > 0
     generation, device, serving = served(MllmNpu(chunks=False, shadow=False, order="in_order"), (0,) * 256)
     assert [s.kind for s in device.trace if s.kind == "build"] == ["build", "build"]
     assert generation.first - generation.arrived > 2.0

@@ -19,6 +19,9 @@ from repro.tables.spec import LaneSpec, WindowSpec
 ROUNDS = "rounds"
 """The row of an excerpt that holds the rounds."""
 
+PREFILL = -1
+"""The round that stands for the prefill."""
+
 TOUCH = 1e-8
 """Seconds by which neighbours may overlap: the format rounds to nanoseconds."""
 
@@ -54,16 +57,20 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     """
     own = [each for each in rounds if each["request"] == rounds[0]["request"]]
     events, stretches = json.loads(trace)["traceEvents"], []
+    timed = {i: (_number(each, "start"), _number(each, "end")) for i, each in enumerate(own)}
+    if any(window.first == PREFILL for window in windows):
+        timed |= _prefill(events)
     for window in windows:
-        if not 0 <= window.first <= window.last < len(own):
+        if window.first not in timed or window.last not in timed or window.last < window.first:
             raise InputError(
                 f"the timeline's window {window.first} to {window.last} is none of rounds 0 to {len(own) - 1}"
             )
-        start, end = _number(own[window.first], "start"), _number(own[window.last], "end")
+        start, end = timed[window.first][0], timed[window.last][1]
+        end = start + window.part * (end - start)
         stretches.append(((start + TOUCH) * 1e6, (end - TOUCH) * 1e6))
     row = 1 + max(int(event["tid"]) for event in events)
     marks = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
-    marks += [_round_event(row, i, each) for i, each in enumerate(own)]
+    marks += [_round_event(row, i, own[i] if i in range(len(own)) else {}, *timed[i]) for i in sorted(timed)]
     kept = [
         event
         for event in [*events, *marks]
@@ -74,10 +81,17 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
 
 
-def _round_event(row: int, number: int, each: Round) -> dict[str, Any]:
-    start, end = _number(each, "start") * 1e6, _number(each, "end") * 1e6
-    args = {name: each[name] for name in ("drafted", "accepted", "emitted")}
-    timed = {"ts": round(start, 3), "dur": round(end - start, 3)}
+def _prefill(events: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:
+    """Start and end of the first prefill as a round's, seconds; empty if there is none."""
+    for e in events:
+        if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"):
+            return {PREFILL: (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)}
+    return {}
+
+
+def _round_event(row: int, number: int, each: Round, start: float, end: float) -> dict[str, Any]:
+    args = {name: each[name] for name in ("drafted", "accepted", "emitted") if name in each}
+    timed = {"ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3)}
     return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **timed}
 
 

@@ -129,11 +129,17 @@ class LaneSpec:
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """The part of a timeline from round `first` to round `last` of the first request, counted from 0."""
+    """The part of a timeline from round `first` to round `last` of the first request, counted from 0, and of
+    that the first `part`. Round -1 is the prefill."""
 
     first: int
     last: int
     title: str = ""
+    part: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise InputError(f"a window's part is {self.part}; it is a share above 0, to 1")
 
 
 @dataclass(frozen=True)

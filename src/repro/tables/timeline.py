@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
 from repro.core.record import Record, Round, write_atomically
-from repro.tables.excerpt import ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
+from repro.tables.excerpt import PREFILL, ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
 from repro.tables.figure import frame
 from repro.tables.paint import GREY, canvas, colour, pale, png, tidy
 from repro.tables.shown import origin
@@ -78,18 +78,33 @@ def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequ
     return png(picture)
 
 
+def _words(each: Span) -> str:
+    if int(each.name) == PREFILL:
+        return "prefill"
+    return f"round {each.name}: {each.args['accepted']} of {each.args['drafted']} accepted"
+
+
 def _window(
     panel: Axes, spec: TimelineSpec, window: WindowSpec, blocks: Sequence[Block], rounds: Sequence[Span]
 ) -> None:
-    start, end = rounds[0].start, rounds[-1].end
+    start = rounds[0].start
+    end = start + window.part * (rounds[-1].end - start)
     for i, lane in enumerate(spec.lanes):
         for shade, meanwhile in ((colour(i), False), (pale(colour(i)), True)):
             own = [b for b in blocks if b.lane == lane.name and b.meanwhile == meanwhile]
             bars = [(b.start - start, b.end - b.start) for b in own if b.start < end and b.end > start]
             panel.broken_barh(bars, (i - 0.34, 0.68), facecolor=shade, linewidth=0)
     for each in rounds:
-        words = f"round {each.name}: {each.args['accepted']} of {each.args['drafted']} accepted"
-        panel.text((each.start + each.end) / 2 - start, -0.62, words, ha="center", fontsize=6.5, color=GREY)
+        if each.start >= end:
+            continue
+        panel.text(
+            (each.start + min(each.end, end)) / 2 - start,
+            -0.62,
+            _words(each),
+            ha="center",
+            fontsize=6.5,
+            color=GREY,
+        )
         panel.axvline(each.end - start, color=GREY, linewidth=0.7, linestyle="--")
     tidy(panel, "x")
     panel.set_xlim(0, end - start)

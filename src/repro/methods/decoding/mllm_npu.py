@@ -104,14 +104,19 @@ class MllmNpu(Method):
             with device.phase("build"):
                 figures = await self._built(device, target, layout)
             with device.phase("profile"):
-                await profile.measure(device, subgraphs(target.bill, layout, 2 * self.chunk, target.name))
+                parts = subgraphs(target.bill, layout, 2 * self.chunk, target.name)
+                await profile.measure(device, parts)
+            for stage in (QKV, FFN):
+                op = next(part.op for part in parts if part.stage == stage)
+                figures[f"{stage}_per_token"] = profile.seconds(op) / self.chunk
         if layout.shadowed:
             size = shadow_bytes(target.bill, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
             figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
         figures["linears_beyond"] = len(layout.beyond)
-        target.arrange(ChunkedPrefill(layout, ORDERS[self.order], profile))
-        return Prepared(self, figures)
+        prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
+        target.arrange(prefill)
+        return Prepared(self, target, prefill, figures)
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
         """Build all shared graphs, as one: a device file has the time of a whole model's."""
@@ -140,12 +145,24 @@ class Prepared(Serving):
     """What serves once the graphs are built; `known` is what a record says of that."""
 
     method: MllmNpu
+    target: Session
+    prefill: ChunkedPrefill
     known: Mapping[str, Scalar]
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """Seconds and bytes of the graphs, how many there are, what the outliers take."""
-        return self.known
+        """Seconds and bytes of the graphs, how many there are, what the outliers take, seconds a token of the
+        NPU's subgraphs; and what sharing graphs saves at the longest prompt so far."""
+        if not (self.method.chunks and self.prefill.longest):
+            return self.known
+        made = graphs(self.target.bill, self.method.chunk, self.prefill.longest)
+        return {
+            **self.known,
+            "graphs_shared": made.built,
+            "graphs_separate": made.separate,
+            "graph_bytes_saved": made.saved,
+            "graph_share_saved": made.saved / made.separate_bytes,
+        }
 
     async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
         """As the method."""
@@ -190,11 +207,16 @@ def _like(op: Op) -> tuple[object, ...]:
 
 @dataclass
 class ChunkedPrefill:
-    """The arrangement of a prefill: every processor does one subgraph at a time, and a policy says which."""
+    """The arrangement of a prefill: every processor does one subgraph at a time, and a policy says which.
+
+    Attributes:
+        longest: tokens of the longest prompt so far.
+    """
 
     layout: Layout
     choose: Policy
     profile: Profile
+    longest: int = 0
     _requests: count[int] = field(default_factory=count)
 
     def takes(self, flight: Flight) -> bool:
@@ -203,6 +225,7 @@ class ChunkedPrefill:
 
     async def layers(self, engine: Engine, flight: Flight) -> None:
         """Run all subgraphs; the last chunk's FFN of a layer computes that layer of all chunks for real."""
+        self.longest = max(self.longest, flight.rows)
         parts = subgraphs(engine.bill, self.layout, flight.rows, engine.name)
         ops = [self._placed(engine, part.op) for part in parts]
         last = parts[-1].chunk
