@@ -42,7 +42,8 @@ def test_the_fit_meets_its_cells(name: str) -> None:
 
 def test_nothing_is_fitted_that_no_knob_turns() -> None:
     for name, fit in FITS.items():
-        fitted = {fact.path for fact in facts(fit_devices.device_file(name)) if fact.source == "fitted"}
+        known = facts(fit_devices.device_file(name))
+        fitted = {f.path for f in known if f.source == "fitted" and not f.path.startswith("engines.")}
         assert fitted == {knob.path for knob in fit.knobs}
     assert not [f for f in facts(fit_devices.device_file("xiaomi_11")) if f.source == "fitted"]
 
