@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from repro.core.device import Device
 from repro.core.op import Op
+from repro.core.record import Scalar
 from repro.core.registry import register
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.models.placement import Placement
 from repro.models.session import Session
 
@@ -35,6 +36,10 @@ class PlainEngine(Method):
         """The target in memory."""
         return {"target": Placement(on=self.processor)}
 
+    async def prepare(self, device: Device, **sessions: Session) -> Serving:
+        """The engine itself, and what it holds in memory."""
+        return Opened(self, device.memory.held)
+
     async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
         """One pass over the prompt, then one token a pass."""
         writing = Writing(request, device)
@@ -54,6 +59,23 @@ class PlainEngine(Method):
         on, rows = self.prefills_on or self.processor, len(request.prompt)
         arithmetic = target.bill.stored.arithmetic
         return Op(on, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
+
+
+@dataclass(frozen=True)
+class Opened(Serving):
+    """An engine with a model in memory, so many bytes with keys and values."""
+
+    engine: PlainEngine
+    held: float
+
+    @property
+    def figures(self) -> Mapping[str, Scalar]:
+        """What is held in memory."""
+        return {"memory_bytes": self.held}
+
+    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+        """As the engine."""
+        return await self.engine.serve(request, device, **sessions)
 
 
 @register("method", "llama_cpp_cpu")
