@@ -121,7 +121,8 @@ def test_a_warm_memo_changes_no_byte_and_computes_nothing(method: Method, memos:
     cold = run(method, memos)
     warm = run(method, memos)
     assert without[:2] == cold[:2] == warm[:2]
-    assert without[2]["target"].wanted == cold[2]["target"].wanted != []
+    asked_without, asked_cold = (sum(map(len, each[2]["target"].wanted)) for each in (without, cold))
+    assert 0 < asked_cold <= asked_without  # of a tree only what the walk looks at
     assert warm[2]["target"].wanted == warm[2]["draft"].wanted == []
 
 
@@ -222,3 +223,30 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     ]
     assert all(memo.get(Prefix.of([i, 1])) for i in range(300))
     memo.close()
+
+
+def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: Memo) -> None:
+    counted = Counted(DecoderNetwork(decoder(FAMILY)))
+    network = MemoNetwork(counted, memo)
+    text = Prefix.of((7, 1, 9))
+    tree = [text, text.then(4), text.then(5), text.then(4).then(6)]
+    step = network.begin(tree)
+    step.layers(0, network.depth)
+    late = step.late_rows()
+    assert counted.wanted == []
+    (alone_first,) = rows(DecoderNetwork(decoder(FAMILY)), tree[3])
+    assert late[3].choice == alone_first.choice
+    assert late[3].top(5) == late[3].top(5)
+    assert counted.wanted == [[5]]
+    assert memo.get(tree[3]) is not None
+    assert memo.get(tree[1]) is None
+
+
+@pytest.mark.parametrize("method", METHODS[1:], ids=["chain_sd", "edgellm"])
+def test_a_memo_that_knows_the_text_computes_no_tree(method: Method, memos: dict[str, Memo]) -> None:
+    """The target's own text is all that a verification looks at."""
+    own = run(FlashAutoregressive(), memos)
+    guessed = run(method, memos)
+    assert guessed[0] == own[0]
+    end = len(ASKED.prompt) + ASKED.max_tokens
+    assert all(length >= end for pass_ in guessed[2]["target"].wanted for length in pass_)  # beyond its end

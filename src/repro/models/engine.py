@@ -301,11 +301,11 @@ class Engine:
             self._loading.give_back(item)
 
     async def _project(
-        self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = ""
+        self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Row]:
-        """Rows of all that is wanted, or of what stands at some places of it."""
+        """Rows of all that is wanted, or of what stands at some places of it; `late` ones may stay unread."""
         on = on or self._head_on
-        compute = lambda: step.rows(at)  # noqa: E731
+        compute = step.late_rows if late else lambda: step.rows(at)
         if self._split:
             stage = shares(self._split.share, "head", *self._bill.head(rows))
             divided: list[Row] = await self._stage(stage, rows, "head", compute)

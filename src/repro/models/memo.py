@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from repro.models.layer import LayerWeights
-from repro.models.network import Network, Row, Step
+from repro.models.network import LateRow, Network, Row, Step
 from repro.models.prefix import Prefix
 
 
@@ -159,6 +160,24 @@ class _Remembering(Step):
         self._memo.put(self._wanted, rows, self._source)
         ranked = [Row(None, row.ranked()) for row in rows]
         return ranked if at is None else [ranked[i] for i in at]
+
+    def late_rows(self) -> list[Row]:
+        """Of what is not known each row by itself, and only if it is looked at."""
+        if self._step is not None or self._branches:
+            return self.rows()
+        known = ((prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted)
+        return [row or LateRow(partial(self._alone, prefix)) for prefix, row in known]
+
+    def _alone(self, prefix: Prefix) -> Row:
+        """The row of one sequence, by a pass of its own."""
+        known = self._memo.get(prefix, self._source)
+        if known is None:
+            step = self._network.begin([prefix])
+            step.layers(0, self._network.depth)
+            (computed,) = step.rows()
+            self._memo.put([prefix], [computed], self._source)
+            known = Row(None, computed.ranked())
+        return known
 
     def _computed(self, layers: int) -> Step:
         """The real pass, so far."""

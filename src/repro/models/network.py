@@ -58,6 +58,25 @@ class Row:
         return self._ranked
 
 
+class LateRow(Row):
+    """A row that is computed once somebody looks at it."""
+
+    def __init__(self, compute: Callable[[], Row]) -> None:
+        super().__init__(None)
+        self._compute = compute
+
+    @property
+    def choice(self) -> int:
+        """See `Row`."""
+        return self.ranked()[0][0]
+
+    def ranked(self) -> tuple[list[int], list[float]]:
+        """See `Row`."""
+        if self._ranked is None:
+            self._ranked = self._compute().ranked()
+        return self._ranked
+
+
 class Step(Protocol):
     """One forward pass under way."""
 
@@ -74,6 +93,10 @@ class Step(Protocol):
 
     def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         """What the model says, for each wanted sequence or for those at these places."""
+
+    def late_rows(self) -> list[Row]:
+        """What the model says for each wanted sequence, of which only a few may ever be looked at."""
+        return self.rows()
 
 
 class Network(Protocol):

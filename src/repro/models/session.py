@@ -124,7 +124,7 @@ class Session(Engine):
         return self._bill.shape.medusa
 
     async def forward(
-        self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = ""
+        self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
     ) -> list[Row]:
         """One pass over the wanted sequences and all that is not computed of them; one row for each.
 
@@ -132,6 +132,9 @@ class Session(Engine):
         all that is wanted, each of them is computed as a sequence of its own. `on` is another processor than
         the placement's. Medusa heads say the same of all sequences of a length; asking for more tokens than
         there are heads is an InputError.
+
+        Of `late` rows only some may ever be looked at, which spares an emulated device the others' computing;
+        all of them are billed.
         """
         wanted = [self._lineage.twin(prefix) for prefix in wanted]
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
@@ -140,7 +143,8 @@ class Session(Engine):
                 async with self._pass(guessed, (), on=on):
                     pass  # nobody asks for these rows; the next wave stands on them
             async with self._pass(new, branches, on=on) as flight, self._head():
-                rows = await self._project(flight.step, flight.rows if branches else len(new), on=on)
+                count = flight.rows if branches else len(new)
+                rows = await self._project(flight.step, count, on=on, late=late)
             self._rows.update(zip(new, rows, strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
@@ -170,7 +174,7 @@ class Session(Engine):
         if pruner or on_demand:
             tree, (path, bonus) = await self._verify_sparingly(tree, chooser, branches, pruner, on_demand)
         else:
-            rows = await self.forward(tree.prefixes, branches)
+            rows = await self.forward(tree.prefixes, branches, late=True)
             path, bonus = along(chooser.walk(tree), rows.__getitem__)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
