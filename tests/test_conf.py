@@ -33,12 +33,13 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 37,
-    "model": 36,
+    "model": 41,
     "model/checkpoint": 44,
-    "model/shape": 23,
-    "workload": 28,
-    "ablation": 11,
-    "experiment": 60,
+    "model/shape": 27,
+    "workload": 32,
+    "pair": 22,
+    "ablation": 20,
+    "experiment": 80,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
@@ -46,8 +47,11 @@ OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 def test_counts() -> None:
     counted = {group: len(names(group)) for group in COUNTS}
     assert counted == COUNTS
-    methods = "bld chain_sd corrected draft edgellm flash_ar lever nav opt_tree sp specinfer spl std "
-    methods += "std_flash sti tree_attention"
+    methods = "bld chain_sd corrected draft edgellm flash_ar ghidorah lever llama_cpp_cpu medusa medusa_em "
+    methods += (
+        "mlc_gpu mllm_npu mnn_cpu nav opt_tree powerinfer2_npu sequential sp specinfer spl std std_flash "
+    )
+    methods += "sti tflite_gpu tree_attention"
     assert " ".join(registered("method")) == methods
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     assert len(every) == sum(counted.values()) + len(OTHERS), "a YAML is in no group"

@@ -1,0 +1,128 @@
+"""mllm-NPU's experiments: all published values of timing stand beside ours; rows are those of the sweeps."""
+
+from __future__ import annotations
+
+import csv
+from itertools import product
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from repro import data
+from repro.paths import conf_dir
+from repro.run import plain
+from repro.tables.claims import is_prose
+from repro.tables.reference import load_cells, select
+from repro.tables.spec import TableSpec
+from tiny_project import composed, spec_of
+
+FOLDER = conf_dir() / "experiment" / "mllm_npu"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+ACCURACY = ("table5", "fig4", "fig10", "fig11", "fig12")
+"""Artifacts of the other half, quantized models on real weights, which is not built yet."""
+DRAWN = ("fig3", "fig5", "fig6", "fig7", "fig9")
+"""Diagrams, without a number."""
+PARTS = {
+    "table4_mean": "table4",
+    "fig1a": "fig1",
+    "fig1b": "fig1",
+    "fig13a": "fig13",
+    "fig13b": "fig13",
+    "fig14_mean": "fig14",
+}
+"""Experiments that are a part of an artifact, or its means."""
+DATASETS = {"2wiki": 1500, "triviaqa": 1500, "clock": 800, "applauncher": 600}
+
+
+def section(name: str) -> dict[str, Any]:
+    """The `table:` section of an experiment."""
+    return spec_of(composed(f"experiment=mllm_npu/{name}"))
+
+
+def swept(name: str) -> dict[str, list[str]]:
+    """What an experiment's sweep goes through: the values of each setting."""
+    params = OmegaConf.select(OmegaConf.load(FOLDER / f"{name}.yaml"), "hydra.sweeper.params") or {}
+    return {str(setting): str(values).split(",") for setting, values in params.items()}
+
+
+def published_in(name: str) -> set[str]:
+    """The ids of cells that an experiment sets ours beside."""
+    content = section(name)
+    if "claims" in content:
+        return {claim["id"] for claim in content["claims"]}
+    if "facts" in content:
+        return {fact["id"] for fact in content["facts"] if "id" in fact}
+    spec = TableSpec.parse(f"mllm_npu/{name}", content)
+    named = [published for column in spec.columns for published in column.reference.values()]
+    return {*named, *(aside.id for aside in spec.aside)}
+
+
+def test_every_published_value_but_accuracy_stands_beside_ours_once() -> None:
+    """Those of the prose in the claims, whatever other table they point at."""
+    cells = select(load_cells(), paper="mllm_npu")
+    prose = {cell.id for cell in cells if is_prose(cell)}
+    timing = {cell.id for cell in cells if cell.artifact not in ACCURACY and cell.id not in prose}
+    found = {name: published_in(name) for name in NAMES}
+    assert found.pop("claims") == prose
+    named = sorted(one for ids in found.values() for one in ids - prose)
+    assert named == sorted(timing)
+
+
+def test_every_artifact_but_accuracy_has_its_experiment() -> None:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+        known = {row["artifact"] for row in csv.DictReader(file) if row["paper"] == "mllm_npu"}
+    built = {PARTS.get(name, name) for name in NAMES}
+    assert known - {*ACCURACY, *DRAWN} == built & known
+    assert {*ACCURACY, *DRAWN} < known
+
+
+def test_table_4_has_the_paper_s_rows_and_dashes() -> None:
+    spec = TableSpec.parse("mllm_npu/table4", section("table4"))
+    columns = {column.key: column for column in spec.columns}
+    assert len(spec.rows.names) == 20
+    shown = {key: len(columns[key].reference) for key in ("mlc", "lcpp", "mnn", "pi", "tflite", "ours")}
+    assert shown == {"mlc": 20, "lcpp": 20, "mnn": 12, "pi": 8, "tflite": 8, "ours": 20}
+    assert len(swept("table4")["pair"]) == (sum(shown.values())) // len(DATASETS)
+    assert len(spec.aside) == 20
+
+
+@pytest.mark.parametrize(("name", "of"), [("table4_mean", "table4"), ("fig14_mean", "fig14")])
+def test_means_are_over_the_cells_of_their_table(name: str, of: str) -> None:
+    assert swept(name) == swept(of)
+    for column in section(name)["columns"]:
+        assert (column["aggregate"], column["over"]) == ("geomean", {"method": "mllm_npu"})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if swept(name)])
+def test_columns_look_for_what_is_swept(name: str) -> None:
+    sweep = swept(name)
+    methods = {str(composed(f"pair={pair}").method.name) for pair in sweep.get("pair", ())}
+    for column in TableSpec.parse(f"mllm_npu/{name}", section(name)).columns:
+        for where in (column.where, column.over):
+            assert where.get("workload", sweep.get("workload", [""])[0]) in sweep.get("workload", [""])
+            if methods and "method" in where:
+                assert where["method"] in methods, f"{column.key} wants {where['method']}"
+
+
+@pytest.mark.parametrize("name", ["table4", "fig14"])
+def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
+    sweep = swept(name)
+    models = {str(composed(f"pair={pair}").target.name) for pair in sweep["pair"]}
+    values = {
+        "workload": sweep["workload"],
+        "target": models,
+        "length": sweep.get("prompt_tokens", []),
+        "device": [str(composed(f"device={d}").device.name) for d in sweep.get("device", [])],
+    }
+    rows = section(name)["rows"]
+    assert set(rows["names"]) == {" / ".join(row) for row in product(*(values[by] for by in rows["by"]))}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_workload_is_a_blank_prompt_of_the_printed_length(dataset: str) -> None:
+    config = plain(composed(f"workload=mllm_{dataset}", "pair=mnn_cpu_phi_2"))
+    assert config["prompt_tokens"] == DATASETS[dataset]
+    assert (config["device"]["name"], config["target"]["checkpoint"]) == ("Xiaomi 14", None)
+    assert config["labels"] == {"workload": f"mllm_{dataset}"}
+    assert data.parse(config["dataset"]).name in ("longbench_2wikimqa", "longbench_triviaqa", "droidtask")
