@@ -289,5 +289,5 @@ def test_an_engine_has_rates_of_its_own() -> None:
     assert mine.processors["cpu"].peak == plain.processors["cpu"].peak
     assert mine.processors["npu"] == plain.processors["npu"]
     assert plain == MACHINES["xiaomi_14"]
-    with pytest.raises(InputError, match="no engine 'mime'. Did you mean mine"):
+    with pytest.raises(InputError, match=r"no engine 'mime'\. Did you mean mine"):
         machine(device, "mime")

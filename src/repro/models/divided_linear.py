@@ -129,9 +129,9 @@ def split_linear(
 
 
 def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> Held:
-    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias  # type: ignore[no-untyped-call]
+    weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
     if bias is not None:
-        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten()  # type: ignore[no-untyped-call]
+        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten()
     return _held(weight, bias, device, first, last)
 
 

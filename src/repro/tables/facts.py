@@ -63,8 +63,8 @@ class FactSpec:
             raise InputError(f"fact {self.fact!r} needs either `device` and `path`, or `absent`")
         if self.precision and not (self.id and self.device):
             raise InputError(
-                f"fact {self.fact!r}: `precision` goes with `id` and `device`: a size in memory becomes a number "
-                "of weights"
+                f"fact {self.fact!r}: `precision` goes with `id` and `device`: a size in memory becomes a "
+                "number of weights"
             )
 
     @property

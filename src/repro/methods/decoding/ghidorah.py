@@ -120,8 +120,8 @@ class Plan(TreeDecoding):
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """The tree as text, its width, the speed that was expected; the other processor's shares, and seconds of
-        one layer's attention by context."""
+        """The tree as text, its width, the speed that was expected; the other processor's shares, and seconds
+        of one layer's attention by context."""
         out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
