@@ -113,7 +113,7 @@ class MllmNpu(Method):
             size = shadow_bytes(target.bill, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
             figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
-        figures["linears_beyond"] = len(layout.beyond)
+        figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
         target.arrange(prefill)
         return Prepared(self, target, prefill, figures)
