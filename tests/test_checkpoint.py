@@ -33,7 +33,7 @@ def test_every_description_loads_under_its_own_name():
     assert len(paths) == 44
     described = {path.stem: Checkpoint.from_yaml(path) for path in paths}
     assert all(name == one.name for name, one in described.items())
-    assert sum(one.hub is not None for one in described.values()) == 40
+    assert sum(one.hub is not None for one in described.values()) == 41
     assert sum(one.wheel is not None for one in described.values()) == 4
     for one in described.values():
         assert one.shares_embeddings_with in {None, *described}
