@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from fit_devices import bill, device_file, leaf
 from repro.core.device import EmulatedDevice
 from repro.core.facts import facts, machine
 from repro.heads_fit import WIDTHS as FITTED_WIDTHS
@@ -36,9 +36,7 @@ from repro.models.head_ranks import Calibration
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.split import Split
-from repro.paths import conf_dir
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
@@ -92,8 +90,8 @@ class Pair:
         """Both models, with MT-Bench's accuracies for the trees and MBPP's for what is accepted."""
         device = EmulatedDevice(machine(described))
         sessions = [
-            Session(role, device, Bill(shape(name), precision("fp16")), NoNetwork(), RESIDENT)
-            for role, name in (("target", "llama_7b"), ("draft", "vicuna_7b_medusa"))
+            Session(role, device, bill(name), NoNetwork(), RESIDENT)
+            for role, name in (("target", "vicuna_7b_fp16"), ("draft", "vicuna_7b_medusa"))
         ]
         match = head_match([f"ghidorah.table1.mbpp.width{width}" for width in FITTED_WIDTHS])
         known = {"trees": Calibration(match.trees.accuracies), "mbpp": Calibration(match.heads.accuracies)}
@@ -117,11 +115,6 @@ class Pair:
     def accepted(self, form: VerificationTree, dataset: str) -> float:
         """Tokens a verification, as the accuracies have it."""
         return expected_acceptance(form, self.acceptance[dataset].accuracies)
-
-
-def shape(name: str) -> Shape:
-    """A shape of `conf/model/shape`."""
-    return Shape.parse(yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text()))
 
 
 def claims(described: Mapping[str, Any]) -> Claims:
@@ -155,13 +148,11 @@ def claims(described: Mapping[str, Any]) -> Claims:
 def varied(described: Mapping[str, Any], path: str, factor: float) -> dict[str, Any]:
     """The device with one number, or all of a curve's, times a factor."""
     other: dict[str, Any] = copy.deepcopy(dict(described))
-    leaf = other
-    for name in path.split("."):
-        leaf = leaf[name]
-    if "points" in leaf:
-        leaf["points"] = [[x, y * factor] for x, y in leaf["points"]]
+    fact = leaf(other, path)
+    if "points" in fact:
+        fact["points"] = [[x, y * factor] for x, y in fact["points"]]
     else:
-        leaf["value"] *= factor
+        fact["value"] *= factor
     return other
 
 
@@ -179,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=SHARE, help="how much (default %(default)s)")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     args = parser.parse_args(argv)
-    described = yaml.safe_load((conf_dir() / "device" / f"{DEVICE}.yaml").read_text())
+    described = device_file(DEVICE)
     rows = [("as it is", claims(described).row())]
     for path in track(list(assumed(described, args.only)), "varying", console=Console(stderr=True)):
         both = (1 - args.share, 1 + args.share)

@@ -21,31 +21,22 @@ from statistics import fmean
 
 from ortools.sat.python import cp_model
 
+from fit_devices import bill
 from repro.core.op import NPU
 from repro.methods.ordering import ORDERS, Policy, Task, schedule
-from repro.models.shape import Bill, Shape, precision
 from repro.models.subgraphs import Layout, shadowed, subgraphs
 
-QWEN = Shape(
-    layers=24,
-    hidden=2048,
-    heads=16,
-    kv_heads=16,
-    head_dim=128,
-    intermediate=5504,
-    vocab=151936,
-    tied=False,
-)
+QWEN = bill("qwen1_5_1_8b_int8")
 CHUNK = 256
 
 
 def instance(chunks: int, layers: int, seed: int) -> list[Task]:
     """A prefill of so many chunks; subgraphs of a kind take equally long, but attention grows."""
     chance = random.Random(seed)
-    bill = Bill(replace(QWEN, layers=layers), precision("int8"))
+    billed = replace(QWEN, shape=replace(QWEN.shape, layers=layers))
     took: dict[tuple[str, str], int] = {}
     out = []
-    for part in subgraphs(bill, Layout(CHUNK), chunks * CHUNK):
+    for part in subgraphs(billed, Layout(CHUNK), chunks * CHUNK):
         kind = part.stage, part.op.on
         base = took.setdefault(kind, chance.randint(4, 20) if part.op.on == NPU else chance.randint(1, 10))
         grown = 1 + part.chunk if part.op.kind == "attention" else 1
@@ -83,9 +74,8 @@ def gaps(tasks: Sequence[Task], best: float) -> dict[str, float]:
 
 def decided(choose: Policy, seconds: float) -> Iterator[tuple[int, float]]:
     """Decisions and the seconds that they took, of whole prefills until so many seconds are over."""
-    bill = Bill(QWEN, precision("int8"))
-    layout = Layout(CHUNK, shadowed=shadowed(QWEN.layers, 0.85), outliers=0.003, cold=0.2)
-    tasks = [Task(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(bill, layout, 4 * CHUNK)]
+    layout = Layout(CHUNK, shadowed=shadowed(QWEN.shape.layers, 0.85), outliers=0.003, cold=0.2)
+    tasks = [Task(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(QWEN, layout, 4 * CHUNK)]
     spent = 0.0
     while spent < seconds:
         asked, took = 0, 0.0

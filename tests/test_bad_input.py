@@ -77,7 +77,10 @@ def complaint(project: Project, *overrides: str) -> str:
             "method.lenght=4",
             "there is no setting of method 'lenght'. Did you mean length? Choices: length",
         ),
-        ("promts=4", "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibration, cool"),
+        (
+            "promts=4",
+            "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibration, cool",
+        ),
         (
             "method.length=hello",
             "method.length=hello: Value 'hello' of type 'str' could not be converted",

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
+import experiment_files
 from repro import data
 from repro.paths import conf_dir
 from repro.run import plain
 from repro.tables.reference import load_cells, select
 from repro.tables.spec import TableSpec
-from tiny_project import composed, spec_of
+from tiny_project import composed
 
-NAMES = sorted(path.stem for path in (conf_dir() / "experiment" / "lever").glob("*.yaml"))
+section, swept = partial(experiment_files.section, "lever"), partial(experiment_files.swept, "lever")
+NAMES = experiment_files.names("lever")
 PAIRS = {
     "lever_llama_3_1_8b": ("Llama-3.1-8B", "llama_3_1_8b"),
     "lever_qwen3_4b": ("Qwen3-4B", "qwen3_4b"),
@@ -26,18 +28,6 @@ PAIRS = {
 DATASETS = ("humaneval", "mbpp", "gsm8k", "mt_bench")
 PHONES = ("oneplus_12", "honor_500_pro", "honor_magic_v5")
 PROXY = "model@draft=smollm2_135m_draft"
-
-
-def section(name: str) -> dict[str, Any]:
-    """The `table:` section of an experiment."""
-    return spec_of(composed(f"experiment=lever/{name}"))
-
-
-def swept(name: str) -> dict[str, list[str]]:
-    """What an experiment's sweep goes through: the values of each setting."""
-    loaded = OmegaConf.load(conf_dir() / "experiment" / "lever" / f"{name}.yaml")
-    params = OmegaConf.select(loaded, "hydra.sweeper.params") or {}
-    return {str(setting): str(values).split(",") for setting, values in params.items()}
 
 
 def tables() -> list[str]:

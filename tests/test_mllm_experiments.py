@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import csv
+from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
+import experiment_files
 from repro import data
 from repro.paths import conf_dir
 from repro.run import plain
 from repro.tables.claims import is_prose
 from repro.tables.reference import load_cells, select
 from repro.tables.spec import TableSpec
-from tiny_project import composed, spec_of
+from tiny_project import composed
 
 FOLDER = conf_dir() / "experiment" / "mllm_npu"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+section, swept = partial(experiment_files.section, "mllm_npu"), partial(experiment_files.swept, "mllm_npu")
+NAMES = experiment_files.names("mllm_npu")
 ACCURACY = ("table5", "fig4", "fig10", "fig11", "fig12")
 """Artifacts of the other half, quantized models on real weights, which is not built yet."""
 DRAWN = ("fig3", "fig5", "fig6", "fig7", "fig9")
@@ -33,17 +34,6 @@ PARTS = {
 }
 """Experiments that are a part of an artifact, or its means."""
 DATASETS = {"2wiki": 1500, "triviaqa": 1500, "clock": 800, "applauncher": 600}
-
-
-def section(name: str) -> dict[str, Any]:
-    """The `table:` section of an experiment."""
-    return spec_of(composed(f"experiment=mllm_npu/{name}"))
-
-
-def swept(name: str) -> dict[str, list[str]]:
-    """What an experiment's sweep goes through: the values of each setting."""
-    params = OmegaConf.select(OmegaConf.load(FOLDER / f"{name}.yaml"), "hydra.sweeper.params") or {}
-    return {str(setting): str(values).split(",") for setting, values in params.items()}
 
 
 def published_in(name: str) -> set[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from typing import Any
 
 import pytest
 
@@ -14,12 +12,8 @@ from repro.core.op import CPU, NPU
 from repro.methods.ordering import ORDERS, Task, schedule
 from repro.paths import project_root
 
-spec = importlib.util.spec_from_file_location("ordering_gap", project_root() / "scripts" / "ordering_gap.py")
-assert spec is not None
-assert spec.loader is not None
-ordering_gap: Any = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = ordering_gap
-spec.loader.exec_module(ordering_gap)
+sys.path.insert(0, str(project_root() / "scripts"))
+import ordering_gap
 
 
 @pytest.mark.parametrize("seed", range(4))
