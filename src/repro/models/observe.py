@@ -1,0 +1,98 @@
+"""What goes into a decoder's linears, seen while it reads.
+
+Owns the names of linears within a decoder, their replacement one by one, and the watching. Must not know what
+is made of what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder
+from repro.models.linear import Linear
+
+
+class Place(NamedTuple):
+    """One linear of a decoder: `part` is `qkv`, `out`, `up` or `down` of a layer."""
+
+    layer: int
+    part: str
+
+
+PARTS = ("qkv", "out", "up", "down")
+"""In the order in which they run."""
+
+Observer = Callable[[Place, Tensor], None]
+"""Told a linear's place and its input rows, `[rows, inputs]`."""
+
+
+def places(decoder: Decoder) -> Iterator[tuple[Place, Linear]]:
+    """The linears of all resident layers, in the order in which they run."""
+    for i, layer in enumerate(decoder.layers):
+        if layer is not None:
+            yield from ((Place(i, part), getattr(layer, part)) for part in PARTS)
+
+
+def matrices(config: DecoderConfig, part: str) -> tuple[int, ...]:
+    """Outputs of the published matrices that a linear joins: queries, keys and values, or gate and up."""
+    if part == "qkv":
+        kv = config.kv_heads * config.head_dim
+        return config.heads * config.head_dim, kv, kv
+    if part == "up":
+        return (config.intermediate,) * (2 if config.gated else 1)
+    return (config.hidden,)
+
+
+def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
+    """A decoder with other linears at some places and all else as it was."""
+    layers = list(decoder.layers)
+    for (i, part), linear in linears.items():
+        layer = layers[i]
+        assert layer is not None, f"layer {i} is not resident"
+        layers[i] = replace(layer, **{part: linear})  # type: ignore[arg-type]
+    return Decoder(decoder.config, layers, decoder.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A linear whose input somebody looks at first."""
+
+    linear: Linear
+    place: Place
+    observer: Observer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.observer(self.place, x)
+        return self.linear(x)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.linear.tensors()
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        return replace(self, linear=self.linear.with_tensors(tensors))
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.linear.weight_bytes
+
+
+def watched(decoder: Decoder, observer: Observer) -> Decoder:
+    """A decoder that computes the same and tells the observer every linear's input rows."""
+    return replaced(decoder, {place: _Watched(linear, place, observer) for place, linear in places(decoder)})
+
+
+@torch.no_grad()
+def read(decoder: Decoder, sequences: Iterable[Tensor]) -> None:
+    """Run token sequences, int64 `[tokens]` each, through all layers, each from an empty cache."""
+    for tokens in sequences:
+        positions, cache = torch.arange(len(tokens)), KVCache(decoder.config, len(tokens))
+        x = decoder.embed(tokens, positions)
+        for i in range(decoder.config.layers):
+            x = decoder.layer(i, x, positions, None, cache)
