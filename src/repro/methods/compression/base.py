@@ -1,7 +1,7 @@
 """What every compression has: a decoder in, a smaller one out, and what it says of itself.
 
-Owns the contract. Must not know datasets, tasks, devices or time. A compression is a frozen dataclass registered
-under `compression`; its fields are its configuration (`compression=NAME compression.FIELD=VALUE`).
+Owns the contract. Must not know datasets, tasks, devices or time. A compression is a frozen dataclass,
+registered under `compression`; its fields are its configuration (`compression=NAME compression.FIELD=VALUE`).
 """
 
 from __future__ import annotations
