@@ -6,13 +6,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from tiny import alone
-from tiny_families import FAMILIES, write
 
 from repro.models import weights
-
 from repro.models.decoder import Decoder
 from repro.models.folding import feeds, folded
+from tiny import alone
+from tiny_families import FAMILIES, write
 
 TEXT = [3, 17, 99, 4, 56, 7, 120, 8]
 

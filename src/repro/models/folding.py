@@ -69,4 +69,4 @@ def folded(layer: LayerWeights, norm: str, parts: tuple[str, ...], by: Tensor) -
     source = getattr(layer, norm)
     assert source is not None, f"the layer has no norm {norm}"
     grown = {part: scaled_inputs(getattr(layer, part), by) for part in parts}
-    return replace(layer, **{norm: scaled_norm(source, 1.0 / by)}, **grown)
+    return replace(layer, **{norm: scaled_norm(source, 1.0 / by)}, **grown)  # type: ignore[arg-type]
