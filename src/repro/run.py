@@ -30,12 +30,15 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.core.registry import ENTRY_POINTS, discover, registered, unknown
+from repro.kinds import DENSE
 from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
 FULL_ERROR = "HYDRA_FULL_ERROR"
+PUBLISHED = ("method", *(kind.group for kind in DENSE))
+"""Groups of the registry that are groups of options."""
 WIDE = 200
 """Columns of a screen that is none."""
 
@@ -50,13 +53,14 @@ class UserConf(SearchPathPlugin):
 
 
 def publish() -> None:
-    """Make every registered method a Hydra option: its fields, typed, are its configuration."""
+    """Make every registered method and compression a Hydra option: its typed fields are its configuration."""
     load_components()
-    for name, cls in registered("method").items():
-        types = get_type_hints(cls)
-        rows: list[Any] = [("name", str, field(default=name))]
-        rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
-        ConfigStore.instance().store(group="method", name=name, node=make_dataclass(cls.__name__, rows))
+    for group in PUBLISHED:
+        for name, cls in registered(group).items():
+            types = get_type_hints(cls)
+            rows: list[Any] = [("name", str, field(default=name))]
+            rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
+            ConfigStore.instance().store(group=group, name=name, node=make_dataclass(cls.__name__, rows))
     Plugins.instance().register(UserConf)
 
 
@@ -160,6 +164,15 @@ def attempt(config: DictConfig) -> Note:
     except (InputError, OmegaConfBaseException) as wrong:
         labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
         labels["agreement"] = "matched" if config.match else "native"
+        for group in (kind.group for kind in DENSE if config.get(kind.group)):
+            named = str(config[group].name)
+            labels |= {
+                "method": named,
+                group: named,
+                "device": "host",
+                "draft": "none",
+                "agreement": "native",
+            }
         labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
         return Note("", labels, "failed", error=" ".join(str(wrong).split()))
 

@@ -21,13 +21,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from repro.cell import Cell, is_current
-from repro.compute import compute, failed
+from repro import kinds
 from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
 from repro.forms import form
+from repro.kinds import AnyCell, is_current
 from repro.models.shape import PRECISIONS
 from repro.paths import conf_dir
 from repro.tables import members
@@ -94,7 +94,7 @@ class Sweep:
         """
         self.store.check_writable(NEED)
         self.tracker.check()
-        cell = Cell(config)
+        cell = kinds.made(config)
         known = self.store.get(cell.key)
         if self.mode == "list":
             return self._listed(cell, known)
@@ -104,25 +104,25 @@ class Sweep:
             return Note(cell.key, cell.labels, "skipped")
         return self._compute(cell)
 
-    def _listed(self, cell: Cell, known: Record | None) -> Note:
+    def _listed(self, cell: AnyCell, known: Record | None) -> Note:
         if known:
             return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
         return Note(cell.key, cell.labels, "todo", self._estimate(cell))
 
-    def _estimate(self, cell: Cell) -> float | None:
-        """Seconds that cells of this method took, per token asked for."""
+    def _estimate(self, cell: AnyCell) -> float | None:
+        """Seconds that cells of this method took, per token or row asked for."""
         same = [r for r in self.store.all() if r.done and r.labels["method"] == cell.labels["method"]]
         if not same:
             return None
         return median(_seconds(r) / _asked(r.provenance.config) for r in same) * _asked(cell.config)
 
-    def _compute(self, cell: Cell) -> Note:
+    def _compute(self, cell: AnyCell) -> Note:
         try:
             cell.check()
             with self._alone(cell), self._progress(cell) as progress:
-                outcome = compute(cell, progress)
+                outcome = kinds.compute(cell, progress)
         except Exception as wrong:
-            record = self._keep(failed(cell, traceback.format_exc()))
+            record = self._keep(kinds.failed(cell, traceback.format_exc()))
             error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
             return Note(cell.key, cell.labels, "failed", _seconds(record), error)
         record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
@@ -144,7 +144,7 @@ class Sweep:
         return record
 
     @contextmanager
-    def _alone(self, cell: Cell) -> Iterator[None]:
+    def _alone(self, cell: AnyCell) -> Iterator[None]:
         """Cells on the wall clock wait for each other, whatever launched them."""
         if cell.emulated:
             yield
@@ -153,7 +153,7 @@ class Sweep:
             yield
 
     @contextmanager
-    def _progress(self, cell: Cell) -> Iterator[Any]:
+    def _progress(self, cell: AnyCell) -> Iterator[Any]:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as bars:
             tasks: dict[str, Any] = {}
@@ -287,4 +287,5 @@ def _seconds(record: Record) -> float:
 
 
 def _asked(config: Mapping[str, Any]) -> int:
-    return int(config["prompts"]) * int(config["max_tokens"])
+    """Tokens that are asked for, or rows where none are written."""
+    return int(config["prompts"]) * (1 if kinds.dense(config) else int(config["max_tokens"]))

@@ -1,0 +1,52 @@
+"""Which kind of cell a configuration makes: one that serves requests, or one about real weights alone.
+
+Owns that choice and nothing of what the kinds do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from repro import cell as serving
+from repro import compute as served
+from repro.cell import Cell
+from repro.compute import Outcome, Progress
+from repro.core.record import Record
+from repro.dense_cell import DenseCell
+from repro.scored import ScoredCell
+
+DENSE: tuple[type[DenseCell], ...] = (ScoredCell,)
+"""The kinds about weights alone; a cell is of one if its configuration has the kind's group."""
+
+AnyCell = Cell | DenseCell
+
+
+def dense(config: Mapping[str, Any]) -> type[DenseCell] | None:
+    """The kind about weights alone that a resolved configuration makes; None for one that serves requests."""
+    return next((kind for kind in DENSE if config.get(kind.group)), None)
+
+
+def made(config: Mapping[str, Any]) -> AnyCell:
+    """The cell that a resolved configuration describes; InputError if it cannot work."""
+    kind = dense(config)
+    return kind(config) if kind else Cell(config)
+
+
+def compute(cell: AnyCell, progress: Progress) -> Outcome:
+    """What a cell leaves behind; raises whatever went wrong."""
+    if isinstance(cell, Cell):
+        return served.compute(cell, progress)
+    record, rounds = cell.compute(progress)
+    return Outcome(record, [dict(one) for one in rounds], timeline="")
+
+
+def failed(cell: AnyCell, error: str) -> Record:
+    """The record of a cell that could not be computed, from its traceback."""
+    return served.failed(cell, error) if isinstance(cell, Cell) else cell.failed(error)
+
+
+def is_current(record: Record) -> bool:
+    """Whether the code that made a record is the code of today."""
+    kind = dense(record.provenance.config)
+    return kind.is_current(record) if kind else serving.is_current(record)

@@ -1,0 +1,145 @@
+"""Log-likelihoods of continuations, all choices of a row in one pass.
+
+Owns the pass that branches where choices part, and the cache that rows with a common beginning share. Must
+not know datasets, nor what a likelihood decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+
+Tokens = Sequence[int]
+Asked = tuple[int, int]
+"""A row of a pass, and a token that may follow it."""
+
+LOGITS = 1 << 24
+"""Logits computed at a time: 64 MB, whatever the vocabulary."""
+
+
+class Likelihood(NamedTuple):
+    """What a decoder says of a continuation.
+
+    `nats` is the log-likelihood of all its tokens together, `greedy` whether each is the likeliest there.
+    """
+
+    nats: float
+    greedy: bool
+
+
+class Reader:
+    """A decoder that scores continuations, and the cache of what it read last."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._cache = KVCache(decoder.config, 1, device=decoder.device)
+        self._held: tuple[int, ...] = ()
+
+    @torch.no_grad()
+    def score(self, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Likelihood]:
+        """Score continuations, each after its context, in one pass over what is not cached.
+
+        What all pairs begin with is read once and stays cached, so rows in the order of their tokens share
+        their beginnings. Behind it each pair is a branch that sees the beginning and itself.
+
+        Args:
+            pairs: context and continuation, token ids.
+
+        Raises:
+            InputError: a context or a continuation is empty: there is nothing to score, or nothing before it.
+        """
+        if not all(context and continuation for context, continuation in pairs):
+            raise InputError("a context or a continuation has no token; both need at least one")
+        texts = [
+            (*context, *continuation)[:-1] for context, continuation in pairs
+        ]  # the last is read by none
+        starts = [len(context) - 1 for context, _ in pairs]
+        trunk = texts[0][: common(texts)]
+        # A row that says what follows it must run, be it cached or not.
+        held = min(common([self._held, trunk]), *starts)
+        hidden = self._read(trunk, held, [text[len(trunk) :] for text in texts])
+        self._held = trunk
+        # Of all choices the first token is said by the same row, which goes through the head once.
+        asked = [
+            list(zip(rows, continuation, strict=True))
+            for rows, (_, continuation) in zip(_rows(texts, starts, len(trunk), held), pairs, strict=True)
+        ]
+        said = self._said(hidden, {one for some in asked for one in some})
+        return [_joined([said[one] for one in some]) for some in asked]
+
+    def _read(self, trunk: Tokens, held: int, branches: Sequence[Tokens]) -> Tensor:
+        """Hidden rows of the trunk from `held` on, then of the branches; the trunk alone stays cached."""
+        decoder, device = self._decoder, self._decoder.device
+        self._cache.truncate(held)
+        tokens = [*trunk[held:], *(token for branch in branches for token in branch)]
+        positions = [*range(held, len(trunk))]
+        for branch in branches:
+            positions += range(len(trunk), len(trunk) + len(branch))
+        mask = _mask(held, len(trunk), [len(branch) for branch in branches])
+        at = torch.tensor(positions, device=device)
+        x = decoder.embed(torch.tensor(tokens, device=device), at)
+        mask = None if mask is None else mask.to(device)
+        for i in range(decoder.config.layers):
+            x = decoder.layer(i, x, at, mask, self._cache)
+        self._cache.truncate(len(trunk))
+        return x
+
+    def _said(self, hidden: Tensor, asked: Collection[Asked]) -> dict[Asked, Likelihood]:
+        """What rows of `hidden`, `[rows, hidden]`, say of the tokens that they are asked about."""
+        said: dict[Asked, Likelihood] = {}
+        wanted = sorted({row for row, _ in asked})
+        step = max(1, LOGITS // self._decoder.config.vocab)
+        for first in range(0, len(wanted), step):
+            rows = wanted[first : first + step]
+            logits = self._decoder.head(hidden[rows])
+            normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
+            pairs = [one for one in asked if one[0] in rows]
+            at = torch.tensor([rows.index(row) for row, _ in pairs], device=logits.device)
+            token = torch.tensor([token for _, token in pairs], device=logits.device)
+            nats, greedy = logits[at, token] - normal[at], likeliest[at] == token
+            said |= zip(pairs, map(Likelihood, nats.tolist(), greedy.tolist()), strict=True)
+        return said
+
+
+def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
+    """The likelihood of a continuation from those of its tokens."""
+    return Likelihood(sum(one.nats for one in tokens), all(one.greedy for one in tokens))
+
+
+def common(texts: Iterable[Tokens]) -> int:
+    """How many tokens all texts begin with alike."""
+    count = 0
+    for column in zip(*texts, strict=False):
+        if len(set(column)) > 1:
+            break
+        count += 1
+    return count
+
+
+def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, held: int) -> Iterator[list[int]]:
+    """For each text the rows of a pass that say what follows its positions from `start` on."""
+    branch = trunk - held
+    for text, start in zip(texts, starts, strict=True):
+        yield [at - held if at < trunk else branch + at - trunk for at in range(start, len(text))]
+        branch += len(text) - trunk
+
+
+def _mask(held: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
+    """Which slots each row sees: those before it in the trunk and in its own branch; None for all before."""
+    if sum(map(bool, branches)) <= 1:
+        return None
+    rows = trunk - held + sum(branches)
+    mask = torch.zeros(rows, held + rows, dtype=torch.bool)
+    mask[:, :trunk] = torch.ones(rows, trunk, dtype=torch.bool).tril(held)
+    at = trunk - held
+    for length in branches:
+        mask[at : at + length, held + at : held + at + length] = torch.ones(length, length).tril().bool()
+        at += length
+    return mask

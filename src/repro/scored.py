@@ -1,0 +1,213 @@
+"""A cell that scores a compressed model on a dataset of choices, beside the same model uncompressed.
+
+Owns which continuation counts as chosen and what becomes of right and wrong answers. Must not know how a
+model is compressed, nor how likelihoods are computed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from statistics import mean
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from repro import data
+from repro.core.errors import InputError
+from repro.core.once import cache_root, make_once
+from repro.core.record import Round, Scalar, Spread, content_hash
+from repro.core.registry import registered
+from repro.data.config import scoring_of
+from repro.data.prompts import Prompt
+from repro.dense_cell import DenseCell, Findings, Progress, dense, named, sources
+from repro.methods.compression.base import Compressed, Compression
+from repro.models.likelihood import Likelihood, Reader
+
+BASELINE = "fp16"
+"""The compression that stands for the model as it is."""
+
+Likelihoods = list[list[Likelihood]]
+"""Of each row's continuations."""
+
+
+class Said(NamedTuple):
+    """What a compressed model says of all rows, and the compression of itself."""
+
+    scores: Likelihoods
+    figures: Mapping[str, Scalar]
+
+
+class ScoredCell(DenseCell):
+    """A cell that `compression=NAME` makes; see `DenseCell`."""
+
+    group: ClassVar[str] = "compression"
+    code: ClassVar[tuple[str, ...]] = ("repro.scored", "repro.metrics.accuracy")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """As of `DenseCell`; InputError also for a dataset whose answers are not chosen."""
+        super().__init__(config)
+        self.compression: Compression = self.component
+        self.scoring = scoring_of(self.dataset)
+        if not self.scoring.scores_continuations:
+            kinds = ", ".join(n for n, kind in registered("scoring").items() if kind.scores_continuations)  # type: ignore[attr-defined]
+            raise InputError(
+                f"the answers of dataset {self.dataset.name!r} are generated, and compression={self.name} "
+                f"scores given ones; choose a dataset whose scoring is {kinds}"
+            )
+
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether the compression is calibrated."""
+        return self.compression.calibrated
+
+    @cached_property
+    def rows(self) -> data.Rows:
+        """The dataset's rows in use: `prompts` after the first `skip`."""
+        skip, count = self.config["skip"], self.config["prompts"]
+        found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
+        if not skip:
+            return found
+        rows = found.rows[skip:]
+        if not rows:
+            raise InputError(f"dataset {self.dataset.name!r} has {len(found.rows)} rows; lower skip={skip}")
+        return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """The rows as prompts of the target's tokenizer."""
+        return data.prompts(self.dataset, self.rows, self.target.tokenizer)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """See `DenseCell`."""
+        return super().inputs | {"dataset": self.rows.digest}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """See `DenseCell`."""
+        return super().asked | {name: self.config[name] for name in ("dataset", "prompts", "skip")}
+
+    def check(self) -> None:
+        """As of `DenseCell`; InputError also for a row that the target cannot hold."""
+        super().check()
+        most = self.target.decoder_config.max_positions
+        longest = max(len(c.context) + len(c.token_ids) for p in self.prompts for c in p.continuations)
+        if most is not None and longest > most:
+            raise InputError(
+                f"a row of dataset {self.dataset.name!r} has {longest} tokens, which do not fit the context "
+                f"of {self.target.config.name}, {most} tokens"
+            )
+
+    def find(self, progress: Progress) -> Findings:
+        """Score all rows with the model as it is and with the compressed one."""
+        plain = self._plain(progress)
+        own = plain if self.compression == self._baseline else self._said(self.compression, progress)
+        found = findings(self.prompts, own.scores, plain.scores, self.metric)
+        return replace(found, values={**found.values, **own.figures})
+
+    @property
+    def metric(self) -> str:
+        """What an answer is right by: `acc`, `acc_norm` or `greedy`."""
+        return str(getattr(self.scoring, "metric", "greedy"))
+
+    @cached_property
+    def _baseline(self) -> Compression:
+        baseline: Compression = named(self.group, {"name": BASELINE})
+        return baseline
+
+    def _plain(self, progress: Progress) -> Said:
+        """What the model as it is says, remembered for all compressions of it."""
+        inputs = [self.target.digest, self.rows.digest, self.config["dataset"]]
+        key = content_hash({"inputs": inputs, "sources": sources(self.group, BASELINE, self.code)})
+
+        def build(scratch: Path) -> Path:
+            path = scratch / "scores.json"
+            path.write_text(json.dumps(self._said(self._baseline, progress)))
+            return path
+
+        kept = make_once(cache_root() / "scores" / f"{key}.json", build)
+        scores, figures = json.loads(kept.read_text())
+        return Said([[Likelihood(*one) for one in row] for row in scores], figures)
+
+    def _said(self, compression: Compression, progress: Progress) -> Said:
+        """What a compressed model says of all rows; they are read in the order of their tokens, so that those
+        with a common beginning follow each other."""
+        corpus = self.corpus.sequences if compression.calibrated else ()
+        compressed = _compressed(self.folder, self.target.digest, compression, corpus)  # type: ignore[arg-type]
+        reader = Reader(compressed.decoder)
+        pairs = [[(c.context, c.token_ids) for c in prompt.continuations] for prompt in self.prompts]
+        scores: dict[int, list[Likelihood]] = {}
+        for i in sorted(range(len(pairs)), key=pairs.__getitem__):
+            progress("scoring", len(scores), len(pairs))
+            scores[i] = reader.score(pairs[i])
+        progress("scoring", len(scores), len(pairs))
+        return Said([scores[i] for i in range(len(pairs))], compressed.figures)
+
+
+@lru_cache(maxsize=1)
+def _compressed(
+    folder: Path, digest: str, compression: Compression, corpus: tuple[tuple[int, ...], ...]
+) -> Compressed:
+    """A checkpoint, compressed; the last one is kept, so that a sweep over datasets compresses once."""
+    return compression.compress(dense(folder), [torch.tensor(sequence) for sequence in corpus])
+
+
+def findings(prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str) -> Findings:
+    """What likelihoods mean, beside those of a baseline on the same rows."""
+    from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+
+    right, before = ([*map(_is_right, prompts, rows, [metric] * len(rows))] for rows in (scores, baseline))
+    own = score(["accuracy"], {"correct": right})
+    values: dict[str, Scalar] = {**own, "baseline_accuracy": 100.0 * mean(before)}
+    values |= _choice_figures(prompts, scores) if metric != "greedy" else {"chance": None}
+    paired = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in before]}
+    values |= score(["paired_difference"], paired)
+    values |= {"flips": sum(a != b for a, b in zip(right, before, strict=True)), "rows": len(right)}
+    spread: dict[str, Spread] = {
+        name: error
+        for name in ("accuracy", "acc", "acc_norm")
+        if isinstance(error := values.get(f"{name}_stderr"), float)
+    }
+    low, high = values["difference_low"], values["difference_high"]
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    spread["difference"] = (low, high)
+    rounds: list[Round] = [
+        {"id": prompt.id, "right": a, "baseline_right": b, "choice": _choice(prompt, row, metric)}
+        for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)
+    ]
+    return Findings(values, spread, rounds)
+
+
+def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods) -> dict[str, Scalar]:
+    """Both ways of comparing choices, and what guessing would reach."""
+    from repro.metrics.base import score
+
+    outcome: dict[str, list[Any]] = {
+        "loglikelihoods": [[one.nats for one in row] for row in scores],
+        "lengths": [_lengths(prompt) for prompt in prompts],
+        "answers": [prompt.answer for prompt in prompts],
+    }
+    chance = 100.0 * mean(1.0 / len(prompt.continuations) for prompt in prompts)
+    return {**score(["multiple_choice"], outcome), "chance": chance}
+
+
+def _lengths(prompt: Prompt) -> list[int]:
+    return [len(c.text.encode()) for c in prompt.continuations]
+
+
+def _choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
+    """The position of the chosen continuation; None if the one there is was not the greedy one."""
+    if metric == "greedy":
+        return 0 if row[0].greedy else None
+    nats = np.array([one.nats for one in row])
+    return int(np.argmax(nats / _lengths(prompt) if metric == "acc_norm" else nats))
+
+
+def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int:
+    return int(_choice(prompt, row, metric) == prompt.answer)
