@@ -1,13 +1,13 @@
-"""The uncompressed model of accuracy tables: every weight in 16 bits, nothing calibrated.
+"""The uncompressed model of accuracy tables: weights in 16 bits, nothing calibrated.
 
-Owns the rounding of all of a decoder's weights. Must not know any other compression.
+Owns the rounding of a decoder's matrices. Must not know any other compression.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,15 +15,16 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.decoder import Decoder, Ends
-from repro.models.layer import LayerWeights
 from repro.models.linear import Linear
-from repro.models.norm import Norm
+from repro.models.observe import places, replaced
+
+Held = TypeVar("Held", bound=Linear)
 
 
 @register("compression", "fp16")
 @dataclass(frozen=True)
 class Fp16:
-    """Every weight rounded to fp16: linears, norms, embeddings and output projection.
+    """Linears, embeddings and output projection rounded to fp16; norms stay as they are.
 
     Deviation: sums and activations stay fp32, as CPUs multiply fp16 slowly.
     """
@@ -32,22 +33,24 @@ class Fp16:
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        layers = [None if layer is None else _rounded(layer) for layer in decoder.layers]
-        return Compressed(
-            Decoder(decoder.config, layers, _rounded(decoder.ends)), figures={"bits_per_weight": 16.0}
-        )
+        made = replaced(decoder, {place: _rounded(linear) for place, linear in places(decoder)})
+        made = Decoder(made.config, made.layers, _rounded_ends(made.ends))
+        return Compressed(made, {"bits_per_weight": 16.0})
 
 
-def _rounded[Parts: (LayerWeights, Ends)](parts: Parts) -> Parts:
-    """Linears, norms and tensors of a layer or of the decoder's ends, rounded."""
-    held = {f.name: getattr(parts, f.name) for f in fields(parts)}
-    return replace(parts, **{name: _rounded_part(part) for name, part in held.items() if part is not None})
+def _rounded_ends(ends: Ends) -> Ends:
+    return replace(
+        ends,
+        embedding=_fp16(ends.embedding),
+        head=_rounded(ends.head),
+        positions=None if ends.positions is None else _fp16(ends.positions),
+        project_in=None if ends.project_in is None else _rounded(ends.project_in),
+        project_out=None if ends.project_out is None else _rounded(ends.project_out),
+    )
 
 
-def _rounded_part(part: Linear | Norm | Tensor) -> Linear | Norm | Tensor:
-    if isinstance(part, Tensor):
-        return _fp16(part)
-    return part.with_tensors({name: _fp16(tensor) for name, tensor in part.tensors().items()})
+def _rounded(linear: Held) -> Held:
+    return linear.with_tensors({name: _fp16(tensor) for name, tensor in linear.tensors().items()})
 
 
 def _fp16(tensor: Tensor) -> Tensor:

@@ -1,0 +1,88 @@
+"""K-quants, as llama.cpp quantizes a model: which matrix gets which block format.
+
+Owns the mixes. Must not know how a format rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import register, unknown
+from repro.methods.compression.base import Compressed
+from repro.models.block_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
+from repro.models.block_linear import BlockLinear
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder
+from repro.models.folding import plain
+from repro.models.linear import PlainLinear
+from repro.models.observe import Place, matrices, places, replaced
+
+
+@register("compression", "k_quant")
+@dataclass(frozen=True)
+class KQuant:
+    """Weights in llama.cpp's block formats, activations in 8 bits a block, rounded on the fly.
+
+    Rows that are not whole blocks of 256 fall back as in llama.cpp (`block_formats.fitting`).
+    Deviation: products are fp32 instead of int8 with a scale per block, which sums the same numbers. The
+    output projection and the embeddings stay fp32 (llama.cpp: Q6_K and Q4_K).
+
+    Attributes:
+        mix: `q4_k_m`, `q4_k_s`, `q6_k` or `q8_0`, as `llama-quantize` calls its types.
+    """
+
+    calibrated: ClassVar[bool] = False
+
+    mix: str = "q4_k_m"
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        if self.mix not in MIXES:
+            raise InputError(unknown("mix", self.mix, MIXES))
+        config = decoder.config
+        made = {place: _rounded(config, place, plain(held), self.mix) for place, held in places(decoder)}
+        stored = sum(linear.weight_bytes for linear in made.values())
+        weights = sum(linear.weight.numel() for linear in made.values())
+        return Compressed(replaced(decoder, made), {"bits_per_weight": 8 * stored / weights})
+
+
+def more_bits(layer: int, layers: int) -> bool:
+    """Whether Q4_K_M spends Q6_K on a layer: the first and last eighth, and each third one between."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+def _q4_k_m(matrix: str, layer: int, layers: int) -> str:
+    return "q6_k" if matrix in ("v", "down") and more_bits(layer, layers) else "q4_k"
+
+
+def _q4_k_s(matrix: str, layer: int, layers: int) -> str:
+    early = (matrix == "v" and layer < 4) or (matrix == "down" and layer < layers // 8)
+    return "q5_k" if early else "q4_k"
+
+
+MIXES: Mapping[str, Callable[[str, int, int], str]] = {
+    "q4_k_m": _q4_k_m,
+    "q4_k_s": _q4_k_s,
+    "q6_k": lambda matrix, layer, layers: "q6_k",
+    "q8_0": lambda matrix, layer, layers: "q8_0",
+}
+"""Mix -> the format of a matrix (`v`, `down` or another) of a layer, as `llama_tensor_get_type` says."""
+
+
+def _rounded(config: DecoderConfig, place: Place, linear: PlainLinear, mix: str) -> BlockLinear:
+    """A joined linear whose published matrices are each rounded in their own format."""
+    outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
+    names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)
+    formats = [FORMATS[fitting(MIXES[mix](name, place.layer, config.layers), inputs)] for name in names]
+    pieces = torch.split(linear.weight, list(outputs))
+    weight = torch.cat([form(piece) for form, piece in zip(formats, pieces, strict=True)])
+    bits = sum(form.bits * rows for form, rows in zip(formats, outputs, strict=True)) / sum(outputs)
+    # What is asked of one row length is the same for all matrices of a linear, so its rows are rounded once.
+    rounding = round_q8_k if formats[0].block == LARGE else round_q8_0
+    return BlockLinear(weight, bits, rounding, linear.bias)

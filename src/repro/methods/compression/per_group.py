@@ -1,0 +1,57 @@
+"""Per-group integers: what an NPU must split a product for.
+
+Owns the choice of group and bits. Must not know how products are carried out on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.models.block_linear import BlockLinear
+from repro.models.decoder import Decoder
+from repro.models.folding import plain
+from repro.models.grouped import SCALE_BITS, groups_of, symmetric
+from repro.models.linear import PlainLinear
+from repro.models.observe import places, replaced
+
+
+@register("compression", "per_group")
+@dataclass(frozen=True)
+class PerGroup:
+    """Weights and activations in symmetric integers, a scale per group of inputs (mllm-NPU Fig. 3, right).
+
+    Activations' scales are those of each row as it comes (dynamic): the paper does not say which it means.
+    Deviation: products are fp32 instead of integer, which sums the same numbers.
+
+    Attributes:
+        bits: of weights and activations alike; 8 is what the NPU multiplies.
+        group: inputs that share a scale; the paper does not give its own.
+    """
+
+    calibrated: ClassVar[bool] = False
+
+    bits: int = 8
+    group: int = 128
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        if not 2 <= self.bits <= 16 or self.group < 1:
+            raise InputError(f"need 2 to 16 bits and groups of 1 or more, got {self.bits} and {self.group}")
+        made = {place: self._rounded(plain(linear)) for place, linear in places(decoder)}
+        stored = sum(linear.weight_bytes for linear in made.values())
+        weights = sum(linear.weight.numel() for linear in made.values())
+        return Compressed(replaced(decoder, made), {"bits_per_weight": 8 * stored / weights})
+
+    def _rounded(self, linear: PlainLinear) -> BlockLinear:
+        inputs = linear.weight.shape[1]
+        rounding = partial(symmetric, bits=self.bits, group=self.group)
+        bits = self.bits + SCALE_BITS * groups_of(inputs, self.group) / inputs
+        return BlockLinear(rounding(linear.weight), bits, rounding, linear.bias)

@@ -1,0 +1,252 @@
+"""llama.cpp's block formats: weights in 4 to 8 bits whose scales are shared by short runs of a row.
+
+Owns how each format rounds and what it stores. Must not know which tensor of a model gets which format, nor
+the bytes of a file. Formulas: ggml's reference quantizers (`quantize_row_*_ref`), without importance matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+
+SMALL = 32
+"""Values of a block of the older formats, and of the parts of Q4_K and Q5_K."""
+LARGE = 256
+"""Values of a K-quant's block."""
+ALL_ZERO = 1e-15
+"""Below this magnitude ggml takes a part to be zeros."""
+CHUNK = 1 << 17
+"""Values rounded at a time: the search reads them some two hundred times, so a core's cache should hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Blocks as a format stores them: a value is `codes * (scale * scales) + offset * offsets`.
+
+    `codes` is int8 `[blocks, parts, values]`, signed where the format is symmetric. `scale` and `offset` are
+    fp16 `[blocks, 1]`; `scales` and `offsets` whole numbers in fp32 `[blocks, parts]`, 1 in a block of one part.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    scales: Tensor
+    offset: Tensor
+    offsets: Tensor
+
+    def dequantized(self) -> Tensor:
+        """The values, fp32 `[blocks, parts * values]`."""
+        step = (self.scale.float() * self.scales)[..., None]
+        offset = (self.offset.float() * self.offsets)[..., None]
+        return (self.codes * step + offset).flatten(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        block: values that share the fp16 scales.
+        bits: stored bits per weight, scales included.
+        encode: rounds blocks, fp32 `[blocks, block]`.
+        fallback: what llama.cpp takes instead for a row that is not whole blocks, if it has something.
+    """
+
+    block: int
+    bits: float
+    encode: Callable[[Tensor], Coded]
+    fallback: str | None = None
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        """The weight after rounding, fp32 `[outputs, inputs]`; inputs must be whole blocks."""
+        blocks = weight.float().reshape(-1, self.block)
+        return torch.cat(
+            [self.encode(chunk).dequantized() for chunk in torch.split(blocks, CHUNK // self.block)]
+        ).view(weight.shape)
+
+
+def fitting(name: str, inputs: int) -> str:
+    """The format that llama.cpp uses where `name` is asked for and a row has `inputs` values.
+
+    Its quantizer (`llama_tensor_get_type`) replaces Q4_K by Q5_0, Q5_K by Q5_1 and Q6_K by Q8_0.
+
+    Raises:
+        InputError: no format, or none that divides such a row.
+    """
+    if name not in FORMATS:
+        raise InputError(f"there is no block format {name!r}. Choices: {', '.join(FORMATS)}")
+    wanted: str | None = name
+    while wanted is not None and inputs % FORMATS[wanted].block:
+        wanted = FORMATS[wanted].fallback
+    if wanted is None:
+        raise InputError(f"{name} needs rows in whole blocks of {SMALL}, got {inputs} inputs")
+    return wanted
+
+
+def _symmetric(blocks: Tensor, bits: int) -> Coded:
+    """Q4_0 and Q5_0: the value of largest magnitude becomes the lowest code."""
+    low = 2 ** (bits - 1)
+    extreme = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
+    scale = extreme / -low
+    codes = (blocks * _inverse(scale) + (low + 0.5)).trunc_().clamp_(0, 2 * low - 1) - low
+    return _one_part(codes, scale, torch.zeros_like(scale))
+
+
+def _from_lowest(blocks: Tensor, bits: int) -> Coded:
+    """Q4_1 and Q5_1: the lowest value becomes code 0, the highest the last one."""
+    low, high = blocks.aminmax(dim=1, keepdim=True)
+    last = 2**bits - 1
+    scale = (high - low) / last
+    codes = ((blocks - low) * _inverse(scale) + 0.5).trunc_().clamp_(0, last)
+    return _one_part(codes, scale, low)
+
+
+def _q8_0(blocks: Tensor) -> Coded:
+    scale = blocks.abs().amax(1, keepdim=True) / 127.0
+    return _one_part(_half_away(blocks * _inverse(scale)), scale, torch.zeros_like(scale))
+
+
+def _one_part(codes: Tensor, scale: Tensor, offset: Tensor) -> Coded:
+    one = torch.ones_like(scale)
+    return Coded(codes.to(torch.int8)[:, None], scale.half(), one, offset.half(), one)
+
+
+def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
+    """Q4_K and Q5_K: 8 parts of 32, each with a 6-bit scale and a 6-bit minimum."""
+    parts = blocks.view(-1, LARGE // SMALL, SMALL)
+    last = 2**bits - 1
+    steps, lows = _search_affine(parts, last, [0.1 * k + first + last for k in range(trials)])
+    scale, scales = _six_bits(steps)
+    offset, offsets = _six_bits(-lows)
+    step = (scale.float() * scales)[..., None]
+    below = (offset.float() * offsets)[..., None]
+    codes = ((parts + below) / torch.where(step == 0, 1.0, step)).round_().clamp_(0, last)
+    return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, -offset, offsets)
+
+
+def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Non-negative `[blocks, parts]` as an fp16 scale `[blocks, 1]` and whole numbers up to 63."""
+    most = values.amax(1, keepdim=True).clamp_min(0.0)
+    inverse = torch.where(most > 0, 63.0 / most, 0.0)
+    return (most / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
+
+
+def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
+    """Scale and minimum of each part, `[blocks, parts]`, of the least weighted squared error.
+
+    Each trial divides the range into another number of steps and fits scale and minimum to the codes that
+    come out; a better minimum is where the next trials' range begins. Large values weigh more: a weight is the
+    part's root mean square plus the value's magnitude.
+    """
+    low, high = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
+    flat = high == low
+    weight = parts.square().mean(-1, keepdim=True).sqrt() + parts.abs()
+    weighted = weight * parts
+    sum_w, sum_x = weight.sum(-1), weighted.sum(-1)
+
+    def coded(division: float) -> Tensor:
+        inverse = division / torch.where(flat, 1.0, high - low)
+        return (parts - low[..., None]).mul_(inverse[..., None]).round_().clamp_(0, last)
+
+    def error(codes: Tensor, step: Tensor, bottom: Tensor) -> Tensor:
+        missed = (codes * step[..., None]).add_(bottom[..., None]).sub_(parts)
+        return missed.square_().mul_(weight).sum(-1)
+
+    best_step = (high - low) / last
+    best = error(coded(float(last)), best_step, low)
+    for division in divisions:
+        codes = coded(division)
+        weighed = weight * codes
+        sum_l, sum_ll, sum_xl = weighed.sum(-1), (weighed * codes).sum(-1), (weighted * codes).sum(-1)
+        determinant = sum_w * sum_ll - sum_l * sum_l
+        solvable = determinant > 0
+        divisor = torch.where(solvable, determinant, 1.0)
+        bottom = (sum_ll * sum_x - sum_l * sum_xl) / divisor
+        free = (sum_w * sum_xl - sum_x * sum_l) / divisor
+        step = torch.where(bottom > 0, sum_xl / sum_ll, free)
+        bottom = bottom.clamp_max(0.0)
+        now = error(codes, step, bottom)
+        better = solvable & (now < best)
+        best = torch.where(better, now, best)
+        best_step, low = torch.where(better, step, best_step), torch.where(better, bottom, low)
+    return best_step.masked_fill(flat, 0.0), low
+
+
+def _q6_k(blocks: Tensor) -> Coded:
+    """Q6_K: 16 parts of 16, each with an 8-bit scale, the largest of which becomes -128."""
+    parts = blocks.view(-1, 16, 16)
+    steps = _search_symmetric(parts, 32)
+    most = steps.gather(1, steps.abs().argmax(1, keepdim=True))
+    empty = most.abs() < ALL_ZERO
+    inverse = torch.where(empty, 0.0, -128.0 / torch.where(empty, 1.0, most))
+    scale = _inverse(inverse).half()
+    scales = (steps * inverse).round_().clamp_max_(127)
+    step = (scale.float() * scales)[..., None]
+    codes = (parts / torch.where(step == 0, 1.0, step)).round_().clamp_(-32, 31)
+    nothing = torch.zeros_like(scale)
+    return Coded(codes.mul_(step != 0).to(torch.int8), scale, scales, nothing, torch.zeros_like(scales))
+
+
+def _search_symmetric(parts: Tensor, low: int) -> Tensor:
+    """Scale of each part, `[blocks, parts]`, of the least squared error, weighted with squared values."""
+    magnitudes = parts.abs()
+    extreme = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
+    zero = extreme.abs() < ALL_ZERO
+    extreme = torch.where(zero, 1.0, extreme)
+    weight = parts.square()
+    weighted = weight * parts
+
+    def fitted(division: float) -> tuple[Tensor, Tensor]:
+        codes = (parts * (-division / extreme)[..., None]).round_().clamp_(-low, low - 1)
+        return (weighted * codes).sum(-1), (weight * codes).mul_(codes).sum(-1)
+
+    sum_xl, sum_ll = fitted(float(low))
+    best_step = torch.where(sum_ll > 0, sum_xl / sum_ll, 0.0)
+    best = best_step * sum_xl
+    for trial in [k for k in range(-9, 10) if k]:
+        sum_xl, sum_ll = fitted(low + 0.1 * trial)
+        better = (sum_ll > 0) & (sum_xl * sum_xl > best * sum_ll)
+        best_step = torch.where(better, sum_xl / sum_ll, best_step)
+        best = torch.where(better, best_step * sum_xl, best)
+    return best_step.masked_fill(zero, 0.0)
+
+
+def round_q8_0(rows: Tensor) -> Tensor:
+    """Rows as llama.cpp rounds them before products with the older formats: Q8_0 in blocks of 32."""
+    return FORMATS["q8_0"](rows)
+
+
+def round_q8_k(rows: Tensor) -> Tensor:
+    """Rows as llama.cpp rounds them before products with K-quants: 8 bits and an fp32 scale a block of 256."""
+    blocks = rows.float().view(rows.shape[0], -1, LARGE)
+    extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
+    inverse = torch.where(extreme == 0, 0.0, -127.0 / extreme)
+    return ((blocks * inverse).round_().clamp_max_(127) * _inverse(inverse)).view(rows.shape)
+
+
+def _inverse(x: Tensor) -> Tensor:
+    """1/x, and 0 for 0."""
+    return torch.where(x == 0, 0.0, 1.0 / x)
+
+
+def _half_away(x: Tensor) -> Tensor:
+    """The nearest whole numbers, halves away from zero, as C's `roundf`."""
+    whole = x.trunc()
+    return whole + ((x - whole) * 2.0).trunc_()
+
+
+FORMATS: Mapping[str, Format] = {
+    "q4_0": Format(SMALL, 4.5, lambda blocks: _symmetric(blocks, 4)),
+    "q4_1": Format(SMALL, 5.0, lambda blocks: _from_lowest(blocks, 4)),
+    "q5_0": Format(SMALL, 5.5, lambda blocks: _symmetric(blocks, 5)),
+    "q5_1": Format(SMALL, 6.0, lambda blocks: _from_lowest(blocks, 5)),
+    "q8_0": Format(SMALL, 8.5, _q8_0),
+    "q4_k": Format(LARGE, 4.5, lambda blocks: _with_minima(blocks, 4, -1.0, 21), "q5_0"),
+    "q5_k": Format(LARGE, 5.5, lambda blocks: _with_minima(blocks, 5, -0.5, 16), "q5_1"),
+    "q6_k": Format(LARGE, 6.5625, _q6_k, "q8_0"),
+}
+"""By name, as `llama-quantize` knows them."""
