@@ -1,7 +1,7 @@
 """llama.cpp's block formats: weights in 4 to 8 bits whose scales are shared by short runs of a row.
 
 Owns how each format rounds and what it stores. Must not know which tensor of a model gets which format, nor
-the bytes of a file. Formulas: ggml's reference quantizers (`quantize_row_*_ref`), without importance matrices.
+the bytes of a file. Formulas: ggml's reference quantizers (`quantize_row_*_ref`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGE = 256
 ALL_ZERO = 1e-15
 """Below this magnitude ggml takes a part to be zeros."""
 CHUNK = 1 << 17
-"""Values rounded at a time: the search reads them some two hundred times, so a core's cache should hold them."""
+"""Values rounded at a time: the search reads them two hundred times, so a core's cache should hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Coded:
     """Blocks as a format stores them: a value is `codes * (scale * scales) + offset * offsets`.
 
     `codes` is int8 `[blocks, parts, values]`, signed where the format is symmetric. `scale` and `offset` are
-    fp16 `[blocks, 1]`; `scales` and `offsets` whole numbers in fp32 `[blocks, parts]`, 1 in a block of one part.
+    fp16 `[blocks, 1]`; `scales` and `offsets` whole numbers in fp32 `[blocks, parts]`, 1 if there is one part.
     """
 
     codes: Tensor
@@ -139,8 +139,8 @@ def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Te
     """Scale and minimum of each part, `[blocks, parts]`, of the least weighted squared error.
 
     Each trial divides the range into another number of steps and fits scale and minimum to the codes that
-    come out; a better minimum is where the next trials' range begins. Large values weigh more: a weight is the
-    part's root mean square plus the value's magnitude.
+    come out; a better minimum is where the next trials' range begins. Large values weigh more: a weight is
+    the part's root mean square plus the value's magnitude.
     """
     low, high = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
     flat = high == low
@@ -221,7 +221,7 @@ def round_q8_0(rows: Tensor) -> Tensor:
 
 
 def round_q8_k(rows: Tensor) -> Tensor:
-    """Rows as llama.cpp rounds them before products with K-quants: 8 bits and an fp32 scale a block of 256."""
+    """Rows as llama.cpp rounds them before products with K-quants: 8 bits, an fp32 scale a block of 256."""
     blocks = rows.float().view(rows.shape[0], -1, LARGE)
     extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
     inverse = torch.where(extreme == 0, 0.0, -127.0 / extreme)
