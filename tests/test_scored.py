@@ -1,0 +1,245 @@
+"""Scored cells: compressed models on choices, their keys, what is remembered, and what cannot work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from torch import Tensor
+
+from repro import scored
+from repro.core.errors import InputError
+from repro.core.record import Record
+from repro.core.registry import lookup, register
+from repro.data.prompts import Continuation, Prompt
+from repro.kinds import is_current
+from repro.methods.compression.base import Compressed
+from repro.models.decoder import Decoder
+from repro.models.likelihood import Likelihood
+from repro.models.linear import PlainLinear
+from repro.models.observe import places, replaced
+from repro.scored import ScoredCell, findings
+from repro.sweep import Sweep
+from tiny_project import Project, publish, write_project
+
+
+@register("compression", "worsened")
+@dataclass(frozen=True)
+class Worsened:
+    """Every weight times a factor, and the count of what it was calibrated on."""
+
+    factor: float = -1.0
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        made = {
+            place: PlainLinear(linear.tensors()["weight"] * self.factor) for place, linear in places(decoder)
+        }
+        figures = {"texts": len(corpus), "tokens": sum(map(len, corpus))}
+        return Compressed(replaced(decoder, made), figures)
+
+
+publish()
+ROWS = [
+    {"goal": f"Goal {i}", "sol1": "a short end", "sol2": f"another end of {i}", "label": i % 2}
+    for i in range(5)
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A tiny target, five rows of two choices, and texts to calibrate on."""
+    project = write_project(tmp_path_factory.mktemp("scored"))
+    write(project.root / "data" / "piqa.jsonl", ROWS)
+    texts = [{"text": f"word{i} " * 40} for i in range(9)]
+    write(project.root / "data" / "wikitext-2-raw-v1_train.jsonl", texts)
+    return project
+
+
+@pytest.fixture
+def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same, with results and a cache of its own."""
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+    scored._compressed.cache_clear()
+    more = ("dataset=piqa", "prompts=4", "corpus.texts=3", "corpus.tokens=300")
+    return made.apart(tmp_path, *more)
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def compressed_by(*overrides: str) -> tuple[str, ...]:
+    return ("compression=worsened", *overrides)
+
+
+def counted(project: Project, monkeypatch: pytest.MonkeyPatch, *runs: tuple[str, ...]) -> list[str]:
+    """Which compressions were applied while cells ran, in order."""
+    applied: list[str] = []
+    for name in ("worsened", "fp16"):
+        cls: Any = lookup("compression", name)
+        monkeypatch.setattr(cls, "compress", telling(applied, name, cls.compress))
+    for overrides in runs:
+        assert project.cell(*overrides).state == "done"
+    return applied
+
+
+def telling(applied: list[str], name: str, compress: Any) -> Any:
+    def told(self: Any, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        applied.append(name)
+        return compress(self, decoder, corpus)
+
+    return told
+
+
+def test_a_record_has_accuracies_their_difference_and_the_compression_s_own_figures(project: Project) -> None:
+    record = project.record(*compressed_by())
+    assert record.labels == {
+        "method": "worsened",
+        "compression": "worsened",
+        "device": "host",
+        "dataset": "piqa",
+        "target": "SmolLM2-135M-Instruct",
+        "draft": "none",
+        "agreement": "native",
+    }
+    values = record.values
+    assert (values["texts"], values["tokens"], values["rows"], values["chance"]) == (3, 900, 4, 50.0)
+    assert values["accuracy"] == values["acc_norm"], "PIQA is scored so"
+    assert values["difference"] == values["accuracy"] - values["baseline_accuracy"]
+    assert record.uncertainty["difference"] == (values["difference_low"], values["difference_high"])
+    rounds = project.store.rounds(record.key)
+    assert [one["id"] for one in rounds] == [f"piqa/{i}" for i in range(4)]
+    assert sum(one["right"] != one["baseline_right"] for one in rounds) == values["flips"]
+    assert [one["right"] for one in rounds] == [int(one["choice"] == i % 2) for i, one in enumerate(rounds)]
+    assert (record.provenance.clock, record.provenance.weights) == ("virtual", "real")
+    assert is_current(record)
+
+
+def test_of_the_baseline_to_itself_there_is_no_difference(project: Project) -> None:
+    values = project.record("compression=fp16").values
+    assert (values["difference"], values["flips"], values["bits_per_weight"]) == (0.0, 0, 16.0)
+
+
+def test_a_proxy_is_called_one(project: Project) -> None:
+    # The tiny target bills the shape of another model.
+    record = project.record(*compressed_by("+model/shape@target.shape=gpt2"))
+    assert record.provenance.weights == "proxy"
+
+
+def test_done_cells_are_found_and_the_baseline_is_scored_once(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = (compressed_by(), compressed_by("compression.factor=2.0"), ("compression=fp16",))
+    assert counted(project, monkeypatch, *runs) == ["fp16", "worsened", "worsened"]
+    assert project.cell(*compressed_by()).state == "cached"
+
+
+def test_a_sweep_over_datasets_compresses_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for overrides in (("compression=fp16",), ("compression=fp16", "skip=1")):
+        project.cell(*overrides)
+    scored._compressed.cache_clear()
+    assert counted(project, monkeypatch, compressed_by(), compressed_by("skip=1")) == ["worsened"]
+
+
+@pytest.mark.parametrize(
+    ("override", "changes"),
+    [
+        ("compression.factor=2.0", True),
+        ("corpus.tokens=200", True),
+        ("prompts=3", True),
+        ("skip=1", True),
+        ("dataset.scoring.metric=acc", True),
+        ("max_tokens=7", False),
+        ("device=xiaomi_14", False),
+        ("name=other", False),
+    ],
+)
+def test_the_key_is_what_is_asked(project: Project, override: str, changes: bool) -> None:
+    keys = [ScoredCell(project.config(*compressed_by(*more))).key for more in ((), (override,))]
+    assert (keys[0] != keys[1]) == changes
+
+
+def test_a_compression_that_reads_no_corpus_has_none_in_its_key(project: Project) -> None:
+    keys = {
+        ScoredCell(project.config("compression=fp16", f"corpus.tokens={tokens}")).key for tokens in (200, 300)
+    }
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("dataset=humaneval",), "generated.*choice, filled_blank, last_word"),
+        (("target.checkpoint=null", "+model/shape@target.shape=gpt2"), "has no checkpoint"),
+        (("corpus.texts=0",), "corpus.texts is 0"),
+        (("corpus.texts=99",), "lower corpus.texts"),
+        (("skip=9",), "lower skip"),
+        (("host=cuda",), "computes on the cpu"),
+        (("+target.rounded=4",), "target.rounded=null"),
+    ],
+)
+def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        _ = ScoredCell(project.config(*compressed_by(*overrides))).key
+
+
+def test_a_compression_or_a_setting_that_there_is_not_has_near_misses(project: Project) -> None:
+    config = project.config(*compressed_by())
+    with pytest.raises(InputError, match="Did you mean worsened"):
+        ScoredCell(config | {"compression": {"name": "worsend"}})
+    with pytest.raises(InputError, match="Did you mean factor"):
+        ScoredCell(config | {"compression": {"name": "worsened", "factr": 1.0}})
+
+
+def test_a_row_longer_than_the_context_fails_before_the_work(project: Project, made: Project) -> None:
+    long = [{"goal": "x" * 600, "sol1": "a", "sol2": "b", "label": 0}]
+    folder = project.out / "data"
+    folder.mkdir()
+    write(folder / "piqa.jsonl", long)
+    with pytest.raises(InputError, match="do not fit the context"):
+        ScoredCell(project.config("compression=fp16", f"data_dir={folder}")).check()
+
+
+def test_a_failed_cell_leaves_a_record(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(Worsened, "compress", broken)
+    note = project.cell(*compressed_by())
+    assert (note.state, note.error) == ("failed", "RuntimeError: no")
+    record = project.store.get(note.key)
+    assert isinstance(record, Record)
+    assert not record.done
+
+
+def test_time_is_expected_by_rows(project: Project) -> None:
+    project.cell(*compressed_by())
+    config = project.config(*compressed_by("prompts=2", "sweep=list"))
+    note = Sweep(config).cell(config)
+    assert note.state == "todo"
+    assert note.seconds is not None
+
+
+def prompt(answer: int, *texts: str) -> Prompt:
+    continuations = tuple(Continuation((1,), (2,), text) for text in texts)
+    return Prompt("p", (1,), "", "", continuations, answer)
+
+
+def test_verdicts_by_sum_by_byte_and_by_greediness() -> None:
+    rows, two = [prompt(1, "ab", "abcd"), prompt(0, "é", "e")], [[-2.0, -3.0], [-2.0, -1.5]]
+    said = [[Likelihood(nats, False) for nats in row] for row in two]
+    for metric, right in (("acc", [0, 0]), ("acc_norm", [1, 1])):
+        found = findings(rows, said, said, metric)
+        assert [one["right"] for one in found.rounds] == right
+        assert found.values["accuracy"] == found.values[metric]
+    words = [prompt(0, "word"), prompt(0, "word")]
+    found = findings(words, [[Likelihood(-9.0, True)], [Likelihood(-1.0, False)]], said, "greedy")
+    assert [one["right"] for one in found.rounds] == [1, 0]
+    assert found.values["chance"] is None
