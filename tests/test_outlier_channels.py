@@ -48,7 +48,7 @@ def test_no_element_is_beyond_the_largest() -> None:
     read(watched(small, look), TEXTS)
     found = count(small, largest, TEXTS).values()
     assert (channels.share_at_once(found), channels.a_pass(found), channels.share_ever(found)) == (0, 0, 0)
-    assert channels.caused(found, 0.5) == 0
+    assert (channels.caused(found, 0.5), channels.needed(found, 0.5)) == (0, 0)
 
 
 def test_by_hand() -> None:

@@ -14,9 +14,10 @@ from repro.cell import Cell
 from repro.compute import Outcome, Progress
 from repro.core.record import Record
 from repro.dense_cell import DenseCell
+from repro.probed import ProbedCell
 from repro.scored import ScoredCell
 
-DENSE: tuple[type[DenseCell], ...] = (ScoredCell,)
+DENSE: tuple[type[DenseCell], ...] = (ScoredCell, ProbedCell)
 """The kinds about weights alone; a cell is of one if its configuration has the kind's group."""
 
 AnyCell = Cell | DenseCell

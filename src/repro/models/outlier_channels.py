@@ -125,8 +125,8 @@ def caused(linears: Collection[Counted], hot: float) -> float:
 def needed(linears: Collection[Counted], outliers: float) -> float:
     """The smallest share of all channels that has this share of the outliers."""
     times = _times(linears).sort(descending=True).values
-    enough = times.cumsum(0) >= outliers * int(times.sum())
-    return (int(enough.int().argmax()) + 1) / len(times)
+    had = torch.cat([times.new_zeros(1), times.cumsum(0)])
+    return int((had >= outliers * int(times.sum())).int().argmax()) / len(times)
 
 
 def weights(linears: Collection[Counted]) -> int:
