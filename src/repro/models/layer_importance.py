@@ -1,0 +1,116 @@
+"""What a layer, or half of one, is worth on a corpus: the loss without it, and how far it turns hidden rows.
+
+Owns these measures. Must not know what is done with the unimportant ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+from repro.models.partial import resident, with_layers, without_attention, without_mlp
+
+Corpus = Sequence[Tensor]
+"""Token sequences, int64 `[tokens]` each."""
+Turn = tuple[Tensor, Tensor]
+"""Hidden rows before something and behind it, `[rows, hidden]` each."""
+
+
+@torch.no_grad()
+def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
+    """The mean next-token loss of a corpus, in nats, with each layer in turn left out (ElastiLM 3.2).
+
+    One pass goes through the whole decoder; from each layer's input on, another goes through those above it.
+
+    Raises:
+        InputError: a sequence has fewer than two tokens, or there is none.
+    """
+    count, layers = _predicted(corpus), range(decoder.config.layers)
+    sums = [0.0 for _ in layers]
+    for tokens in corpus:
+        for i, x in enumerate(hidden_rows(decoder, tokens)[:-1]):
+            sums[i] += _nats(decoder, through(decoder, layers[i + 1 :], x), tokens)
+    return [total / count for total in sums]
+
+
+@torch.no_grad()
+def loss(decoder: Decoder, corpus: Corpus) -> float:
+    """The mean next-token loss of a corpus, in nats; errors as of `losses_without`."""
+    count = _predicted(corpus)
+    return sum(_nats(decoder, hidden_rows(decoder, tokens)[-1], tokens) for tokens in corpus) / count
+
+
+@torch.no_grad()
+def block_influences(decoder: Decoder, corpus: Corpus) -> list[float]:
+    """Of each layer 1 less the mean cosine between a token's row before and behind it (ShortGPT's BI)."""
+    cosines = _mean_cosines(list(pairwise(hidden_rows(decoder, tokens))) for tokens in corpus)
+    return [1.0 - one for one in cosines]
+
+
+@torch.no_grad()
+def half_similarities(decoder: Decoder, corpus: Corpus) -> tuple[list[float], list[float]]:
+    """Mean cosines of a token's row before and behind each layer's attention, and before and behind its MLP.
+
+    Behind a half is its sum with the residual (LLM-Drop); halves side by side start from the same row.
+    """
+    cosines = _mean_cosines(_halves(decoder, tokens) for tokens in corpus)
+    return cosines[::2], cosines[1::2]
+
+
+@torch.no_grad()
+def hidden_rows(decoder: Decoder, tokens: Tensor) -> list[Tensor]:
+    """Rows before the first layer and behind each one, `layers + 1` times fp32 `[tokens, hidden]`."""
+    positions, cache = torch.arange(len(tokens)), KVCache(decoder.config, len(tokens))
+    rows = [decoder.embed(tokens, positions)]
+    for i in range(decoder.config.layers):
+        rows.append(decoder.layer(i, rows[-1], positions, None, cache))
+    return rows
+
+
+@torch.no_grad()
+def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> Tensor:
+    """The rows of a whole sequence, `[tokens, hidden]`, taken through some layers one after the other."""
+    positions, cache = torch.arange(len(x)), KVCache(decoder.config, len(x))
+    for i in layers:
+        x = decoder.layer(i, x, positions, None, cache)
+    return x
+
+
+def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
+    """What attention and MLP make of their rows, layer by layer, one after the other."""
+    layers = resident(decoder)
+    attention = with_layers(decoder, [without_mlp(layer) for layer in layers])
+    mlp = with_layers(decoder, [without_attention(layer) for layer in layers])
+    turns: list[Turn] = []
+    for i, x in enumerate(hidden_rows(decoder, tokens)[:-1]):
+        mixed = through(attention, [i], x)
+        start = x if decoder.config.block == "parallel" else mixed
+        turns += [(x, mixed), (start, through(mlp, [i], start))]
+    return turns
+
+
+def _mean_cosines(sequences: Iterable[Sequence[Turn]]) -> list[float]:
+    """The mean cosine of each turn over all tokens of all sequences."""
+    cosines = [[F.cosine_similarity(x, y, dim=-1) for x, y in turns] for turns in sequences]
+    if not cosines:
+        raise InputError("layers are ranked on a corpus of no sequence; set corpus.texts to at least 1")
+    return [float(torch.cat(one).double().mean()) for one in zip(*cosines, strict=True)]
+
+
+def _predicted(corpus: Corpus) -> int:
+    """How many tokens of a corpus are predicted."""
+    if not corpus or min(map(len, corpus)) < 2:
+        raise InputError("a loss needs sequences of at least two tokens; raise corpus.texts or corpus.tokens")
+    return sum(len(tokens) - 1 for tokens in corpus)
+
+
+def _nats(decoder: Decoder, hidden: Tensor, tokens: Tensor) -> float:
+    """The summed loss of a sequence's tokens behind the first, from its rows behind the last layer."""
+    return float(F.cross_entropy(decoder.head(hidden[:-1]), tokens[1:], reduction="sum"))

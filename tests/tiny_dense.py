@@ -1,0 +1,31 @@
+"""Tiny random decoders with dense weights, as a compression gets one, and texts to calibrate on."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from repro.models import weights
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+from tiny_families import VOCAB, WINDOW, write
+
+TOKENS = torch.randint(0, VOCAB, (3 * WINDOW,), generator=torch.Generator().manual_seed(3))
+CORPUS = (TOKENS, TOKENS.flip(0)[:9])
+
+
+@cache
+def dense(family: str) -> Decoder:
+    """A tiny random decoder of one of `tiny_families.FAMILIES`, plain fp32 matrices."""
+    with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        write(family, Path(folder))
+        return weights.load(folder, "float32", packed=False)
+
+
+@torch.no_grad()
+def logits(made: Decoder, tokens: Tensor = TOKENS) -> Tensor:
+    """What a decoder says of a text, `[tokens, vocab]`, read at once."""
+    return made.forward(tokens, torch.arange(len(tokens)), None, KVCache(made.config, len(tokens)))
