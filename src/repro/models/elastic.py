@@ -1,0 +1,260 @@
+"""Sub-models of one decoder: units in the order of their importance, each level a beginning of every matrix.
+
+Owns what a unit is, its reordering, and views (ElastiLM 3.2). Must not know what makes a unit important, nor
+how many a level keeps. A unit is a key-value head with the query heads that share it, or a neuron: a row of
+gate and up with the column of down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.attention import Sight
+from repro.models.cache import KVCache
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder
+from repro.models.folding import plain
+from repro.models.layer import LayerWeights
+from repro.models.linear import Linear, PlainLinear
+from repro.models.norm import RMSNorm
+from repro.models.observe import matrices
+from repro.models.parted import JoinedLinear, TransposedLinear, first_inputs, first_outputs, split_outputs
+
+
+@dataclass(frozen=True)
+class Order:
+    """Per layer the numbers of all its units and of all its neurons, the most important first, int64."""
+
+    units: tuple[Tensor, ...]
+    neurons: tuple[Tensor, ...]
+
+    @property
+    def digest(self) -> str:
+        """Content hash, in hex."""
+        whole = hashlib.sha256()
+        for one in (*self.units, *self.neurons):
+            whole.update(one.to(torch.int64).contiguous().numpy().tobytes() + b"|")
+        return whole.hexdigest()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Per layer how many attention units and how many neurons a sub-model has."""
+
+    units: tuple[int, ...]
+    neurons: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, config: DecoderConfig) -> Kept:
+        """All of them."""
+        return cls((config.kv_heads,) * config.layers, (config.intermediate,) * config.layers)
+
+    def parameters(self, config: DecoderConfig) -> int:
+        """Weights of the blocks' matrices; biases and norms aside."""
+        return sum(self.units) * unit_parameters(config) + sum(self.neurons) * neuron_parameters(config)
+
+    def true_ratio(self, config: DecoderConfig) -> float:
+        """Its share of all blocks' weights."""
+        return self.parameters(config) / Kept.whole(config).parameters(config)
+
+
+def unit_parameters(config: DecoderConfig) -> int:
+    """Weights of one attention unit: rows of queries, key and value, columns of the output projection."""
+    return (2 * config.groups + 2) * config.head_dim * config.hidden
+
+
+def neuron_parameters(config: DecoderConfig) -> int:
+    """Weights of one neuron."""
+    return (3 if config.gated else 2) * config.hidden
+
+
+class UnitDecoder(Decoder):
+    """A decoder whose layers may have fewer units than its configuration says.
+
+    How many a layer has shows in its `qkv`. The cache keeps room for all key-value heads; a layer fills and
+    reads those that it has.
+    """
+
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+        config = self.config
+        heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
+        units = heads.shape[1] // (config.groups + 2)
+        queries, turning = units * config.groups, units * (config.groups + 1)
+        if w.qk_norm is not None:
+            for start, stop, norm in self._head_norms(w.qk_norm, units):
+                heads[:, start:stop] = norm(heads[:, start:stop])
+        if shared.rotation is not None:
+            heads.view(torch.complex64)[:, :turning].mul_(shared.rotation)
+        rows = heads[:, queries:]
+        if units < config.kv_heads:
+            rows = rows.new_zeros(h.shape[0], 2, config.kv_heads, config.head_dim)
+            rows[:, :, :units] = heads[:, queries:].view(-1, 2, units, config.head_dim)
+            rows = rows.flatten(1, 2)
+        keys, values = cache.append_joint(i, rows)
+        return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], shared))
+
+    def _head_norms(self, norm: RMSNorm, units: int) -> list[tuple[int, int, RMSNorm]]:
+        """The norms of the query heads and of the keys that are there, with the heads that each is for."""
+        queries, keys = units * self.config.groups, units
+        rows = norm.weight
+        return [
+            (0, queries, replace(norm, weight=rows.narrow(0, 0, queries))),
+            (queries, queries + keys, replace(norm, weight=rows.narrow(0, self.config.heads, keys))),
+        ]
+
+
+def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
+    """The same decoder with its units in another order, each published matrix in memory of its own.
+
+    Queries, keys, values, gate and up lie by rows, the output projection and down transposed: whatever the
+    first units are, their weights are the beginning of each.
+
+    Args:
+        decoder: dense linears (`linear.PlainLinear`), all layers resident. It is not changed.
+        order: of all its units and neurons.
+
+    Raises:
+        InputError: a linear is not dense, or the order is another decoder's.
+    """
+    config = decoder.config
+    _check(config, order)
+    layers = [
+        _reordered(
+            config,
+            _resident(layer, i),
+            order.units[i].to(decoder.device),
+            order.neurons[i].to(decoder.device),
+        )
+        for i, layer in enumerate(decoder.layers)
+    ]
+    return UnitDecoder(config, layers, decoder.ends)
+
+
+def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
+    """The first units and neurons of each layer, as views: nothing is copied.
+
+    Args:
+        whole: as `reordered` gives it, without adapters.
+        kept: at least one unit and one neuron of each layer.
+
+    Raises:
+        InputError: a layer would keep none, or more than there are.
+    """
+    config = whole.config
+    for what, counts, most in (
+        ("units", kept.units, config.kv_heads),
+        ("neurons", kept.neurons, config.intermediate),
+    ):
+        wrong = [count for count in counts if not 1 <= count <= most]
+        if wrong or len(counts) != config.layers:
+            raise InputError(
+                f"{len(counts)} layers would keep {wrong or 'so many'} {what}; "
+                f"each of {config.layers} layers keeps 1 to {most}"
+            )
+    layers = [
+        _beginning(config, _resident(layer, i), kept.units[i], kept.neurons[i])
+        for i, layer in enumerate(whole.layers)
+    ]
+    return UnitDecoder(config, layers, whole.ends)
+
+
+def copied(sub: UnitDecoder) -> UnitDecoder:
+    """The same sub-model in memory of its own, each product one dense weight, as pruning leaves a model."""
+    layers = [
+        replace(w, qkv=_dense(w.qkv), out=_dense(w.out), up=_dense(w.up), down=_dense(w.down))
+        for w in (_resident(layer, i) for i, layer in enumerate(sub.layers))
+    ]
+    return UnitDecoder(sub.config, layers, sub.ends)
+
+
+def _check(config: DecoderConfig, order: Order) -> None:
+    for what, given, count in (
+        ("units", order.units, config.kv_heads),
+        ("neurons", order.neurons, config.intermediate),
+    ):
+        fits = len(given) == config.layers and all(
+            one.shape == (count,) and torch.equal(one.sort().values, torch.arange(count)) for one in given
+        )
+        if not fits:
+            raise InputError(
+                f"the order of {what} must name each of {count} once in each of {config.layers} layers; "
+                f"got {len(given)} layers of {sorted({len(one) for one in given})}"
+            )
+
+
+def _resident(layer: LayerWeights | None, i: int) -> LayerWeights:
+    if layer is None:
+        raise InputError(f"layer {i} is not resident; units can be reordered in resident layers only")
+    return layer
+
+
+def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: Tensor) -> LayerWeights:
+    qkv = split_outputs(plain(w.qkv), matrices(config, "qkv"))
+    up = split_outputs(plain(w.up), matrices(config, "up"))
+    norm = w.qk_norm
+    if norm is not None:
+        queries, keys = norm.weight[: config.heads], norm.weight[config.heads :]
+        norm = replace(norm, weight=torch.cat((_rows(queries, units), _rows(keys, units))))
+    return replace(
+        w,
+        qkv=JoinedLinear(tuple(_outputs(part, units) for part in qkv)),
+        out=_inputs(plain(w.out), units),
+        up=JoinedLinear(tuple(_outputs(part, neurons) for part in up)),
+        down=_inputs(plain(w.down), neurons),
+        qk_norm=norm,
+    )
+
+
+def _rows(tensor: Tensor, order: Tensor) -> Tensor:
+    """Equal blocks of rows, in another order, in fresh memory."""
+    blocks = tensor.view(len(order), -1, *tensor.shape[1:])
+    return blocks.index_select(0, order).flatten(0, 1)
+
+
+def _outputs(linear: PlainLinear, order: Tensor) -> PlainLinear:
+    return PlainLinear(
+        _rows(linear.weight, order), None if linear.bias is None else _rows(linear.bias, order)
+    )
+
+
+def _inputs(linear: PlainLinear, order: Tensor) -> TransposedLinear:
+    return TransposedLinear(_rows(linear.weight.t(), order).contiguous(), linear.bias)
+
+
+def _beginning(config: DecoderConfig, w: LayerWeights, units: int, neurons: int) -> LayerWeights:
+    queries, keys = units * config.groups * config.head_dim, units * config.head_dim
+    return replace(
+        w,
+        qkv=_joined_beginning(w.qkv, (queries, keys, keys)),
+        out=_transposed_beginning(w.out, queries),
+        up=_joined_beginning(w.up, (neurons,) * len(matrices(config, "up"))),
+        down=_transposed_beginning(w.down, neurons),
+    )
+
+
+def _joined_beginning(linear: Linear, counts: Sequence[int]) -> JoinedLinear:
+    assert isinstance(linear, JoinedLinear), "submodel takes what reordered gives"
+    return JoinedLinear(
+        tuple(first_outputs(plain(part), count) for part, count in zip(linear.parts, counts, strict=True))
+    )
+
+
+def _transposed_beginning(linear: Linear, count: int) -> TransposedLinear:
+    assert isinstance(linear, TransposedLinear), "submodel takes what reordered gives"
+    return first_inputs(linear, count)
+
+
+def _dense(linear: Linear) -> PlainLinear:
+    """One weight of its own with what these linears multiply."""
+    if isinstance(linear, TransposedLinear):
+        return PlainLinear(linear.weight.t().contiguous(), linear.bias)
+    assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"
+    parts = [plain(part) for part in linear.parts]
+    biases = [part.bias for part in parts if part.bias is not None]
+    return PlainLinear(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

@@ -1,0 +1,182 @@
+"""Reordering and views: exact on every family, and without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from repro.core.errors import InputError
+from repro.models.cache import KVCache
+from repro.models.decoder import Decoder
+from repro.models.elastic import Kept, Order, UnitDecoder, copied, reordered, submodel
+from repro.models.folding import plain
+from repro.models.linear import PlainLinear
+from repro.models.observe import matrices
+from tiny_dense import dense as decoder
+from tiny_families import FAMILIES
+
+TOKENS = torch.arange(40) * 7 % 131
+
+
+def _shuffled(count: int, chance: torch.Generator) -> Tensor:
+    """Another order than the one there is; nothing else is left to two units."""
+    drawn = torch.randperm(count, generator=chance)
+    return drawn.flip(0) if torch.equal(drawn, torch.arange(count)) else drawn
+
+
+def order_of(made: Decoder, seed: int = 0) -> Order:
+    """A random order."""
+    chance, c = torch.Generator().manual_seed(seed), made.config
+    units, neurons = (
+        tuple(_shuffled(count, chance) for _ in range(c.layers)) for count in (c.kv_heads, c.intermediate)
+    )
+    return Order(units, neurons)
+
+
+def uneven(made: Decoder) -> Kept:
+    """Half the units and a third of the neurons, but the second layer whole."""
+    c = made.config
+    counts = [(max(1, c.kv_heads // 2), c.intermediate // 3)] * c.layers
+    counts[1] = (c.kv_heads, c.intermediate)
+    units, neurons = zip(*counts, strict=True)
+    return Kept(units, neurons)
+
+
+def logits(made: Decoder, tokens: Tensor = TOKENS) -> Tensor:
+    """All logits, first of a prompt in one pass and then of two more tokens by themselves."""
+    cache, at = KVCache(made.config, 8), torch.arange(len(tokens))
+    cut = len(tokens) - 2
+    parts = [slice(0, cut), slice(cut, cut + 1), slice(cut + 1, cut + 2)]
+    return torch.cat([made.forward(tokens[part], at[part], None, cache) for part in parts])
+
+
+def masked(made: Decoder, order: Order, kept: Kept) -> Decoder:
+    """The original with zeros where the outputs of all other units are read: the independent truth."""
+    c, layers = made.config, []
+    width = c.groups * c.head_dim
+    for i, w in enumerate(made.layers):
+        assert w is not None
+        out, down = plain(w.out).weight.clone(), plain(w.down).weight.clone()
+        for unit in order.units[i][kept.units[i] :].tolist():
+            out[:, unit * width : (unit + 1) * width] = 0
+        down[:, order.neurons[i][kept.neurons[i] :]] = 0
+        layers.append(
+            replace(w, out=PlainLinear(out, plain(w.out).bias), down=PlainLinear(down, plain(w.down).bias))
+        )
+    return Decoder(c, layers, made.ends)
+
+
+def apart(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).abs().max())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_reordered_decoder_is_the_original(family: str) -> None:
+    made = decoder(family)
+    whole = reordered(made, order_of(made))
+    first = whole.layers[0]
+    assert first is not None
+    assert made.layers[0] is not None
+    rows = matrices(made.config, "qkv")[0]
+    assert not torch.equal(first.qkv.tensors()["0.weight"], plain(made.layers[0].qkv).weight[:rows])
+    assert apart(logits(whole), logits(made)) < 1e-4
+    assert torch.equal(logits(submodel(whole, Kept.whole(made.config))), logits(whole))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_level_is_the_pruned_model(family: str) -> None:
+    made = decoder(family)
+    order, kept = order_of(made), uneven(made)
+    sub = submodel(reordered(made, order), kept)
+    pruned = logits(masked(made, order, kept))
+    assert apart(logits(sub), pruned) < 1e-4
+    assert apart(logits(copied(sub)), pruned) < 1e-4
+    assert apart(pruned, logits(made)) > 1e-2, "what was pruned must show"
+
+
+def weights_of(made: Decoder) -> Iterator[tuple[str, Tensor]]:
+    for i, w in enumerate(made.layers):
+        assert w is not None
+        for part in ("qkv", "out", "up", "down"):
+            yield from ((f"{i}.{part}.{n}", t) for n, t in getattr(w, part).tensors().items())
+
+
+@pytest.mark.parametrize("family", ["llama-2", "llama-biased", "qwen-3", "opt"])
+def test_every_matrix_of_a_level_is_a_beginning_of_the_whole_ones(family: str) -> None:
+    whole = reordered(decoder(family), order_of(decoder(family)))
+    there = dict(weights_of(whole))
+    for name, tensor in weights_of(submodel(whole, uneven(whole))):
+        assert tensor.untyped_storage().data_ptr() == there[name].untyped_storage().data_ptr()
+        assert tensor.storage_offset() == there[name].storage_offset() == 0
+        assert tensor.is_contiguous()
+    copies = {t.untyped_storage().data_ptr() for _, t in weights_of(copied(submodel(whole, uneven(whole))))}
+    assert not copies & {t.untyped_storage().data_ptr() for n, t in there.items() if n.endswith("weight")}
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of results that lie in no memory of their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        given = {a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor)}
+        if isinstance(out, Tensor) and out.untyped_storage().data_ptr() not in given:
+            self.new += out.untyped_storage().nbytes()
+        return out
+
+
+def test_switching_a_level_allocates_nothing() -> None:
+    whole = reordered(decoder("llama-2"), order_of(decoder("llama-2")))
+    with Allocations() as seen:
+        sub = submodel(whole, uneven(whole))
+    frequencies = sum(f.nbytes for f in sub._frequencies.values() if f is not None)
+    assert seen.new <= 8 * frequencies, "but for the rotary frequencies, which every decoder has its own of"
+    with Allocations() as seen:
+        copied(sub)
+    assert seen.new >= sum(t.nbytes for _, t in weights_of(sub) if t.dim() == 2)
+
+
+def test_a_level_counts_its_weights() -> None:
+    made = decoder("qwen-3")
+    kept = uneven(made)
+    sub = submodel(reordered(made, order_of(made)), kept)
+    assert kept.parameters(made.config) == sum(t.numel() for _, t in weights_of(sub) if t.dim() == 2)
+    assert Kept.whole(made.config).true_ratio(made.config) == 1.0
+    assert sub.weight_bytes < made.weight_bytes
+
+
+@torch.no_grad()
+def test_the_cache_of_a_level_serves_another_level() -> None:
+    made = decoder("llama-2")
+    whole = reordered(made, order_of(made))
+    sub, cache = submodel(whole, uneven(made)), KVCache(made.config, 64)
+    sub.forward(TOKENS, torch.arange(40), None, cache)
+    cache.truncate(0)
+    again = whole.forward(TOKENS, torch.arange(40), None, cache)
+    assert torch.equal(again, whole.forward(TOKENS, torch.arange(40), None, KVCache(made.config, 64)))
+
+
+@pytest.mark.parametrize("units", [0, 3])
+def test_a_level_without_units_or_with_too_many_is_refused(units: int) -> None:
+    made = decoder("llama-2")
+    whole: UnitDecoder = reordered(made, order_of(made))
+    with pytest.raises(InputError, match="keeps 1 to 2"):
+        submodel(whole, replace(Kept.whole(made.config), units=(units, 1, 1, 1)))
+
+
+def test_an_order_that_names_a_unit_twice_is_refused() -> None:
+    made = decoder("llama-2")
+    order = order_of(made)
+    twice = replace(order, units=(torch.zeros(2, dtype=torch.int64), *order.units[1:]))
+    with pytest.raises(InputError, match="each of 2 once"):
+        reordered(made, twice)
