@@ -29,7 +29,7 @@ class Coded:
     """Blocks as a format stores them: a value is `codes * (scale * scales) + offset * offsets`.
 
     `codes` is int8 `[blocks, parts, values]`, signed where the format is symmetric. `scale` and `offset` are
-    fp16 `[blocks, 1]`; `scales` and `offsets` whole numbers in fp32 `[blocks, parts]`, 1 if there is one part.
+    fp16 `[blocks, 1]`; `scales` and `offsets` whole fp32 numbers `[blocks, parts]`, 1 if there is one part.
     """
 
     codes: Tensor

@@ -5,7 +5,7 @@ Owns the product. Must not know which rounding rule it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch.nn.functional as F
@@ -40,3 +40,9 @@ class BlockLinear(Held):
     def weight_bytes(self) -> int:
         """See `Linear`: what the rounded weight would take as it is stored."""
         return round(self.weight.numel() * self.bits / 8)
+
+
+def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
+    """Stored bits of several linears over all of their weights."""
+    sizes = [(linear.weight.numel(), linear.bits) for linear in linears]
+    return sum(count * bits for count, bits in sizes) / sum(count for count, _ in sizes)

@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.methods.compression.base import Compressed
 from repro.models.block_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
-from repro.models.block_linear import BlockLinear
+from repro.models.block_linear import BlockLinear, bits_per_weight
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.folding import plain
@@ -47,9 +47,7 @@ class KQuant:
             raise InputError(unknown("mix", self.mix, MIXES))
         config = decoder.config
         made = {place: _rounded(config, place, plain(held), self.mix) for place, held in places(decoder)}
-        stored = sum(linear.weight_bytes for linear in made.values())
-        weights = sum(linear.weight.numel() for linear in made.values())
-        return Compressed(replaced(decoder, made), {"bits_per_weight": 8 * stored / weights})
+        return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
 
 
 def more_bits(layer: int, layers: int) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.block_linear import BlockLinear
+from repro.models.block_linear import BlockLinear, bits_per_weight
 from repro.models.decoder import Decoder
 from repro.models.folding import plain
 from repro.models.grouped import SCALE_BITS, groups_of, symmetric
@@ -46,9 +46,7 @@ class PerGroup:
         if not 2 <= self.bits <= 16 or self.group < 1:
             raise InputError(f"need 2 to 16 bits and groups of 1 or more, got {self.bits} and {self.group}")
         made = {place: self._rounded(plain(linear)) for place, linear in places(decoder)}
-        stored = sum(linear.weight_bytes for linear in made.values())
-        weights = sum(linear.weight.numel() for linear in made.values())
-        return Compressed(replaced(decoder, made), {"bits_per_weight": 8 * stored / weights})
+        return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
 
     def _rounded(self, linear: PlainLinear) -> BlockLinear:
         inputs = linear.weight.shape[1]
