@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -30,24 +29,12 @@ from repro.models.partial import (
     without_attention,
     without_mlp,
 )
-from tiny_dense import CORPUS, TOKENS, dense, logits
+from tiny_dense import CORPUS, TOKENS, dense, logits, silent
 from tiny_families import FAMILIES
 
 LAYERS = 4
 SLIDING = ("qwen-2.5", "gemma-2", "gemma-3")
 TEXT = TOKENS.tolist()
-
-
-def silent(made: Decoder, layer: int, *parts: str) -> Decoder:
-    """The decoder with a layer of which these linears give nothing, so that their halves add nothing."""
-    layers = list(made.layers)
-    linears = {part: getattr(layers[layer], part) for part in parts}
-    still = {
-        part: linear.with_tensors({name: torch.zeros_like(t) for name, t in linear.tensors().items()})
-        for part, linear in linears.items()
-    }
-    layers[layer] = replace(layers[layer], **still)
-    return Decoder(made.config, layers, made.ends)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,0 +1,40 @@
+"""Layer elastification (LE), a baseline of ElastiLM: whole layers go, by what their absence costs.
+
+Owns that ranking's use. Must not know any other compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.methods.compression.level import checked, figures_of, most_important
+from repro.models.decoder import Decoder
+from repro.models.layer_importance import losses_without
+
+
+@register("compression", "layerwise")
+@dataclass(frozen=True)
+class Layerwise:
+    """The layers without which a corpus' loss rises least are left out, all ranked once on the whole model.
+
+    ElastiLM 5.1; the measure is the one that finds its anchor layers (3.2).
+
+    Attributes:
+        level: the share of layers kept, rounded down.
+    """
+
+    level: float = 0.5
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        checked(self.level)
+        made = most_important(decoder, losses_without(decoder, corpus), self.level)
+        return Compressed(made, figures_of(made, decoder))

@@ -1,0 +1,40 @@
+"""ShortGPT: whole layers go that turn hidden rows least.
+
+Owns that ranking's use. Must not know any other compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.methods.compression.level import checked, figures_of, most_important
+from repro.models.decoder import Decoder
+from repro.models.layer_importance import block_influences
+
+
+@register("compression", "shortgpt")
+@dataclass(frozen=True)
+class ShortGpt:
+    """The layers of least block influence are left out, all ranked once on the whole model.
+
+    Block influence is 1 less the mean cosine of a token's row before and behind the layer (ShortGPT Eq. 1).
+
+    Attributes:
+        level: the share of layers kept, rounded down.
+    """
+
+    level: float = 0.5
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        checked(self.level)
+        made = most_important(decoder, block_influences(decoder, corpus), self.level)
+        return Compressed(made, figures_of(made, decoder))
