@@ -1,0 +1,91 @@
+"""The decoder's pass without anything done in place, so that losses have gradients.
+
+Owns that form of a pass and the next-token loss. Must not know what the gradients are for. It is slower than
+`Decoder` and reads whole sequences from an empty cache, which it leaves empty.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.attention import Sight, blindness, visible
+from repro.models.cache import KVCache
+from repro.models.elastic import UnitDecoder
+from repro.models.layer import LayerWeights
+
+
+class DifferentiableDecoder(UnitDecoder):
+    """Computes what `UnitDecoder` does, for gradients of whatever of its weights wants them."""
+
+    def _seen(
+        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> Sight:
+        return Sight(rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache)))
+
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+        config = self.config
+        heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
+        units = heads.shape[1] // (config.groups + 2)
+        queries, turning = units * config.groups, units * (config.groups + 1)
+        turned, values = heads[:, :turning], heads[:, turning:]
+        if w.qk_norm is not None:
+            norms = self._head_norms(w.qk_norm, units)
+            turned = torch.cat([norm(turned[:, start:stop]) for start, stop, norm in norms], 1)
+        if shared.rotation is not None:
+            pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)).contiguous())  # type: ignore[no-untyped-call]
+            turned = torch.view_as_real(pairs * shared.rotation).flatten(-2)
+        mixed = self._mix(
+            turned[:, :queries], turned[:, queries:].transpose(0, 1), values.transpose(0, 1), shared
+        )
+        return w.out(mixed)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight) -> Tensor:
+        config, rows = self.config, queries.shape[0]
+        units, _, width = keys.shape
+        grouped = queries.transpose(0, 1).reshape(units, -1, width)
+        scores = torch.bmm(grouped, keys.transpose(1, 2)) * config.query_scale
+        if config.attention_cap is not None:
+            scores = torch.tanh(scores / config.attention_cap) * config.attention_cap
+        assert shared.bias is not None, "a pass of this decoder always says what rows see"
+        mixed = torch.bmm(torch.softmax(scores + shared.bias, -1), values)
+        return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)
+
+    def _mlp(self, h: Tensor, w: LayerWeights) -> Tensor:
+        up = w.up(h)
+        if not self.config.gated:
+            return w.down(self._activation(up))
+        gate, up = up.chunk(2, -1)
+        return w.down(self._activation(gate) * up)
+
+
+def hidden_rows(
+    decoder: DifferentiableDecoder,
+    tokens: Tensor,
+    positions: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Rows behind the last layer, fp32 `[tokens, hidden]`, of tokens read from an empty cache.
+
+    `positions`, int64 `[tokens]`, and `mask`, bool `[tokens, tokens]`, are those of one causal sequence
+    unless they say that several lie side by side.
+    """
+    at = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
+    cache = KVCache(decoder.config, len(tokens), device=decoder.device)
+    x = decoder.embed(tokens, at)
+    for i in range(decoder.config.layers):
+        x = decoder.layer(i, x, at, mask, cache)
+    return x
+
+
+def next_token_loss(decoder: DifferentiableDecoder, tokens: Tensor) -> Tensor:
+    """The mean loss of a sequence's tokens behind the first, in nats, a scalar with a gradient.
+
+    Raises:
+        InputError: there are fewer than two tokens.
+    """
+    if len(tokens) < 2:
+        raise InputError(f"a sequence of {len(tokens)} tokens predicts none; it needs at least two")
+    return F.cross_entropy(decoder.head(hidden_rows(decoder, tokens)[:-1]), tokens[1:])
