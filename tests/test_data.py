@@ -360,7 +360,7 @@ def test_worked_examples_share_the_questions_subject(tmp_path: Path) -> None:
     write(tmp_path, config.shots.file, shots)
     text = prompts(config, load_rows(config, 1, tmp_path), Bytes())[0].text
     parts = text.split("\n\n")
-    assert parts[0] == "Multiple-choice questions on ball games, each with its answer."
+    assert parts[0] == "The following are multiple choice questions (with answers) about ball games."
     assert parts[1] == "ball_games 0?\nA. red\nB. blue\nAnswer: B"
     assert [part.split("?")[0] for part in parts[1:]] == [f"ball_games {i}" for i in range(5)] + ["Ball"]
     write(tmp_path, config.shots.file, shots[:4])

@@ -24,6 +24,7 @@ from repro.core.record import Round, Scalar, Spread, content_hash
 from repro.core.registry import registered
 from repro.data.config import scoring_of
 from repro.data.prompts import Prompt
+from repro.data.scoring import Choice, Scoring
 from repro.dense_cell import DenseCell, Findings, Progress, dense, named, sources
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.likelihood import Likelihood, Reader
@@ -113,7 +114,7 @@ class ScoredCell(DenseCell):
     @property
     def metric(self) -> str:
         """What an answer is right by: `acc`, `acc_norm` or `greedy`."""
-        return str(getattr(self.scoring, "metric", "greedy"))
+        return metric_of(self.scoring)
 
     @cached_property
     def _baseline(self) -> Compression:
@@ -157,6 +158,11 @@ def _compressed(
     return compression.compress(dense(folder), [torch.tensor(sequence) for sequence in corpus])
 
 
+def metric_of(scoring: Scoring) -> str:
+    """What an answer is right by: `acc` or `acc_norm` as a choice says, else `greedy`."""
+    return scoring.metric if isinstance(scoring, Choice) else "greedy"
+
+
 def findings(prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str) -> Findings:
     """What likelihoods mean, beside those of a baseline on the same rows."""
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
@@ -178,7 +184,7 @@ def findings(prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoo
     assert isinstance(high, float)
     spread["difference"] = (low, high)
     rounds: list[Round] = [
-        {"id": prompt.id, "right": a, "baseline_right": b, "choice": _choice(prompt, row, metric)}
+        {"id": prompt.id, "right": a, "baseline_right": b, "choice": choice(prompt, row, metric)}
         for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)
     ]
     return Findings(values, spread, rounds)
@@ -201,7 +207,7 @@ def _lengths(prompt: Prompt) -> list[int]:
     return [len(c.text.encode()) for c in prompt.continuations]
 
 
-def _choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
+def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
     """The position of the chosen continuation; None if the one there is was not the greedy one."""
     if metric == "greedy":
         return 0 if row[0].greedy else None
@@ -210,4 +216,4 @@ def _choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | Non
 
 
 def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int:
-    return int(_choice(prompt, row, metric) == prompt.answer)
+    return int(choice(prompt, row, metric) == prompt.answer)
