@@ -1,7 +1,7 @@
 """How large the inputs of a decoder's linears get over a corpus.
 
-Owns maxima and quantiles per linear, found in one reading without holding what was read. Must not know what is
-made of them.
+Owns maxima and quantiles per linear, found in one reading without holding what was read. Must not know what
+is made of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place
 def profile(decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999) -> dict[Place, Profile]:
     """The inputs' quantile and maximum of every linear.
 
-    A quantile needs no more than the largest `1 - quantile` of what was read, which alone is held; it is exact.
+    A quantile needs only the largest `1 - quantile` of what was read: that alone is held, and it is exact.
 
     Raises:
         InputError: the corpus has no tokens, or the quantile does not lie in [0, 1].

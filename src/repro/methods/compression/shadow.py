@@ -1,0 +1,78 @@
+"""mllm-NPU's quantization: 8-bit integers whose scale ignores outliers, which float arithmetic adds again.
+
+Owns which linears keep their outliers. Must not know how outliers are found in a pass and multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.models.decoder import Decoder
+from repro.models.observe import Place
+from repro.models.outliers import Profile, profile
+from repro.models.w8a8 import HIGH, static
+
+RESTS = ("clamp", "rescale")
+
+
+@register("compression", "shadow")
+@dataclass(frozen=True)
+class Shadow:
+    """Per-tensor W8A8 with shadow outliers (mllm-NPU sec. 3.3).
+
+    Deviation: the paper gives no quantile; 0.999 is the release's, but here of magnitudes, not of
+    signed values.
+    Deviation: the paper removes the outliers of unimportant linears, which `clamp` does and is the default;
+    its release gives those linears the scale of their maximum instead (`rescale`).
+    Deviation: all weights have a copy for outliers in memory; cold channels are not fetched from disk.
+
+    Attributes:
+        pruned: the share of linears, least important first, that lose their outliers; 0.85 is the paper's.
+        quantile: of the magnitudes of a linear's inputs; what lies beyond it is an outlier.
+        rest: what happens in pruned linears: `clamp` or `rescale`.
+    """
+
+    calibrated: ClassVar[bool] = True
+
+    pruned: float = 0.85
+    quantile: float = 0.999
+    rest: str = "clamp"
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        self._check()
+        found = profile(decoder, corpus, self.quantile)
+        if silent := [place for place, one in found.items() if one.threshold == 0.0]:
+            raise InputError(
+                f"shadow.quantile {self.quantile} of the inputs of {silent[0].part} in layer "
+                f"{silent[0].layer} is zero, which is no scale; raise it"
+            )
+        kept = important(found, self.pruned)
+        rescaled = self.rest == "rescale"
+        steps = {
+            place: (one.largest if rescaled and place not in kept else one.threshold) / HIGH
+            for place, one in found.items()
+        }
+        figures = {"bits_per_weight": 8, "shadowed_linears": len(kept), "linears": len(found)}
+        return Compressed(static(decoder, steps, kept), figures)
+
+    def _check(self) -> None:
+        if not 0.0 <= self.pruned <= 1.0:
+            raise InputError(f"shadow.pruned is a share between 0 and 1, got {self.pruned}")
+        if not 0.0 < self.quantile <= 1.0:
+            raise InputError(f"shadow.quantile lies above 0 and up to 1, got {self.quantile}")
+        if self.rest not in RESTS:
+            raise InputError(f"shadow.rest is {' or '.join(RESTS)}, got {self.rest!r}")
+
+
+def important(profiles: Mapping[Place, Profile], pruned: float) -> frozenset[Place]:
+    """The linears that keep their outliers: all but a share `pruned` of them, the most important ones."""
+    ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
+    return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])

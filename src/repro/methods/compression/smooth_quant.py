@@ -1,0 +1,85 @@
+"""SmoothQuant: outliers move from the inputs of linears into their weights, then all is 8-bit integers.
+
+Owns the scales that are moved. Must not know how they pass through a norm nor how integers are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.models.decoder import Decoder
+from repro.models.folding import feeds, folded, plain
+from repro.models.observe import Place
+from repro.models.outliers import largest_by_channel
+from repro.models.w8a8 import HIGH, static
+
+_LEAST = 1e-5
+"""Below which the release lets neither a maximum nor a scale fall."""
+
+
+@register("compression", "smooth_quant")
+@dataclass(frozen=True)
+class SmoothQuant:
+    """Per-tensor static W8A8 (level O3) behind smoothing; what no norm feeds (`out`, `down`) is not smoothed.
+
+    Attributes:
+        alpha: how much of an outlier goes into the weights, 0 to 1; the paper's default.
+    """
+
+    calibrated: ClassVar[bool] = True
+
+    alpha: float = 0.5
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        if not 0.0 <= self.alpha <= 1.0:
+            raise InputError(f"smooth_quant.alpha lies between 0 and 1, got {self.alpha}")
+        if not feeds(decoder.config):
+            raise InputError(
+                f"smooth_quant needs norms that feed linears alone, and a decoder whose block is "
+                f"{decoder.config.block!r} has none; choose w8a8, llm_int8 or shadow"
+            )
+        largest = largest_by_channel(decoder, corpus)
+        scales = smoothing(decoder, largest, self.alpha)
+        # Smoothed inputs are the old ones over the scales, so that their maxima need no second reading.
+        inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
+        steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
+        return Compressed(static(smoothed(decoder, scales), steps), {"bits_per_weight": 8})
+
+
+def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -> dict[Place, Tensor]:
+    """What to divide the inputs of linears by that a norm feeds: `max|X_j|^alpha / max|W_j|^(1 - alpha)`.
+
+    Linears of one norm share their scales; their weights count together (SmoothQuant Eq. 4).
+
+    Args:
+        decoder: dense linears.
+        largest: the largest magnitude of every input, fp32 `[inputs]`.
+        alpha: 0 to 1.
+    """
+    found: dict[Place, Tensor] = {}
+    for i, layer in enumerate(decoder.layers):
+        for parts in feeds(decoder.config).values():
+            weights = [plain(getattr(layer, part)).weight.abs().amax(0) for part in parts]
+            weight = torch.stack(weights).amax(0).clamp_min(_LEAST)
+            scale = largest[Place(i, parts[0])].clamp_min(_LEAST) ** alpha / weight ** (1.0 - alpha)
+            found |= dict.fromkeys((Place(i, part) for part in parts), scale.clamp_min(_LEAST))
+    return found
+
+
+def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
+    """A decoder that computes the same, from smaller inputs; `scales` are `smoothing`'s."""
+    layers = list(decoder.layers)
+    for norm, parts in feeds(decoder.config).items():
+        for i, layer in enumerate(layers):
+            assert layer is not None, f"layer {i} is not resident"
+            layers[i] = folded(layer, norm, parts, scales[Place(i, parts[0])])
+    return Decoder(decoder.config, layers, decoder.ends)

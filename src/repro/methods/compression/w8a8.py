@@ -1,0 +1,32 @@
+"""8-bit integers throughout: one scale per matrix, one per linear's inputs, both found beforehand.
+
+Owns the scale of the inputs. Must not know how the integers are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from repro.core.registry import register
+from repro.methods.compression.base import Compressed
+from repro.models.decoder import Decoder
+from repro.models.outliers import largest_by_channel
+from repro.models.w8a8 import HIGH, static
+
+
+@register("compression", "w8a8")
+@dataclass(frozen=True)
+class W8A8:
+    """Symmetric max-min scales, of weights per matrix, of inputs per tensor and fixed."""
+
+    calibrated: ClassVar[bool] = True
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
+        found = largest_by_channel(decoder, corpus)
+        steps = {place: float(largest.max()) / HIGH for place, largest in found.items()}
+        return Compressed(static(decoder, steps), {"bits_per_weight": 8})

@@ -1,0 +1,216 @@
+"""Linears whose weights and inputs are both 8-bit integers, multiplied exactly.
+
+Owns the integer product, the rounding of inputs and what becomes of inputs beyond their scale. Must not know
+how scales were found, nor which linears get which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from repro.models.decoder import Decoder
+from repro.models.folding import plain
+from repro.models.linear import Held, Linear, PlainLinear
+from repro.models.observe import Place, matrices, places, replaced
+
+LOW, HIGH = -128, 127
+"""Of an input's code. A weight's code lies within 127 of zero."""
+
+_TINY = torch.finfo(torch.float32).tiny
+
+# Private to torch; None in builds without oneDNN, which then scale the plain integer product.
+_fused_product: Any = getattr(torch.ops.onednn, "qlinear_pointwise", None)
+_reorder: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Weight(Held):
+    """An 8-bit weight `[outputs, inputs]`, one fp32 scale per output, and an fp32 bias.
+
+    `blocked` is the same weight in oneDNN's order; it belongs to the weight and is never stored.
+    """
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor | None = None
+    blocked: Tensor | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, dense: PlainLinear, scale: Tensor) -> Int8Weight:
+        """Round a dense weight to multiples of its scales, fp32 `[outputs]`."""
+        codes = (dense.weight.float() / scale[:, None]).round_().clamp_(-HIGH, HIGH).to(torch.int8)
+        # Column after column, so that the columns of a few inputs are quick to take.
+        weight = codes.t().contiguous().t()
+        bias = None if dense.bias is None else dense.bias.float()
+        return cls(weight, scale, bias, _reorder(codes, None) if fuses() else None)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Linear`."""
+        stored = {"weight": self.weight, "scale": self.scale, "bias": self.bias}
+        return {name: tensor for name, tensor in stored.items() if tensor is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Weight:
+        """See `Linear`; the reordered twin belongs to the old tensors and is left behind."""
+        return Int8Weight(**tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one row's product reads."""
+        return self.weight.nbytes + self.scale.nbytes
+
+    def times(self, codes: Tensor, step: float) -> Tensor:
+        """The product with inputs `step * (codes - 128)`, uint8 `[rows, inputs]`, and the bias: fp32.
+
+        The sum over inputs is an exact integer; it is rounded to fp32 once, then scaled.
+        """
+        if self.blocked is not None:
+            return _fused(codes, step, self.blocked, self.scale, self.bias)
+        signed = (codes ^ 128).view(torch.int8)
+        y = torch._int_mm(signed, self.weight.t()).float().mul_(self.scale * step)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def columns(self, at: Tensor) -> Tensor:
+        """The codes of some inputs, int64 `[n]`, in fp32: `[n, outputs]`."""
+        return self.weight.t()[at].float()
+
+
+@dataclass(frozen=True, slots=True)
+class W8A8Linear:
+    """Inputs as multiples of one fixed `step`, rounded; a code beyond 8 bits is clamped.
+
+    With `shadow`, what the clamp cuts off is multiplied in float and added (mllm-NPU Eq. 1).
+    Deviation: Eq. 1 as printed is no identity; the part beyond the scale is `round(x/s) - clamp(round(x/s))`,
+    as the text says and the release computes, and the clamp is to int8's range, not to [-127, 128].
+    """
+
+    held: Int8Weight
+    step: float
+    shadow: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        x = x.float()
+        y = self.held.times(_codes(x, self.step), self.step)
+        if self.shadow and (at := self.channels(x)).shape[0]:
+            steps = (x[:, at] * (1.0 / self.step)).round_()
+            beyond = steps - steps.clamp(LOW, HIGH)
+            y.addcmul_(beyond @ self.held.columns(at), self.held.scale, value=self.step)
+        return y
+
+    def channels(self, x: Tensor) -> Tensor:
+        """The inputs in which some row of fp32 `x` lies beyond the scale, int64 `[n]`."""
+        least, most = x.aminmax(dim=0)
+        inverse = 1.0 / self.step
+        return (((most * inverse).round_() > HIGH) | ((least * inverse).round_() < LOW)).nonzero()[:, 0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Linear`."""
+        return self.held.tensors()
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """See `Linear`."""
+        return replace(self, held=self.held.with_tensors(tensors))
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`; a row with outliers reads their columns once more."""
+        return self.held.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowwiseLinear:
+    """Each row of inputs as multiples of a 127th of its largest; large inputs apart and in float.
+
+    An input of which any row of the pass reaches `threshold` is left out of all rows' codes and multiplied in
+    fp32 with the dequantized column of its weight (LLM.int8()).
+    """
+
+    held: Int8Weight
+    threshold: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        x = x.float()
+        at = (x.abs().amax(0) >= self.threshold).nonzero()[:, 0]
+        near = x.index_fill(1, at, 0.0) if at.shape[0] else x
+        step = (near.abs().amax(1, keepdim=True) / HIGH).clamp_min_(_TINY)
+        codes = (near / step).round_().add_(-LOW).to(torch.uint8)
+        y = replace(self.held, bias=None).times(codes, 1.0).mul_(step)
+        if at.shape[0]:
+            y.addcmul_(x[:, at] @ self.held.columns(at), self.held.scale)
+        return y if self.held.bias is None else y.add_(self.held.bias)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See `Linear`."""
+        return self.held.tensors()
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """See `Linear`."""
+        return replace(self, held=self.held.with_tensors(tensors))
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return self.held.nbytes
+
+
+def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:
+    """Max-min scales, one for each joined matrix of so many outputs: fp32 `[sum(outputs)]`."""
+    steps = [
+        (part.abs().amax() / HIGH).expand(len(part)) for part in torch.split(weight.float(), list(outputs))
+    ]
+    return torch.cat(steps).clamp_min_(_TINY)
+
+
+def scale_per_output(weight: Tensor) -> Tensor:
+    """Max-min scales, one an output row of the weight: fp32 `[outputs]`."""
+    return (weight.float().abs().amax(1) / HIGH).clamp_min_(_TINY)
+
+
+def static(decoder: Decoder, steps: Mapping[Place, float], shadowed: Container[Place] = ()) -> Decoder:
+    """A decoder with one weight scale per published matrix and a fixed step of each linear's inputs.
+
+    Raises:
+        InputError: a linear is not dense.
+    """
+    linears: dict[Place, Linear] = {}
+    for place, linear in places(decoder):
+        dense = plain(linear)
+        scale = scale_per_matrix(dense.weight, matrices(decoder.config, place.part))
+        step = max(steps[place], _TINY)
+        linears[place] = W8A8Linear(Int8Weight.of(dense, scale), step, place in shadowed)
+    return replaced(decoder, linears)
+
+
+@cache
+def fuses() -> bool:
+    """Whether oneDNN's product with scales and bias is here and exact.
+
+    Without VNNI, 8-bit products may saturate at 16 bits; the largest ones show it.
+    """
+    if _fused_product is None or _reorder is None:
+        return False
+    weight = torch.full((16, 64), HIGH, dtype=torch.int8)
+    codes = torch.full((16, 64), 255, dtype=torch.uint8)
+    found = _fused(codes, 1.0, _reorder(weight, None), torch.ones(16), None)
+    return bool((found == 64 * HIGH * HIGH).all())
+
+
+def _fused(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """oneDNN's u8 x s8 product: it has no quick s8 x s8 one with scales, so zero is code 128."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    y: Tensor = _fused_product(
+        codes, step, 128, blocked, scale, zero, bias, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return y
+
+
+def _codes(x: Tensor, step: float) -> Tensor:
+    """fp32 rows as multiples of `step` plus 128, clamped to uint8."""
+    return x.mul(1.0 / step).round_().clamp_(LOW, HIGH).add_(-LOW).to(torch.uint8)

@@ -1,0 +1,195 @@
+"""The 8-bit compressions on every family: what is rounded, what is not, and what outliers do."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.core.registry import lookup
+from repro.methods.compression.base import Compressed, Compression
+from repro.methods.compression.llm_int8 import LlmInt8
+from repro.methods.compression.shadow import Shadow, important
+from repro.methods.compression.smooth_quant import SmoothQuant, smoothed, smoothing
+from repro.methods.compression.w8a8 import W8A8
+from repro.models.decoder import Decoder
+from repro.models.observe import Place, places, read, watched
+from repro.models.outliers import Profile, largest_by_channel, profile
+from repro.models.w8a8 import RowwiseLinear, W8A8Linear
+from tiny_dense import CORPUS, dense, logits
+from tiny_families import FAMILIES
+
+COMPRESSIONS: dict[str, Compression] = {
+    "w8a8": W8A8(),
+    "smooth_quant": SmoothQuant(),
+    "llm_int8": LlmInt8(),
+    "shadow": Shadow(pruned=0.5, quantile=0.99),
+}
+POST = "opt-350m"
+
+
+def compress(name: str, family: str) -> Compressed:
+    return COMPRESSIONS[name].compress(dense(family), CORPUS)
+
+
+def error(made: Decoder, family: str) -> float:
+    """How far logits are off, of their own deviation."""
+    exact = logits(dense(family))
+    return float((logits(made) - exact).norm() / (exact - exact.mean(-1, keepdim=True)).norm())
+
+
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_they_are_registered(name: str) -> None:
+    assert lookup("compression", name) is type(COMPRESSIONS[name])
+    assert all(f.default is not f.default_factory for f in fields(lookup("compression", name)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", COMPRESSIONS)
+def test_linears_are_rounded_and_all_else_is_as_it_was(name: str, family: str) -> None:
+    if (name, family) == ("smooth_quant", POST):
+        return
+    given = dense(family)
+    before = {place: linear.tensors()["weight"].clone() for place, linear in places(given)}
+    said = logits(given)
+    found = compress(name, family)
+    assert torch.equal(logits(given), said)
+    assert all(torch.equal(linear.tensors()["weight"], before[place]) for place, linear in places(given))
+    assert found.decoder.ends is given.ends
+    assert {linear.tensors()["weight"].dtype for _, linear in places(found.decoder)} == {torch.int8}
+    assert found.figures["bits_per_weight"] == 8
+    assert 0 < error(found.decoder, family) < 0.5
+    for old, new in zip(given.layers, found.decoder.layers, strict=True):
+        assert old is not None and new is not None
+        assert (new.after_attention, new.after_mlp, new.qk_norm) == (
+            old.after_attention,
+            old.after_mlp,
+            old.qk_norm,
+        )
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != POST])
+def test_smoothing_alone_changes_no_answer(family: str) -> None:
+    given = dense(family)
+    largest = largest_by_channel(given, CORPUS)
+    scales = smoothing(given, largest, 0.5)
+    made = smoothed(given, scales)
+    assert float((logits(made) - logits(given)).abs().max()) < 1e-4
+    after = largest_by_channel(made, CORPUS)
+    for place, most in largest.items():
+        torch.testing.assert_close(after[place], most / scales.get(place, 1.0), rtol=1e-3, atol=1e-4)
+        assert (place in scales) == (place.part in ("qkv", "up"))
+
+
+@pytest.mark.parametrize(("family", "joined"), [("llama-2", ("qkv",)), ("phi-2", ("qkv", "up"))])
+def test_the_scales_are_the_papers(family: str, joined: tuple[str, ...]) -> None:
+    """alpha 0.5 makes inputs and weights equally large; linears of one norm count together."""
+    given = dense(family)
+    largest = largest_by_channel(given, CORPUS)
+    scale = smoothing(given, largest, 0.5)[Place(1, "qkv")]
+    weights = torch.cat([dict(places(given))[Place(1, part)].tensors()["weight"] for part in joined])
+    expected = largest[Place(1, "qkv")].sqrt() / weights.abs().amax(0).sqrt()
+    assert torch.allclose(scale, expected, rtol=1e-5)
+    assert torch.allclose(largest[Place(1, "qkv")] / scale, weights.abs().amax(0) * scale, rtol=1e-4)
+
+
+def test_smoothing_needs_a_norm_that_feeds_linears_alone() -> None:
+    with pytest.raises(InputError, match="post"):
+        compress("smooth_quant", POST)
+
+
+def test_a_static_step_is_a_127th_of_the_corpus_largest() -> None:
+    made, largest = compress("w8a8", "llama-2").decoder, largest_by_channel(dense("llama-2"), CORPUS)
+    for place, linear in places(made):
+        assert isinstance(linear, W8A8Linear) and not linear.shadow
+        assert linear.step == pytest.approx(float(largest[place].max()) / 127)
+
+
+def test_each_published_matrix_has_one_scale() -> None:
+    made = dict(places(compress("w8a8", "llama-2").decoder))
+    for part, scales in {"qkv": 3, "out": 1, "up": 2, "down": 1}.items():
+        linear = made[Place(0, part)]
+        assert isinstance(linear, W8A8Linear)
+        assert len(linear.held.scale.unique()) == scales
+    rowwise = dict(places(compress("llm_int8", "llama-2").decoder))[Place(0, "out")]
+    assert isinstance(rowwise, RowwiseLinear)
+    assert len(rowwise.held.scale.unique()) > 32
+
+
+@pytest.mark.parametrize("quantile", [0.9, 0.99, 1.0])
+def test_a_profile_is_exact(quantile: float) -> None:
+    """Against all inputs held and sorted."""
+    seen: dict[Place, list[torch.Tensor]] = {}
+    read(watched(dense("gemma-2"), lambda place, x: seen.setdefault(place, []).append(x)), CORPUS)
+    for place, found in profile(dense("gemma-2"), CORPUS, quantile).items():
+        every = torch.cat([x.abs().flatten() for x in seen[place]]).sort(descending=True).values
+        allowed = int((1 - quantile) * len(every) + 1e-6)
+        assert found == Profile(float(every[allowed]), float(every[0]))
+        assert int((every > found.threshold).sum()) <= allowed
+
+
+def test_the_most_important_linears_keep_their_outliers() -> None:
+    profiles = {Place(0, part): Profile(2.0, most) for part, most in zip("abcd", (9.0, 8.0, 4.0, 6.0))}
+    assert important(profiles, 0.5) == {Place(0, "a"), Place(0, "b")}
+    assert important(profiles, 1.0) == frozenset()
+    assert important(profiles, 0.0) == set(profiles)
+
+
+@pytest.mark.parametrize(
+    ("rest", "share"), [("clamp", 0.75), ("rescale", 0.75), ("clamp", 0.0), ("clamp", 1.0)]
+)
+def test_what_becomes_of_the_others(rest: str, share: float) -> None:
+    found = Shadow(pruned=share, quantile=0.99, rest=rest).compress(dense("qwen-3"), CORPUS)
+    profiles = profile(dense("qwen-3"), CORPUS, 0.99)
+    kept = important(profiles, share)
+    assert found.figures["shadowed_linears"] == len(kept) == 16 - round(16 * share)
+    assert found.figures["linears"] == 16
+    for place, linear in places(found.decoder):
+        assert isinstance(linear, W8A8Linear)
+        assert linear.shadow == (place in kept)
+        one = profiles[place]
+        whole = rest == "rescale" and place not in kept
+        assert linear.step == pytest.approx((one.largest if whole else one.threshold) / 127)
+
+
+def test_outliers_that_are_kept_help_and_one_that_spoils_a_scale_hurts() -> None:
+    """A channel 50 times as large as others, by a larger norm weight and smaller weights behind it."""
+    given = dense("llama-2")
+    spoil = torch.ones(64)
+    spoil[3] = 0.02
+    made = smoothed(given, dict.fromkeys((Place(i, part) for i in range(4) for part in ("qkv", "up")), spoil))
+    assert error(made, "llama-2") < 1e-4
+    errors = {
+        name: error(compression.compress(made, CORPUS).decoder, "llama-2")
+        for name, compression in {
+            "naive": W8A8(),
+            "smooth": SmoothQuant(),
+            "rowwise": LlmInt8(),
+            "shadow": Shadow(pruned=0.0, quantile=0.98),
+            "clamped": Shadow(pruned=1.0, quantile=0.98),
+        }.items()
+    }
+    assert max(errors["smooth"], errors["rowwise"], errors["shadow"]) < 0.5 * errors["naive"]
+    assert errors["clamped"] > 2 * errors["shadow"]
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"),
+    [
+        (Shadow(pruned=1.5), "pruned"),
+        (Shadow(quantile=0.0), "quantile"),
+        (Shadow(rest="drop"), "clamp or rescale"),
+        (SmoothQuant(alpha=-0.1), "alpha"),
+        (LlmInt8(threshold=0.0), "threshold"),
+    ],
+)
+def test_settings_that_cannot_work(compression: Compression, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        compression.compress(dense("llama-2"), CORPUS)
+
+
+def test_a_corpus_of_nothing_calibrates_nothing() -> None:
+    with pytest.raises(InputError, match="tokens"):
+        W8A8().compress(dense("llama-2"), [])

@@ -1,0 +1,148 @@
+"""8-bit products are exact, and what a clamp cuts off comes back whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from repro.models import w8a8
+from repro.models.linear import PlainLinear
+from repro.models.w8a8 import HIGH, LOW, Int8Weight, RowwiseLinear, W8A8Linear
+
+SHAPES = [(1, 3, 5), (2, 64, 16), (7, 33, 131), (64, 96, 64)]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def codes_of(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randint(-HIGH, HIGH + 1, shape, dtype=torch.int8, generator=seeded(seed))
+
+
+def held(weight: Tensor, scale: float = 1.0, bias: Tensor | None = None) -> Int8Weight:
+    """An 8-bit weight with these codes."""
+    scales = torch.full((len(weight),), scale)
+    made = Int8Weight.of(PlainLinear(weight.float() * scale, bias), scales)
+    assert torch.equal(made.weight, weight)
+    return made
+
+
+def both(weight: Int8Weight) -> list[Int8Weight]:
+    """The weight with each of the kernels that this machine has."""
+    return [weight] if weight.blocked is None else [weight, replace(weight, blocked=None)]
+
+
+def integer(x: Tensor, weight: Tensor) -> Tensor:
+    """The product in 64-bit integers."""
+    return x.long() @ weight.long().t()
+
+
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_the_product_is_that_of_integers(rows: int, inputs: int, outputs: int) -> None:
+    weight = codes_of(outputs, inputs)
+    x = torch.randint(0, 256, (rows, inputs), dtype=torch.uint8, generator=seeded(1))
+    for one in both(held(weight)):
+        assert torch.equal(one.times(x, 1.0).long(), integer(x.long() - 128, weight))
+
+
+@pytest.mark.parametrize("code", [0, 1, 128, 254, 255])
+@pytest.mark.parametrize("weight", [-HIGH, HIGH])
+def test_no_extreme_saturates(code: int, weight: int) -> None:
+    """All inputs and weights at the ends of their ranges: pairs of products exceed 16 bits."""
+    x = torch.full((17, 1024), code, dtype=torch.uint8)
+    for one in both(held(torch.full((48, 1024), weight, dtype=torch.int8))):
+        assert (one.times(x, 1.0) == 1024 * (code - 128) * weight).all()
+
+
+def test_scales_and_bias_are_those_of_the_outputs() -> None:
+    weight, bias = codes_of(9, 32), torch.randn(9, generator=seeded(2))
+    scale = torch.rand(9, generator=seeded(3)) + 0.5
+    made = replace(held(weight), scale=scale, bias=bias)
+    x = torch.randint(0, 256, (4, 32), dtype=torch.uint8, generator=seeded(4))
+    exact = integer(x.long() - 128, weight).double() * 0.25 * scale.double() + bias.double()
+    for one in both(made):
+        assert torch.allclose(one.times(x, 0.25).double(), exact, rtol=1e-6, atol=1e-5)
+
+
+def test_a_stored_weight_multiplies_alike() -> None:
+    """Without the reordered twin, which cannot be stored, and with bytes in another order."""
+    linear = W8A8Linear(held(codes_of(24, 40), 1.0, torch.randn(24)), 0.5, shadow=True)
+    tensors = {name: tensor.contiguous() for name, tensor in linear.tensors().items()}
+    assert set(tensors) == {"weight", "scale", "bias"}
+    x = 60.0 * torch.randn(6, 40, generator=seeded(5))
+    assert torch.allclose(linear.with_tensors(tensors)(x), linear(x), rtol=1e-6)
+    assert linear.weight_bytes == 24 * 40 + 24 * 4
+
+
+@pytest.mark.parametrize("reach", [1.0, 1.01, 1.3, 8.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_with_shadow_the_clamp_changes_nothing(reach: float, seed: int) -> None:
+    """Integers exactly: clamped part and rest together are the product of unclamped codes.
+
+    Steps and scales are powers of two and sums stay below 2^24, so that fp32 has every number exactly.
+    """
+    weight = codes_of(40, 72, seed=seed)
+    x = 0.25 * reach * 127 * (2 * torch.rand(11, 72, generator=seeded(seed)) - 1)
+    x[:, 20:] = x[:, 20:].clamp(-0.25 * 127, 0.25 * 127)
+    steps = (x / 0.25).round()
+    exact = integer(steps, weight).double() * 0.25 * 0.5
+    for one in both(held(weight, 0.5)):
+        linear = W8A8Linear(one, 0.25, shadow=True)
+        assert torch.equal(linear(x).double(), exact)
+        clamped = integer(steps.clamp(LOW, HIGH), weight).double() * 0.25 * 0.5
+        assert torch.equal(replace(linear, shadow=False)(x).double(), clamped)
+        beyond = ((steps < LOW) | (steps > HIGH)).any(0).nonzero()[:, 0]
+        assert torch.equal(linear.channels(x), beyond)
+        assert (len(beyond) > 0) == (reach > 1.1) or 1.0 < reach < 1.1
+        assert torch.equal(exact, clamped) == (len(beyond) == 0)
+
+
+def test_shadow_without_outliers_takes_no_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Int8Weight, at: Tensor) -> Tensor:
+        raise AssertionError(f"columns {at.tolist()} were taken")
+
+    monkeypatch.setattr(Int8Weight, "columns", refuse)
+    linear = W8A8Linear(held(codes_of(8, 8)), 1.0, shadow=True)
+    linear(torch.tensor([[127.4, -128.4, 0, 0, 0, 0, 0, 0]]))
+    with pytest.raises(AssertionError, match=r"columns \[1\]"):
+        linear(torch.tensor([[127.4, -128.6, 0, 0, 0, 0, 0, 0]]))
+
+
+def test_rows_and_outliers_have_scales_of_their_own() -> None:
+    """Each row over its own maximum without the outlier column, which is exact but for fp32."""
+    weight, bias = codes_of(16, 24), torch.randn(16, generator=seeded(8))
+    x = torch.randn(5, 24, generator=seeded(6)) * torch.logspace(-3, 0, 5)[:, None]
+    x[3, 7] = 6.0
+    linear = RowwiseLinear(held(weight, 0.01, bias), threshold=6.0)
+    near = x.index_fill(1, torch.tensor([7]), 0.0)
+    step = near.abs().amax(1, keepdim=True) / 127
+    whole = (near / step).round() * step
+    whole[:, 7] = x[:, 7]
+    expected = whole.double() @ (weight.double() * 0.01).t() + bias.double()
+    assert torch.allclose(linear(x).double(), expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(RowwiseLinear(linear.held, 6.1)(x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_of_nothing_is_the_bias() -> None:
+    bias = torch.randn(16, generator=seeded(8))
+    assert torch.equal(RowwiseLinear(held(codes_of(16, 24), 0.01, bias), 6.0)(torch.zeros(1, 24))[0], bias)
+
+
+def test_scales_are_of_published_matrices_or_of_outputs() -> None:
+    weight = torch.tensor([[1.0, -127.0], [3.0, 2.0], [0.0, 254.0], [0.0, 0.0]])
+    assert w8a8.scale_per_matrix(weight, (2, 1, 1))[:3].tolist() == [1.0, 1.0, 2.0]
+    assert w8a8.scale_per_output(weight)[:3].tolist() == pytest.approx([1.0, 3 / 127, 2.0])
+    assert w8a8.scale_per_output(weight)[3] > 0
+
+
+def test_a_kernel_that_saturates_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(w8a8, "_fused", lambda *given: torch.full((16, 16), 32767.0))
+    w8a8.fuses.cache_clear()
+    try:
+        assert not w8a8.fuses()
+    finally:
+        w8a8.fuses.cache_clear()
