@@ -1,0 +1,205 @@
+"""Low-rank adapters of one sub-model: beside its views while it runs, in one file otherwise.
+
+Owns where adapters stand, how they come and go, and their file (ElastiLM 3.2). Must not know their training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models.config import DecoderConfig
+from repro.models.elastic import Kept, UnitDecoder
+from repro.models.layer import LayerWeights
+from repro.models.linear import Linear, PlainLinear
+from repro.models.parted import JoinedLinear, TransposedLinear
+from repro.models.partial import resident
+from repro.models.stored import read_tensors, write_tensors
+
+RANK = 8
+"""ElastiLM 3.2."""
+
+SCALE = 2.0
+"""LoRA's alpha over its rank, 16 / 8; the paper names none, the release has this one."""
+
+MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
+
+Shape = tuple[int, int]
+"""Inputs and outputs of a matrix."""
+
+
+class Adapter(NamedTuple):
+    """One matrix' change of low rank: `narrow` `[rank, inputs]`, then `wide` `[outputs, rank]`."""
+
+    narrow: Tensor
+    wide: Tensor
+
+
+class Site(NamedTuple):
+    """One published matrix of a layer; `matrix` is one of `MATRICES`."""
+
+    layer: int
+    matrix: str
+
+
+@dataclass(frozen=True)
+class Lora:
+    """The adapters of one sub-model.
+
+    Attributes:
+        adapters: by the matrix that each stands beside; not every matrix needs one.
+        kept: how much of each layer the sub-model has.
+        order: digest of the order of units in which it was cut.
+        scale: what the adapters' outputs are multiplied with.
+    """
+
+    adapters: Mapping[Site, Adapter]
+    kept: Kept
+    order: str
+    scale: float = SCALE
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all adapters."""
+        return sum(one.narrow.numel() + one.wide.numel() for one in self.adapters.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedLinear:
+    """A linear with an adapter beside it."""
+
+    linear: Linear
+    adapter: Adapter
+    scale: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
+        change = (x.to(self.adapter.narrow.dtype) @ self.adapter.narrow.t()) @ self.adapter.wide.t()
+        return self.linear(x) + self.scale * change
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The linear's, and the adapter's two."""
+        return {**self.linear.tensors(), "narrow": self.adapter.narrow, "wide": self.adapter.wide}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
+        """See `Linear`."""
+        own = {name: tensors[name] for name in self.linear.tensors()}
+        adapter = Adapter(tensors["narrow"], tensors["wide"])
+        return replace(self, linear=self.linear.with_tensors(own), adapter=adapter)
+
+    @property
+    def weight_bytes(self) -> int:
+        """See `Linear`."""
+        return self.linear.weight_bytes + self.adapter.narrow.nbytes + self.adapter.wide.nbytes
+
+
+def shapes(config: DecoderConfig, kept: Kept, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
+    """The matrices of a sub-model that may have an adapter; a family without a gate has none there."""
+    found: dict[Site, Shape] = {}
+    for i, (units, neurons) in enumerate(zip(kept.units, kept.neurons, strict=True)):
+        keys, queries = units * config.head_dim, units * config.groups * config.head_dim
+        into = {"q": queries, "k": keys, "v": keys, "gate": neurons, "up": neurons}
+        of = {name: (config.hidden, outputs) for name, outputs in into.items()}
+        of |= {"out": (queries, config.hidden), "down": (neurons, config.hidden)}
+        found |= {Site(i, m): of[m] for m in matrices if m != "gate" or config.gated}
+    return found
+
+
+def attached(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
+    """A sub-model with its adapters; its weights stay the views that they are.
+
+    Raises:
+        InputError: an adapter has another shape than its matrix; the weights are no views, or have adapters.
+    """
+    layers = [_attached(layer, i, lora) for i, layer in enumerate(resident(sub))]
+    return type(sub)(sub.config, layers, sub.ends)
+
+
+def detached(sub: UnitDecoder) -> UnitDecoder:
+    """A sub-model without its adapters."""
+    layers = [
+        replace(w, qkv=_bare(w.qkv), out=_bare(w.out), up=_bare(w.up), down=_bare(w.down))
+        for w in resident(sub)
+    ]
+    return type(sub)(sub.config, layers, sub.ends)
+
+
+def _attached(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
+    def beside(linear: Linear, matrix: str) -> Linear:
+        adapter = lora.adapters.get(Site(i, matrix))
+        if adapter is None:
+            return linear
+        found = (adapter.narrow.shape[1], adapter.wide.shape[0])
+        if found != _shape(linear):
+            raise InputError(f"the adapter of {matrix} in layer {i} is {found}, its matrix {_shape(linear)}")
+        return AdaptedLinear(linear, adapter, lora.scale)
+
+    def beside_parts(linear: Linear, names: Sequence[str]) -> JoinedLinear:
+        if not isinstance(linear, JoinedLinear):
+            raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
+        return JoinedLinear(tuple(map(beside, linear.parts, names[-len(linear.parts) :])))
+
+    return replace(
+        w,
+        qkv=beside_parts(w.qkv, ("q", "k", "v")),
+        out=beside(w.out, "out"),
+        up=beside_parts(w.up, ("gate", "up")),
+        down=beside(w.down, "down"),
+    )
+
+
+def _shape(linear: Linear) -> Shape:
+    """Of a matrix of a sub-model; InputError for anything else."""
+    if isinstance(linear, PlainLinear | TransposedLinear):
+        rows, columns = linear.weight.shape
+        return (rows, columns) if isinstance(linear, TransposedLinear) else (columns, rows)
+    raise InputError(f"adapters stand beside views of matrices, not beside {type(linear).__name__}")
+
+
+def _bare(linear: Linear) -> Linear:
+    if isinstance(linear, JoinedLinear):
+        return JoinedLinear(tuple(map(_bare, linear.parts)))
+    return linear.linear if isinstance(linear, AdaptedLinear) else linear
+
+
+def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
+    """Write adapters to one file, as `load` reads them."""
+    tensors = {
+        f"{site.layer}.{site.matrix}.{name}": part.detach().to("cpu", dtype).contiguous()
+        for site, adapter in lora.adapters.items()
+        for name, part in adapter._asdict().items()
+    }
+    tensors |= {
+        "units": torch.tensor(lora.kept.units),
+        "neurons": torch.tensor(lora.kept.neurons),
+        "order": torch.frombuffer(bytearray.fromhex(lora.order), dtype=torch.uint8),
+        "scale": torch.tensor(lora.scale, dtype=torch.float64),
+    }
+    write_tensors(path, tensors, {})
+
+
+def load(path: Path) -> Lora:
+    """Adapters from a file, in fp32.
+
+    Raises:
+        InputError: it is no such file.
+    """
+    tensors = read_tensors(path)
+    missing = {"units", "neurons", "order", "scale"} - set(tensors)
+    if missing:
+        raise InputError(f"{path} holds no adapters: it lacks {', '.join(sorted(missing))}")
+    adapters = {}
+    for name in tensors:
+        site, _, part = name.rpartition(".")
+        if part == "narrow":
+            layer, _, matrix = site.partition(".")
+            pair = Adapter(tensors[name].float(), tensors[f"{site}.wide"].float())
+            adapters[Site(int(layer), matrix)] = pair
+    kept = Kept(tuple(tensors["units"].tolist()), tuple(tensors["neurons"].tolist()))
+    return Lora(adapters, kept, bytes(tensors["order"].tolist()).hex(), float(tensors["scale"]))
