@@ -62,7 +62,8 @@ def test_linears_are_rounded_and_all_else_is_as_it_was(name: str, family: str) -
     assert found.figures["bits_per_weight"] == 8
     assert 0 < error(found.decoder, family) < 0.5
     for old, new in zip(given.layers, found.decoder.layers, strict=True):
-        assert old is not None and new is not None
+        assert old is not None
+        assert new is not None
         assert (new.after_attention, new.after_mlp, new.qk_norm) == (
             old.after_attention,
             old.after_mlp,
@@ -103,7 +104,8 @@ def test_smoothing_needs_a_norm_that_feeds_linears_alone() -> None:
 def test_a_static_step_is_a_127th_of_the_corpus_largest() -> None:
     made, largest = compress("w8a8", "llama-2").decoder, largest_by_channel(dense("llama-2"), CORPUS)
     for place, linear in places(made):
-        assert isinstance(linear, W8A8Linear) and not linear.shadow
+        assert isinstance(linear, W8A8Linear)
+        assert not linear.shadow
         assert linear.step == pytest.approx(float(largest[place].max()) / 127)
 
 
@@ -131,15 +133,15 @@ def test_a_profile_is_exact(quantile: float) -> None:
 
 
 def test_the_most_important_linears_keep_their_outliers() -> None:
-    profiles = {Place(0, part): Profile(2.0, most) for part, most in zip("abcd", (9.0, 8.0, 4.0, 6.0))}
+    largest = {"a": 9.0, "b": 8.0, "c": 4.0, "d": 6.0}
+    profiles = {Place(0, part): Profile(2.0, most) for part, most in largest.items()}
     assert important(profiles, 0.5) == {Place(0, "a"), Place(0, "b")}
     assert important(profiles, 1.0) == frozenset()
     assert important(profiles, 0.0) == set(profiles)
 
 
-@pytest.mark.parametrize(
-    ("rest", "share"), [("clamp", 0.75), ("rescale", 0.75), ("clamp", 0.0), ("clamp", 1.0)]
-)
+@pytest.mark.parametrize("share", [0.0, 0.75, 1.0])
+@pytest.mark.parametrize("rest", ["clamp", "rescale"])
 def test_what_becomes_of_the_others(rest: str, share: float) -> None:
     found = Shadow(pruned=share, quantile=0.99, rest=rest).compress(dense("qwen-3"), CORPUS)
     profiles = profile(dense("qwen-3"), CORPUS, 0.99)

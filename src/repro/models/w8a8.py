@@ -162,9 +162,8 @@ class RowwiseLinear:
 
 def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:
     """Max-min scales, one for each joined matrix of so many outputs: fp32 `[sum(outputs)]`."""
-    steps = [
-        (part.abs().amax() / HIGH).expand(len(part)) for part in torch.split(weight.float(), list(outputs))
-    ]
+    parts = torch.split(weight.float(), list(outputs))
+    steps = [(part.abs().amax() / HIGH).expand(len(part)) for part in parts]
     return torch.cat(steps).clamp_min_(_TINY)
 
 
