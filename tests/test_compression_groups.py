@@ -281,6 +281,24 @@ def test_awq_loses_less_where_it_was_calibrated() -> None:
     assert sum(searched[True]) < sum(searched[False]) < sum(plainly)
 
 
+def test_clips_are_those_of_the_least_error_of_each_group() -> None:
+    generator = torch.Generator().manual_seed(4)
+    weight, rows = (torch.randn(size, 13, generator=generator).pow(3) for size in (3, 20))
+    expected = weight.clone()
+    for output in range(3):
+        for first in (0, 5, 10):  # the last group has three inputs
+            values, x = weight[output, first : first + 5], rows[:, first : first + 5]
+            cuts = [
+                values.clamp(-limit, limit)
+                for k in range(10)
+                for limit in [values.abs().max() * (1 - k / 20)]
+            ]
+            errors = [(x @ (asymmetric(cut[None], 3, 5)[0] - values)).square().sum() for cut in cuts]
+            expected[output, first : first + 5] = cuts[int(torch.stack(errors).argmin())]
+    assert torch.allclose(Awq(bits=3, group=5).clipped(weight, rows), expected, atol=1e-6)
+    assert not torch.equal(expected, weight)
+
+
 @pytest.mark.parametrize(
     ("compression", "message"),
     [

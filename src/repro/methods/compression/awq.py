@@ -30,6 +30,8 @@ from repro.models.samples import Sample, samples
 GRID = 20
 """Exponents tried for the scales, and twentieths by which a range may shrink."""
 MOST_SHRUNK = GRID // 2
+CHUNK = 1 << 18
+"""Weights rounded at a time, so that a core's cache holds them."""
 UNCLIPPED = ("q", "k")
 """Their outputs are multiplied with each other, which makes clipping harmful."""
 
@@ -106,17 +108,24 @@ class Awq:
         for step in range(GRID):
             by = sample.magnitude.pow(step / GRID).clamp_min(1e-4)
             by = by / (by.max() * by.min()).sqrt()
-            lost = asymmetric(weight * by, self.bits, self.group).div_(by).sub_(weight)
-            error = float(F.linear(sample.rows, lost).square_().mean())
+            error = self._error(weight, sample.rows, by)
             if error < least:
                 best, least = by, error
         return best
+
+    def _error(self, weight: Tensor, rows: Tensor, by: Tensor) -> float:
+        """Squared error, summed, of the outputs that a weight scaled and rounded gives."""
+        error = 0.0
+        for part in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
+            lost = asymmetric(part * by, self.bits, self.group).div_(by).sub_(part)
+            error += float(F.linear(rows, lost).square_().sum())
+        return error
 
     def _rounded(self, config: DecoderConfig, part: str, linear: Linear, sample: Sample) -> BlockLinear:
         dense, outputs = plain(linear), matrices(config, part)
         names = ("q", "k", "v") if part == "qkv" else (part,) * len(outputs)
         pieces = [
-            self._clipped(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
+            self.clipped(piece, sample.rows) if self.clip and name not in UNCLIPPED else piece
             for name, piece in zip(names, torch.split(dense.weight, list(outputs)), strict=True)
         ]
         weight = asymmetric(torch.cat(pieces), self.bits, self.group)
@@ -124,24 +133,33 @@ class Awq:
         bits = self.bits + (SCALE_BITS + self.bits) * groups_of(inputs, self.group) / inputs
         return BlockLinear(weight, bits, None, dense.bias)
 
-    def _clipped(self, weight: Tensor, rows: Tensor) -> Tensor:
-        """A weight whose groups are cut where that lessens the error of their own part of the output."""
+    def clipped(self, weight: Tensor, rows: Tensor) -> Tensor:
+        """A weight whose groups are cut where that lessens the error of their own part of the output.
+
+        Args:
+            weight: fp32 `[outputs, inputs]`.
+            rows: inputs to judge by, fp32 `[rows, inputs]`.
+        """
         groups = grouped(weight, self.group)
-        missing = groups.shape[1] * groups.shape[2] - rows.shape[1]
-        x = F.pad(rows, (0, missing)).view(len(rows), *groups.shape[1:]).transpose(0, 1)
+        x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
         # The error x . lost, squared and summed over rows, is lost . (x^T x) . lost: no rows in the loop.
-        gram = x.transpose(1, 2) @ x
+        gram = x.permute(1, 2, 0) @ x.transpose(0, 1)
+        chunks = torch.split(groups, max(CHUNK // groups[0].numel(), 1))
+        cut = [self._cut(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
+        return torch.cat(cut, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
+
+    def _cut(self, groups: Tensor, gram: Tensor) -> Tensor:
+        """Groups, `[groups, outputs, group]`, each cut where its error is least; `gram` is of their inputs."""
         largest = groups.abs().amax(2, keepdim=True)
-        best = largest
-        least = torch.full_like(largest, float("inf"))
+        best, least = largest, torch.full_like(largest, float("inf"))
         for step in range(MOST_SHRUNK):
             limit = largest * (1.0 - step / GRID)
             cut = groups.clamp(-limit, limit)
             lost = asymmetric(cut.view(-1, self.group), self.bits, self.group).view_as(groups).sub_(groups)
-            error = torch.einsum("ogi,gij,ogj->og", lost, gram, lost)[..., None]
+            error = (lost @ gram).mul_(lost).sum(2, keepdim=True)
             better = error < least
             best, least = torch.where(better, limit, best), torch.where(better, error, least)
-        return groups.clamp(-best, best).flatten(1)[:, : weight.shape[1]].contiguous()
+        return groups.clamp(-best, best)
 
 
 def _passing(config: DecoderConfig, source: str) -> int | None:
