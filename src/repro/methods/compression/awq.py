@@ -149,7 +149,7 @@ class Awq:
         return torch.cat(cut, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
 
     def _cut(self, groups: Tensor, gram: Tensor) -> Tensor:
-        """Groups, `[groups, outputs, group]`, each cut where its error is least; `gram` is of their inputs."""
+        """Groups, `[groups, outputs, group]`, each cut where its error is least; `gram` is their inputs'."""
         largest = groups.abs().amax(2, keepdim=True)
         best, least = largest, torch.full_like(largest, float("inf"))
         for step in range(MOST_SHRUNK):
