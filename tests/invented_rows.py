@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
+from repro.paths import conf_dir
+
 
 @dataclass(frozen=True)
 class Invented:
@@ -58,6 +62,13 @@ def _labelled(question: str, ends: str) -> Invented:
     return Invented(row, ends, "blue", 1, (" red", " blue"))
 
 
+def _named(dataset: str, row: dict[str, Any], ends: str, name: str) -> Invented:
+    """A choice among the dataset's own list of names."""
+    text = (conf_dir() / "dataset" / f"{dataset}.yaml").read_text(encoding="utf-8")
+    names = yaml.safe_load(text)["scoring"]["choices"]
+    return Invented(row, ends, name, names.index(name), tuple(f" {one}" for one in names))
+
+
 _LONGBENCH = {"length": 3, "dataset": "x", "language": "en", "all_classes": None, "_id": "1"}
 _MC = {"choices": ["round", "square"], "labels": [1, 0]}
 _MMLU_PRO = {
@@ -93,6 +104,9 @@ INVENTED: dict[str, Invented] = {
         {"output": "Done.", "input": "", "instruction": "Throw the ball."}, "Throw the ball.", "Done."
     ),
     "arc_easy": _labelled("question", "Question: Which colour?\nAnswer:"),
+    "arc_easy_5shot": _labelled(
+        "question", "Answer: Earth spins on its axis.\n\nQuestion: Which colour?\nAnswer:"
+    ),
     "bookcorpus": Invented({"text": "the ball was red ."}, "the ball was red .", ""),
     "cnn_dailymail": Invented(
         {"article": "A ball {flew}.", "highlights": "Ball flies.", "id": "1"},
@@ -149,6 +163,12 @@ INVENTED: dict[str, Invented] = {
         "in the app Clock.\n\nTask: Open the bell",
         "",
     ),
+    "llamatouch_5shot": _named(
+        "llamatouch_5shot",
+        {"category": "general", "description": "Open the bell", "app": "Clock"},
+        "App: Camera\n\nTask: Open the bell\nApp:",
+        "Clock",
+    ),
     "longbench_2wikimqa": Invented(
         {"input": "Who threw?", "context": "Passage 1: Ann threw.", "answers": ["Ann", "Anna"], **_LONGBENCH},
         "Passage 1: Ann threw.\n\nQuestion: Who threw?",
@@ -193,7 +213,16 @@ INVENTED: dict[str, Invented] = {
         "and nothing else.\n\nRequest: Ring!",
         "set_volume(9)",
     ),
+    "octopus_5shot": _named(
+        "octopus_5shot",
+        {"query": "Ring!", "response": "set_volume(9)", "api_name": "set_volume"},
+        "Function: irrelevant_function\n\nRequest: Ring!\nFunction:",
+        "set_volume",
+    ),
     "openbookqa": _labelled("question_stem", "Which colour?"),
+    "openbookqa_5shot": _labelled(
+        "question_stem", "make the soil\nAnswer: richer\n\nQuestion: Which colour?\nAnswer:"
+    ),
     "parrot": Invented(
         {"instruction": "Translate.", "input": "Ein Ball.", "output": "A ball."},
         "Translate.\n\nEin Ball.",
@@ -206,8 +235,22 @@ INVENTED: dict[str, Invented] = {
         0,
         (" let go", " hold on"),
     ),
+    "piqa_5shot": Invented(
+        {"goal": "Throw", "sol1": "let go", "sol2": "hold on", "label": 0},
+        "spins fast and evenly.\n\nQuestion: Throw\nAnswer:",
+        "let go",
+        0,
+        (" let go", " hold on"),
+    ),
     "sciq": Invented(
         _SCIQ, "Question: What is round?\nAnswer:", "a ball", 3, (" a box", " a brick", " a cube", " a ball")
+    ),
+    "sciq_5shot": Invented(
+        _SCIQ,
+        "Answer: freezing\n\nQuestion: What is round?\nAnswer:",
+        "a ball",
+        3,
+        (" a box", " a brick", " a cube", " a ball"),
     ),
     "spec_bench": _turns("turns", "question_id"),
     "squad": Invented(

@@ -14,12 +14,14 @@ import pytest
 from invented_rows import INVENTED
 from repro.core.errors import InputError
 from repro.core.once import Unavailable
-from repro.core.registry import register
+from repro.core.registry import discover, register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
 from repro.data.builders import Text, split_last_word, without_markup
 from repro.data.template import Row, at, fill, names
 from repro.models.wheels import Wheel
 from repro.paths import conf_dir
+
+discover("repro.data")  # as the command does: some kinds of prompts and scoring are known only then
 
 # The rows of each file of the data folder that count, where the project's tests find one (REPRO_DATA).
 REAL_ROWS = {
@@ -30,7 +32,8 @@ REAL_ROWS = {
     "mt_bench_prompts": 80, "octopus": 210, "openbookqa": 200, "parrot": 200, "piqa": 200, "sciq": 200,
     "spec_bench": 480, "squad": 200, "truthfulqa": 200, "truthfulqa_mc": 200, "wikitext2": 1760,
     "wikitext2_train": 2658, "winogrande": 200, "wmt14": 80, "wmt14_validation": 200, "wmt22_de_en": 200,
-    "wmt22_zh_en": 200,
+    "wmt22_zh_en": 200, "arc_easy_5shot": 200, "llamatouch_5shot": 200, "octopus_5shot": 210,
+    "openbookqa_5shot": 200, "piqa_5shot": 200, "sciq_5shot": 200,
 }  # fmt: skip
 NAMES = sorted(REAL_ROWS)
 
@@ -83,7 +86,7 @@ def simple(**changes: Any) -> DatasetConfig:
 def test_there_is_a_yaml_for_every_dataset_and_an_invented_row_for_every_yaml() -> None:
     assert sorted(path.stem for path in (conf_dir() / "dataset").glob("*.yaml")) == NAMES
     assert sorted(INVENTED) == NAMES
-    assert len(NAMES) == 37
+    assert len(NAMES) == 43
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,6 +23,7 @@ from repro.core.once import cache_root, make_once
 from repro.core.record import Round, Scalar, Spread, content_hash
 from repro.core.registry import registered
 from repro.data.config import scoring_of
+from repro.data.naming import Named
 from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
 from repro.dense_cell import DenseCell, Findings, Progress, dense, named, sources
@@ -108,7 +109,7 @@ class ScoredCell(DenseCell):
         """Score all rows with the model as it is and with the compressed one."""
         plain = self._plain(progress)
         own = plain if self.compression == self._baseline else self._said(self.compression, progress)
-        found = findings(self.prompts, own.scores, plain.scores, self.metric)
+        found = findings(self.prompts, own.scores, plain.scores, self.metric, best_of(self.scoring))
         return replace(found, values={**found.values, **own.figures})
 
     @property
@@ -163,14 +164,28 @@ def metric_of(scoring: Scoring) -> str:
     return scoring.metric if isinstance(scoring, Choice) else "greedy"
 
 
-def findings(prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str) -> Findings:
-    """What likelihoods mean, beside those of a baseline on the same rows."""
+def best_of(scoring: Scoring) -> int:
+    """Among how many of the likeliest continuations the right one has to be."""
+    return scoring.best if isinstance(scoring, Named) else 1
+
+
+def findings(
+    prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str, best: int = 1
+) -> Findings:
+    """What likelihoods mean, beside those of a baseline on the same rows.
+
+    `accuracy` counts rows whose right continuation is among the `best` likeliest, `acc` and `acc_norm` those
+    where it is the likeliest.
+    """
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
-    right, before = ([*map(_is_right, prompts, rows, [metric] * len(rows))] for rows in (scores, baseline))
+    right, before = (
+        [_is_right(prompt, row, metric, best) for prompt, row in zip(prompts, rows, strict=True)]
+        for rows in (scores, baseline)
+    )
     own = score(["accuracy"], {"correct": right})
     values: dict[str, Scalar] = {**own, "baseline_accuracy": 100.0 * mean(before)}
-    values |= _choice_figures(prompts, scores) if metric != "greedy" else {"chance": None}
+    values |= _choice_figures(prompts, scores, best) if metric != "greedy" else {"chance": None}
     paired = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in before]}
     values |= score(["paired_difference"], paired)
     values |= {"flips": sum(a != b for a, b in zip(right, before, strict=True)), "rows": len(right)}
@@ -190,7 +205,7 @@ def findings(prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoo
     return Findings(values, spread, rounds)
 
 
-def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods) -> dict[str, Scalar]:
+def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -> dict[str, Scalar]:
     """Both ways of comparing choices, and what guessing would reach."""
     from repro.metrics.base import score
 
@@ -199,7 +214,7 @@ def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods) -> dict[str,
         "lengths": [_lengths(prompt) for prompt in prompts],
         "answers": [prompt.answer for prompt in prompts],
     }
-    chance = 100.0 * mean(1.0 / len(prompt.continuations) for prompt in prompts)
+    chance = 100.0 * mean(best / len(prompt.continuations) for prompt in prompts)
     return {**score(["multiple_choice"], outcome), "chance": chance}
 
 
@@ -209,11 +224,19 @@ def _lengths(prompt: Prompt) -> list[int]:
 
 def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
     """The position of the chosen continuation; None if the one there is was not the greedy one."""
+    return next(iter(_ranked(prompt, row, metric)), None)
+
+
+def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int) -> int:
+    return int(prompt.answer in _ranked(prompt, row, metric)[:best])
+
+
+def _ranked(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:
+    """Positions of continuations, the likeliest first and of equals the first; none that was not greedy."""
     if metric == "greedy":
-        return 0 if row[0].greedy else None
+        return [0] if row[0].greedy else []
     nats = np.array([one.nats for one in row])
-    return int(np.argmax(nats / _lengths(prompt) if metric == "acc_norm" else nats))
-
-
-def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int:
-    return int(choice(prompt, row, metric) == prompt.answer)
+    ranked: list[int] = np.argsort(
+        -nats / _lengths(prompt) if metric == "acc_norm" else -nats, kind="stable"
+    ).tolist()
+    return ranked

@@ -1,0 +1,74 @@
+"""Tasks whose answer is one of a fixed list of names: the list in the prompt, and the choice among all of it.
+
+Owns that builder and that scoring. Must not know which names there are, nor models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from repro.core.errors import InputError
+from repro.core.registry import register, unknown
+from repro.data.builders import Text
+from repro.data.scoring import Choice, Target
+from repro.data.template import Row, at, fill
+
+
+@register("prompt", "listed")
+@dataclass(frozen=True)
+class Listed(Text):
+    """A template that can name `{items}`, a list that is the same for every row, one item a line.
+
+    Attributes:
+        items: the list.
+    """
+
+    items: tuple[str, ...] = ()
+
+    adds: ClassVar[tuple[str, ...]] = ("items",)
+
+    def extra(self, row: Row) -> Mapping[str, str]:
+        """The list."""
+        return {"items": "\n".join(self.items)}
+
+
+@register("scoring", "named")
+@dataclass(frozen=True)
+class Named(Choice):
+    """A choice among names that are the same for every row.
+
+    Attributes:
+        choices: the names themselves, not paths to them.
+        answer: path of the right name, spelt as among the choices.
+        best: among how many of the likeliest choices the right one has to be.
+    """
+
+    answer_is: str = "text"
+    best: int = 1
+
+    def columns(self) -> set[str]:
+        """The answer's column."""
+        return {self.answer.split(".")[0]}
+
+    def target(self, row: Row, context: str) -> Target:
+        """Every name after the same context; `continuation` knows `{choice}` alone."""
+        names, answer = self.options(row)
+        tails = [fill(self.continuation, {"choice": name}) for name in names]
+        return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), names, answer)
+
+    def options(self, row: Row) -> tuple[tuple[str, ...], int]:
+        """The names, and which is right.
+
+        Raises:
+            InputError: the answer is none of them, or `best` is no number of them.
+        """
+        if not 1 <= self.best < len(self.choices):
+            raise InputError(
+                f"best is {self.best}; of {len(self.choices)} names 1 to {len(self.choices) - 1} may count"
+            )
+        answer = str(at(row, self.answer))
+        if answer not in self.choices:
+            raise InputError(unknown("name among the choices", answer, self.choices))
+        return self.choices, self.choices.index(answer)
