@@ -73,6 +73,7 @@ def test_an_adapter_adds_its_product(family: str) -> None:
     sub, added = sub_of(family), adapters(dense(family))
     adapted = lora.attached(sub, added)
     assert apart(logits(adapted), logits(merged(sub, added))) < 1e-4
+    assert apart(logits(lora.merged(adapted)), logits(merged(sub, added))) < 1e-4
     assert apart(logits(adapted), logits(sub)) > 1e-2
     assert torch.equal(logits(lora.detached(adapted)), logits(sub))
 

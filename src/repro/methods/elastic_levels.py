@@ -58,9 +58,11 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
     checked(level)
     if rule not in RULES:
         raise InputError(f"compression.rule is {rule!r}; choose from {', '.join(RULES)}")
-    free = config.layers - len(set(locked))
-    if free < 1:
-        raise InputError(f"all {config.layers} layers are locked; leave one to be elastic")
+    free = len(set(range(config.layers)).difference(locked))
+    if not free or free != config.layers - len(set(locked)):
+        raise InputError(
+            f"layers {list(locked)} are locked of {config.layers}; leave one of them to be elastic"
+        )
     if level == 1.0:
         return Kept.whole(config)
     if rule == "release":

@@ -130,6 +130,15 @@ def detached(sub: UnitDecoder) -> UnitDecoder:
     return type(sub)(sub.config, layers, sub.ends)
 
 
+def merged(sub: UnitDecoder) -> UnitDecoder:
+    """A sub-model with its adapters added to copies of their matrices; other matrices stay where they are."""
+    layers = [
+        replace(w, qkv=_merged(w.qkv), out=_merged(w.out), up=_merged(w.up), down=_merged(w.down))
+        for w in resident(sub)
+    ]
+    return type(sub)(sub.config, layers, sub.ends)
+
+
 def _attached(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
     def beside(linear: Linear, matrix: str) -> Linear:
         adapter = lora.adapters.get(Site(i, matrix))
@@ -166,6 +175,18 @@ def _bare(linear: Linear) -> Linear:
     if isinstance(linear, JoinedLinear):
         return JoinedLinear(tuple(map(_bare, linear.parts)))
     return linear.linear if isinstance(linear, AdaptedLinear) else linear
+
+
+def _merged(linear: Linear) -> Linear:
+    if isinstance(linear, JoinedLinear):
+        return JoinedLinear(tuple(map(_merged, linear.parts)))
+    if not isinstance(linear, AdaptedLinear):
+        return linear
+    bare, change = linear.linear, linear.scale * linear.adapter.wide @ linear.adapter.narrow
+    if isinstance(bare, TransposedLinear):
+        return replace(bare, weight=bare.weight + change.t())
+    assert isinstance(bare, PlainLinear), "attached takes matrices alone"
+    return replace(bare, weight=bare.weight + change)
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:

@@ -1,0 +1,94 @@
+"""What ElastiLM and the pruning it is measured against have in common: a profile, a sub-model, its recovery.
+
+Owns where a profile and adapters come from, and what is said of the outcome. Must not know how a system
+chooses its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.core.record import Scalar
+from repro.models import elastic_profile, lora
+from repro.models.config import DecoderConfig
+from repro.models.decoder import Decoder
+from repro.models.elastic import Kept, UnitDecoder, reordered, submodel
+from repro.models.elastic_profile import Profile
+from repro.models.unit_importance import Measure
+
+Source = Literal["committed", "corpus"]
+SOURCES = ("committed", "corpus")
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A decoder's profile and the folder that it came from, if it was not made just now."""
+
+    profile: Profile
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A sub-model of views, and whose adapters it has."""
+
+    decoder: UnitDecoder
+    kept: Kept
+    adapted: bool
+
+
+def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: Source, measure: Measure) -> Ranked:
+    """The units of a decoder in order.
+
+    Args:
+        decoder: dense.
+        corpus: read unless a committed profile is wanted, of the default measure, and there is one.
+        source: `committed` or `corpus`.
+        measure: what makes a unit important.
+
+    Raises:
+        InputError: an unknown source, or as `elastic_profile.profiled`.
+    """
+    if source not in SOURCES:
+        raise InputError(f"compression.order is {source!r}; choose from {', '.join(SOURCES)}")
+    folder = elastic_profile.committed(decoder) if (source, measure) == ("committed", Measure()) else None
+    if folder is not None:
+        return Ranked(elastic_profile.load(folder / elastic_profile.PROFILE), folder)
+    return Ranked(elastic_profile.profiled(decoder, corpus, measure), None)
+
+
+def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, recover: bool) -> Cut:
+    """The most important units, with the adapters that were trained for just these if they are wanted.
+
+    Args:
+        decoder: dense.
+        found: its ranking.
+        kept: how much of each layer.
+        system: whose adapters.
+        level: of these adapters; the whole model has none.
+        recover: whether adapters are wanted.
+    """
+    sub = submodel(reordered(decoder, found.profile.order), kept)
+    if not recover or found.folder is None or level == 1.0:
+        return Cut(sub, kept, False)
+    adapters = elastic_profile.committed_lora(found.folder, system, level, kept, found.profile.order)
+    return Cut(sub, kept, False) if adapters is None else Cut(lora.attached(sub, adapters), kept, True)
+
+
+def figures(config: DecoderConfig, found: Ranked, made: Cut, locked: Sequence[int]) -> dict[str, Scalar]:
+    """What is said of a sub-model: shares of units, and whether it was recovered."""
+    kept = made.kept
+    return {
+        "true_ratio": kept.true_ratio(config),
+        "kept_units": sum(kept.units) / (config.layers * config.kv_heads),
+        "kept_neurons": sum(kept.neurons) / (config.layers * config.intermediate),
+        "locked_layers": " ".join(map(str, locked)),
+        "lora": "committed" if made.adapted else "none",
+        "profile": "corpus" if found.folder is None else "committed",
+    }

@@ -1,0 +1,141 @@
+"""The order of a decoder's units and the loss without each layer: found on a corpus, or found before.
+
+Owns profiles, the file of one, and which checkpoints have parts that lie with the project. Must not know what
+levels are made of a profile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.models import lora
+from repro.models.decoder import Decoder
+from repro.models.elastic import Kept, Order
+from repro.models.folding import plain
+from repro.models.layer_importance import loss, losses_without
+from repro.models.lora import Lora
+from repro.models.origin import folders
+from repro.models.partial import resident
+from repro.models.stored import digest, read_tensors, write_tensors
+from repro.models.unit_importance import Measure, importance
+
+PROFILE = "profile.safetensors"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a corpus says of a decoder.
+
+    Attributes:
+        order: of units and neurons, the most important first.
+        losses: mean next-token loss with each layer in turn left out, nats.
+        whole: that with all layers.
+    """
+
+    order: Order
+    losses: tuple[float, ...]
+    whole: float
+
+
+class Parts(NamedTuple):
+    """A folder with a checkpoint's profile and adapters, and its content hash."""
+
+    folder: str
+    digest: str
+
+
+COMMITTED: dict[str, Parts] = {}
+"""By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so
+that records become stale when a part changes."""
+
+_last: dict[str, Profile] = {}
+
+
+def fingerprint(decoder: Decoder) -> str:
+    """What tells dense decoders apart: a hash over the first row of the embedding and of every matrix, and
+    over the settings that are no defaults, so that a setting added later changes no hash."""
+    config = decoder.config
+    given = [
+        (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
+    ]
+    rows = [decoder.ends.embedding[0]]
+    rows += [plain(linear).weight[0] for layer in resident(decoder) for linear in layer.linears]
+    return hashlib.sha256(f"{given} {_hash(row.float().cpu() for row in rows)}".encode()).hexdigest()
+
+
+def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> Profile:
+    """What a corpus says of a dense decoder; the last one is remembered, so that all levels profile once.
+
+    Raises:
+        InputError: the corpus predicts nothing, or a linear is not dense.
+    """
+    key = f"{fingerprint(decoder)} {_hash(corpus)} {measure}"
+    if key not in _last:
+        order = importance(decoder, corpus, measure).order()
+        made = Profile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
+        _last.clear()
+        _last[key] = made
+    return _last[key]
+
+
+def save(profile: Profile, path: Path) -> None:
+    """Write a profile to one file, as `load` reads it."""
+    both = {"units": profile.order.units, "neurons": profile.order.neurons}
+    tensors = {name: torch.stack(order).to(torch.int32) for name, order in both.items()}
+    numbers = torch.tensor([*profile.losses, profile.whole], dtype=torch.float64)
+    write_tensors(path, {**tensors, "losses": numbers}, {})
+
+
+def load(path: Path) -> Profile:
+    """A profile from a file; InputError if it is none."""
+    tensors = read_tensors(path)
+    if set(tensors) != {"units", "neurons", "losses"}:
+        raise InputError(f"{path} is no profile: it holds {', '.join(sorted(tensors)) or 'nothing'}")
+    units, neurons = (tuple(tensors[name].to(torch.int64).unbind(0)) for name in ("units", "neurons"))
+    *losses, whole = tensors["losses"].tolist()
+    return Profile(Order(units, neurons), tuple(losses), whole)
+
+
+def committed(decoder: Decoder) -> Path | None:
+    """The folder of what was made for this checkpoint, or None.
+
+    Raises:
+        InputError: the folder is not there, or holds something else than was noted.
+    """
+    parts = COMMITTED.get(fingerprint(decoder))
+    if parts is None:
+        return None
+    folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
+    if folder is None or digest(folder) != parts.digest:
+        found = "is not there" if folder is None else f"has digest {digest(folder)}"
+        raise InputError(f"{parts.folder} {found}; {__name__}.COMMITTED names {parts.digest}")
+    return folder
+
+
+def committed_lora(folder: Path, system: str, level: float, kept: Kept, order: Order) -> Lora | None:
+    """The adapters trained for one system's level, of these units in this order; None if none were."""
+    path = folder / lora_file(system, level)
+    if not path.is_file():
+        return None
+    found = lora.load(path)
+    return found if (found.kept, found.order) == (kept, order.digest) else None
+
+
+def lora_file(system: str, level: float) -> str:
+    """The name of the file of a level's adapters."""
+    return f"lora-{system}-{level:g}.safetensors"
+
+
+def _hash(tensors: Iterable[Tensor]) -> str:
+    whole = hashlib.sha256()
+    for one in tensors:
+        whole.update(one.contiguous().numpy().tobytes() + b"|")
+    return whole.hexdigest()

@@ -1,0 +1,216 @@
+"""Levels: the published ratios, what is locked, what is remembered, and what lies with the project."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.methods.compression.elastilm import ElastiLM
+from repro.methods.compression.llm_pruner import LLMPruner
+from repro.methods.elastic_levels import TILE, anchors_of, kept_at
+from repro.models import elastic_profile, lora
+from repro.models.config import DecoderConfig
+from repro.models.elastic import Kept, Order
+from repro.models.elastic_profile import Parts, Profile
+from repro.models.layer_importance import loss, losses_without
+from repro.models.linear import PlainLinear
+from repro.models.lora import Adapter, Lora
+from repro.models.partial import block_elements
+from repro.models.stored import digest
+from repro.models.unit_importance import Measure, importance
+from test_elastic import apart, logits, masked
+from tiny_dense import CORPUS, dense
+from tiny_families import FAMILIES
+
+LLAMA_7B = DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048)
+LLAMA_3 = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336, 8192)
+SMOLLM2 = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536, 8192)
+ANCHORS = (0, 1, 4, 5, 7, 31)
+
+# Level, units and neurons of a layer, true ratio: from the release's arguments (32 layers, 6 locked).
+RELEASED = [
+    (LLAMA_7B, 0.2, 4, 1100, 0.275), (LLAMA_7B, 0.3, 4, 1376, 0.289), (LLAMA_7B, 0.5, 12, 4128, 0.492),
+    (LLAMA_7B, 0.9, 28, 9632, 0.898), (LLAMA_3, 0.2, 1, 1433, 0.273), (LLAMA_3, 0.4, 2, 3584, 0.391),
+    (LLAMA_3, 0.8, 6, 10752, 0.797),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "level", "units", "neurons", "ratio"), RELEASED)
+def test_the_releases_rule(
+    config: DecoderConfig, level: float, units: int, neurons: int, ratio: float
+) -> None:
+    kept = kept_at(config, level, ANCHORS, "release")
+    assert (kept.units[2], kept.neurons[2]) == (units, neurons)
+    assert (kept.units[0], kept.neurons[31]) == (config.kv_heads, config.intermediate)
+    assert kept.true_ratio(config) == pytest.approx(ratio, abs=5e-4)
+
+
+@pytest.mark.parametrize("config", [LLAMA_7B, LLAMA_3, SMOLLM2])
+@pytest.mark.parametrize("level", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+def test_a_level_by_the_papers_rule_has_its_share(config: DecoderConfig, level: float) -> None:
+    kept = kept_at(config, level, range(6))
+    neuron = 5e-4  # of a layer's share, at most: neurons are rounded down
+    assert level - neuron < kept.true_ratio(config) <= level
+    assert level - neuron < kept_at(config, level, ()).true_ratio(config) <= level
+
+
+def test_the_smallest_level_stands_on_its_floor() -> None:
+    kept = kept_at(SMOLLM2, 0.2, range(6))
+    assert set(kept.units[6:]) == {1}
+    assert set(kept.neurons[6:]) == {TILE}
+    assert kept.true_ratio(SMOLLM2) > 0.2
+
+
+def test_layers_that_are_not_there_cannot_be_locked() -> None:
+    with pytest.raises(InputError, match="of 30"):
+        kept_at(SMOLLM2, 0.5, ANCHORS)
+
+
+def test_anchors_are_the_layers_that_are_missed_most() -> None:
+    losses = [5.0, 3.0, 3.5, 3.1, 4.0]
+    assert anchors_of(losses, 0.4) == (0, 4)
+    assert anchors_of(losses, 0.01) == (0,)
+    assert anchors_of(losses, 0.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        (ElastiLM(level=0.0), "level is 0.0"),
+        (ElastiLM(rule="half"), "paper, release"),  # type: ignore[arg-type]
+        (ElastiLM(order="old"), "committed, corpus"),  # type: ignore[arg-type]
+        (ElastiLM(anchors=1.0), "anchors is 1.0"),
+        (LLMPruner(spare_first=-1), "at least 0"),
+        (LLMPruner(spare_first=4), "leave one of them"),
+    ],
+)
+def test_wrong_settings_are_named(system: ElastiLM | LLMPruner, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        system.compress(dense("llama-2"), CORPUS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_level_is_the_model_without_its_least_important_units(family: str) -> None:
+    made = dense(family)
+    order = importance(made, CORPUS).order()
+    locked = anchors_of(losses_without(made, CORPUS), 0.25)
+    assert len(locked) == 1
+    for system, left in ((ElastiLM(anchors=0.25), locked), (LLMPruner(), ())):
+        kept = kept_at(made.config, 0.5, left)
+        out = system.compress(made, CORPUS)
+        assert apart(logits(out.decoder), logits(masked(made, order, kept))) < 1e-4
+        ratio = block_elements(out.decoder) / block_elements(made)
+        assert out.figures["true_ratio"] == pytest.approx(ratio)
+        assert out.figures["locked_layers"] == " ".join(map(str, left))
+        assert out.figures["lora"] == "none"
+
+
+def test_the_whole_level_is_the_model_and_the_pruned_one_is_dense() -> None:
+    made = dense("qwen-3")
+    out = ElastiLM(level=1.0).compress(made, CORPUS)
+    assert out.figures["true_ratio"] == 1.0
+    assert apart(logits(out.decoder), logits(made)) < 1e-4
+    pruned = LLMPruner(level=0.5).compress(made, CORPUS).decoder
+    assert all(
+        isinstance(linear, PlainLinear) for layer in pruned.layers if layer for linear in layer.linears
+    )
+
+
+def test_all_levels_profile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*given: object) -> object:
+        calls.append(given)
+        return importance(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(elastic_profile, "importance", counted)
+    monkeypatch.setattr(elastic_profile, "_last", {})
+    for level in (0.4, 0.6):
+        ElastiLM(level=level).compress(dense("llama-2"), CORPUS)
+        LLMPruner(level=level).compress(dense("llama-2"), CORPUS)
+    assert len(calls) == 1
+    ElastiLM().compress(dense("llama-2"), CORPUS[:1])
+    ElastiLM(aggregate="abs_sum").compress(dense("llama-2"), CORPUS[:1])
+    ElastiLM().compress(dense("llama-1"), CORPUS[:1])
+    assert len(calls) == 4
+
+
+def other_order(config: DecoderConfig) -> Order:
+    """All numbers backwards."""
+    both = (torch.arange(count).flip(0) for count in (config.kv_heads, config.intermediate))
+    units, neurons = ((one,) * config.layers for one in both)
+    return Order(units, neurons)
+
+
+@pytest.fixture
+def kept_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a profile of llama-2 that no corpus would give."""
+    made = dense("llama-2")
+    profile = Profile(other_order(made.config), (3.0, 9.0, 3.0, 3.0), 2.0)
+    elastic_profile.save(profile, tmp_path / elastic_profile.PROFILE)
+    note(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def note(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts(str(folder), digest(folder))
+    monkeypatch.setitem(elastic_profile.COMMITTED, elastic_profile.fingerprint(dense("llama-2")), parts)
+
+
+@torch.no_grad()
+def test_a_committed_profile_is_taken_for_its_checkpoint_alone(kept_parts: Path) -> None:
+    made = dense("llama-2")
+    out = ElastiLM(anchors=0.25).compress(made, ())
+    assert (out.figures["profile"], out.figures["locked_layers"]) == ("committed", "1")
+    wanted = masked(made, other_order(made.config), kept_at(made.config, 0.5, (1,)))
+    assert apart(logits(out.decoder), logits(wanted)) < 1e-4
+    for system in (ElastiLM(order="corpus"), ElastiLM(aggregate="abs_sum")):
+        assert system.compress(made, CORPUS).figures["profile"] == "corpus"
+    assert ElastiLM().compress(dense("llama-1"), CORPUS).figures["profile"] == "corpus"
+
+
+def test_parts_that_changed_are_refused(kept_parts: Path) -> None:
+    (kept_parts / "more").write_text("x")
+    with pytest.raises(InputError, match="has digest"):
+        ElastiLM().compress(dense("llama-2"), CORPUS)
+
+
+@torch.no_grad()
+def test_committed_adapters_are_attached_to_their_level_alone(
+    kept_parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = dense("llama-2")
+    for system, locked in (("elastilm", (1,)), ("llm_pruner", ())):
+        kept = kept_at(made.config, 0.5, locked)
+        found = {
+            site: Adapter(torch.full((2, into), 0.1), torch.full((of, 2), 0.1))
+            for site, (into, of) in lora.shapes(made.config, kept).items()
+        }
+        made_here = Lora(found, kept, other_order(made.config).digest)
+        lora.save(made_here, kept_parts / elastic_profile.lora_file(system, 0.5))
+    note(kept_parts, monkeypatch)
+    for recovered in (ElastiLM(anchors=0.25), LLMPruner()):
+        out = recovered.compress(made, ())
+        bare = replace(recovered, lora=False).compress(made, ())
+        assert (out.figures["lora"], bare.figures["lora"]) == ("committed", "none")
+        assert apart(logits(out.decoder), logits(bare.decoder)) > 1e-2
+        assert replace(recovered, level=0.6).compress(made, ()).figures["lora"] == "none"
+    assert ElastiLM(anchors=0.5).compress(made, ()).figures["lora"] == "none", "another sub-model"
+
+
+def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = dense("llama-2")
+    found = elastic_profile.profiled(made, CORPUS, Measure())
+    elastic_profile.save(found, tmp_path / "p.safetensors")
+    back = elastic_profile.load(tmp_path / "p.safetensors")
+    assert back.order.digest == found.order.digest
+    assert (back.losses, back.whole) == (found.losses, found.whole)
+    assert found.whole == loss(made, CORPUS)
+    lora.save(Lora({}, Kept.whole(made.config), back.order.digest), tmp_path / "l.safetensors")
+    with pytest.raises(InputError, match="no profile"):
+        elastic_profile.load(tmp_path / "l.safetensors")
