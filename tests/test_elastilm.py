@@ -81,8 +81,8 @@ def test_anchors_are_the_layers_that_are_missed_most() -> None:
     ("system", "said"),
     [
         (ElastiLM(level=0.0), "level is 0.0"),
-        (ElastiLM(rule="half"), "paper, release"),  # type: ignore[arg-type]
-        (ElastiLM(order="old"), "committed, corpus"),  # type: ignore[arg-type]
+        (ElastiLM(rule="half"), "paper, release"),
+        (ElastiLM(order="old"), "committed, corpus"),
         (ElastiLM(anchors=1.0), "anchors is 1.0"),
         (LLMPruner(spare_first=-1), "at least 0"),
         (LLMPruner(spare_first=4), "leave one of them"),

@@ -42,7 +42,7 @@ def test_the_pass_with_gradients_is_the_decoders(family: str) -> None:
 
 
 def importance_of(family: str, **measure: str):  # type: ignore[no-untyped-def]
-    return importance(dense(family), CORPUS, Measure(**measure))  # type: ignore[arg-type]
+    return importance(dense(family), CORPUS, Measure(**measure))
 
 
 def scaled(made: Decoder, layer: int, unit: int | None, neuron: int | None, by: float) -> Decoder:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 from repro.core.errors import InputError
 from repro.methods.compression.level import checked
 from repro.models.config import DecoderConfig
 from repro.models.elastic import Kept, neuron_parameters, unit_parameters
 
-Rule = Literal["paper", "release"]
 RULES = ("paper", "release")
 
 TILE = 32
@@ -39,7 +37,7 @@ def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
     return tuple(sorted(sorted(range(len(losses)), key=losses.__getitem__)[len(losses) - count :]))
 
 
-def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: Rule = "paper") -> Kept:
+def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: str = "paper") -> Kept:
     """How many units and neurons each layer keeps; locked layers keep all.
 
     Args:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
@@ -22,7 +21,6 @@ from repro.models.elastic import Kept, UnitDecoder, reordered, submodel
 from repro.models.elastic_profile import Profile
 from repro.models.unit_importance import Measure
 
-Source = Literal["committed", "corpus"]
 SOURCES = ("committed", "corpus")
 
 
@@ -43,7 +41,7 @@ class Cut:
     adapted: bool
 
 
-def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: Source, measure: Measure) -> Ranked:
+def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Measure) -> Ranked:
     """The units of a decoder in order.
 
     Args:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +22,7 @@ from repro.models.linear import Linear, PlainLinear
 from repro.models.observe import matrices
 from repro.models.partial import resident
 
-Aggregate = Literal["sum_abs", "abs_sum"]
-Pairing = Literal["shared", "folded"]
+CHOICES = {"aggregate": ("sum_abs", "abs_sum"), "pairing": ("shared", "folded")}
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,11 @@ class Measure:
             n-th, as the release sums them up, which are others where heads are grouped.
     """
 
-    aggregate: Aggregate = "sum_abs"
-    pairing: Pairing = "shared"
+    aggregate: str = "sum_abs"
+    pairing: str = "shared"
 
     def __post_init__(self) -> None:
-        for name, choices in (("aggregate", ("sum_abs", "abs_sum")), ("pairing", ("shared", "folded"))):
+        for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choose from {', '.join(choices)}")
 

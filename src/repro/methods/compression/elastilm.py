@@ -13,10 +13,10 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.elastic_levels import Rule, anchors_of, kept_at
-from repro.methods.elastication import Source, cut, figures, ranked
+from repro.methods.elastic_levels import anchors_of, kept_at
+from repro.methods.elastication import cut, figures, ranked
 from repro.models.decoder import Decoder
-from repro.models.unit_importance import Aggregate, Measure, Pairing
+from repro.models.unit_importance import Measure
 
 
 @register("compression", "elastilm")
@@ -38,10 +38,10 @@ class ElastiLM:
 
     level: float = 0.5
     anchors: float = 0.2
-    rule: Rule = "paper"
-    order: Source = "committed"
-    aggregate: Aggregate = "sum_abs"
-    pairing: Pairing = "shared"
+    rule: str = "paper"
+    order: str = "committed"
+    aggregate: str = "sum_abs"
+    pairing: str = "shared"
     lora: bool = True
 
     calibrated: ClassVar[bool] = True

@@ -15,11 +15,11 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.elastic_levels import kept_at
-from repro.methods.elastication import Source, cut, figures, ranked
+from repro.methods.elastication import cut, figures, ranked
 from repro.models.decoder import Decoder
 from repro.models.elastic import copied
 from repro.models.lora import merged
-from repro.models.unit_importance import Aggregate, Measure
+from repro.models.unit_importance import Measure
 
 
 @register("compression", "llm_pruner")
@@ -41,8 +41,8 @@ class LLMPruner:
     level: float = 0.5
     spare_first: int = 0
     spare_last: int = 0
-    order: Source = "committed"
-    aggregate: Aggregate = "sum_abs"
+    order: str = "committed"
+    aggregate: str = "sum_abs"
     lora: bool = True
 
     calibrated: ClassVar[bool] = True
