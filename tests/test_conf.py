@@ -39,7 +39,7 @@ COUNTS = {
     "workload": 32,
     "pair": 22,
     "ablation": 20,
-    "experiment": 88,
+    "experiment": 92,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
