@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import isfinite, log2
 from statistics import fmean
 from typing import ClassVar
 
@@ -82,13 +82,14 @@ class Outliers:
             hot_enough: share of all channels that has 80% of the outliers.
             copy_saved: share of the shadow's copy of the weights that need not stay in memory.
             memory_saved: what that is of all weights, copy and embeddings included, at one byte each.
-            importance: the corpus' largest input over the threshold, mean of the linears.
+            importance: the corpus' largest input over the threshold, mean of the linears; absent where a
+                threshold is 0.
             bits: the same as bits that a scale wide enough for the largest takes from all others.
         """
         seen = _seen(decoder, corpus, texts, self.quantile)
         chosen = [place for place, _ in places(decoder) if self._wants(place, decoder.config.layers)]
         linears = [seen.counted[place] for place in chosen]
-        ratios = [_importance(seen.profiles[place]) for place in chosen]
+        ratios = [seen.profiles[place].importance for place in chosen]
         all_, hot = channels.weights(linears), channels.hot_weights(linears, self.hot)
         return {
             "linears": len(linears),
@@ -101,8 +102,8 @@ class Outliers:
             "hot_enough": channels.needed(linears, ENOUGH),
             "copy_saved": 1 - hot / all_,
             "memory_saved": (all_ - hot) / (2 * all_ + _ends(decoder)),
-            "importance": fmean(ratios),
-            "bits": fmean(map(log2, ratios)),
+            "importance": _finite(fmean(ratios)),
+            "bits": _finite(fmean(map(log2, ratios))),
         }
 
     def _wants(self, place: Place, layers: int) -> bool:
@@ -110,9 +111,9 @@ class Outliers:
         return layer in (None, place.layer) and self.part in (ALL, place.part)
 
 
-def _importance(one: Profile) -> float:
-    """How far out the largest lies; one that the threshold is not below is no outlier."""
-    return max(1.0, one.largest / one.threshold)
+def _finite(value: float) -> float | None:
+    """Absent if infinite."""
+    return value if isfinite(value) else None
 
 
 def _ends(decoder: Decoder) -> int:
