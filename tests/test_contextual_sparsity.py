@@ -1,0 +1,113 @@
+"""Contextual sparsity: which neurons a token computes, and how predictors learn them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from repro.core.errors import InputError
+from repro.methods.compression.contextual_sparsity import ContextualSparsity
+from repro.models.decoder import Decoder
+from repro.models.observe import Place, read, watched
+from repro.models.partial import resident
+from repro.models.predicted_linear import PredictedLinear, Predictor
+from tiny_dense import CORPUS, TOKENS, dense, logits
+from tiny_families import FAMILIES, VOCAB
+
+NEURONS = 96
+TEXTS = [torch.randint(0, VOCAB, (60,), generator=torch.Generator().manual_seed(i)) for i in range(10)]
+
+
+def into_down(made: Decoder, layer: int) -> Tensor:
+    """What a layer's neurons give on a text, `[tokens, neurons]`."""
+    found: dict[Place, Tensor] = {}
+    read(watched(made, found.__setitem__), [TOKENS])
+    return found[Place(layer, "down")]
+
+
+def unmasked(made: Decoder) -> Decoder:
+    """The decoder with its predictors put aside."""
+    layers = [replace(layer, up=layer.up.linear) for layer in resident(made)]  # type: ignore[attr-defined]
+    return Decoder(made.config, layers, made.ends)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_token_computes_its_share_of_neurons_and_no_other(family: str) -> None:
+    made = ContextualSparsity(0.25, rank=4, epochs=1).compress(dense(family), CORPUS).decoder
+    given = into_down(made, 0)
+    predictor = made.layers[0].up.predictor  # type: ignore[union-attr]
+    inputs: dict[Place, Tensor] = {}
+    read(watched(made, inputs.__setitem__), [TOKENS])
+    whole = into_down(unmasked(made), 0)
+    ranks = predictor(inputs[Place(0, "up")]).argsort(-1, descending=True)
+    chosen = torch.zeros_like(whole).scatter_(1, ranks[:, : made.config.intermediate // 4], 1.0)
+    assert torch.equal(given, whole * chosen)
+
+
+@pytest.mark.parametrize("family", ["llama-2", "opt"])
+def test_all_neurons_are_the_whole_model(family: str) -> None:
+    found = ContextualSparsity(1.0).compress(dense(family), CORPUS)
+    assert torch.equal(logits(found.decoder), logits(dense(family)))
+    assert found.figures == {"true_ratio": 1.0, "kept_neurons": NEURONS}
+
+
+@pytest.mark.parametrize("family", ["llama-2", "opt"])
+def test_a_predictor_that_keeps_all_changes_nothing(family: str) -> None:
+    made = dense(family)
+    layers = resident(made)
+    predictor = Predictor(torch.randn(2, 64), torch.randn(NEURONS, 2))
+    layers = [replace(layer, up=PredictedLinear(layer.up, predictor, NEURONS)) for layer in layers]
+    assert torch.equal(logits(Decoder(made.config, layers, made.ends)), logits(made))
+
+
+def test_predictors_learn_which_neurons_are_large_on_tokens_they_did_not_see() -> None:
+    """Guessing finds the share of them that is kept."""
+    found = ContextualSparsity(0.25, rank=32, epochs=40).compress(dense("llama-2"), TEXTS)
+    assert 0.45 < found.figures["recall"] <= 1.0
+    untrained = ContextualSparsity(0.25, rank=32, epochs=1).compress(dense("llama-2"), TEXTS)
+    assert untrained.figures["recall"] < found.figures["recall"]
+
+
+def test_the_same_corpus_makes_the_same_predictors() -> None:
+    a, b = (ContextualSparsity(0.5, rank=4, epochs=2).compress(dense("opt"), CORPUS) for _ in range(2))
+    assert torch.equal(logits(a.decoder), logits(b.decoder))
+    assert a.figures == b.figures
+
+
+def test_the_share_of_the_blocks_that_a_token_computes() -> None:
+    found = ContextualSparsity(0.25, rank=4, epochs=1).compress(dense("llama-2"), CORPUS)
+    mlp, attention = 3 * 64 * NEURONS, 2 * 64 * 64 + 2 * 32 * 64
+    assert found.figures["true_ratio"] == pytest.approx((mlp / 4 + attention) / (mlp + attention))
+    assert found.figures["kept_neurons"] == NEURONS // 4
+
+
+def test_a_predicted_linear_is_stored_like_the_whole_one_and_weighs_what_it_reads() -> None:
+    whole = resident(dense("llama-2"))[0].up
+    one = PredictedLinear(whole, Predictor(torch.zeros(4, 64), torch.zeros(NEURONS, 4)), 24)
+    assert one.weight_bytes == whole.weight_bytes // 4 + 4 * 4 * (64 + NEURONS)
+    again = one.with_tensors({name: 2 * tensor for name, tensor in one.tensors().items()})
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(again(x), 2 * one(x))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"share": 0.0}, "share is 0.0"),
+        ({"share": 1.5}, "share is 1.5"),
+        ({"rank": 0}, "rank is 0"),
+        ({"epochs": 0}, "epochs 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ContextualSparsity(**fields).compress(dense("llama-2"), CORPUS)
+
+
+def test_predictors_need_tokens() -> None:
+    with pytest.raises(InputError, match=r"corpus\.texts"):
+        ContextualSparsity().compress(dense("llama-2"), [])
