@@ -1,0 +1,166 @@
+"""Recover a level of an elastic model by adapters of low rank (ElastiLM 3.2), on questions of no task.
+
+    REPRO_DATA=<folder> python scripts/train_lora.py --out assets/elastic/smollm2-135m --level 0.5
+
+`--out` holds the profile that `elasticize.py` wrote; the adapters go beside it. A killed run goes on with the
+same command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096 --minutes 1e9.
+Prints the line of `models/elastic_profile.COMMITTED` that makes runs take the folder as it then is.
+Owns the order of the work and the training record; the work itself is in `distill/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from distill import record
+from distill.answers import Answer
+from distill.recovery import Adapters, RecoveryTrainer, answered
+from distill.training import Schedule
+from elasticize import ANCHORS, asked, noted
+from repro import data
+from repro.core.errors import InputError
+from repro.methods.elastic_levels import anchors_of, kept_at
+from repro.models import elastic_profile, lora, weights
+from repro.models.elastic import reordered, submodel
+from repro.models.elastic_profile import PROFILE, lora_file
+from repro.scored import ScoredCell
+
+SYSTEMS = ("elastilm", "llm_pruner")
+PAPER = tuple(name for name in lora.MATRICES if name != "gate")  # 3.2 names q, k, v, o, up and down
+HELDOUT = 0.05
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; defaults are the release's where the paper is silent."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
+    add("--out", type=Path, required=True, help="folder with the profile; the adapters go there")
+    add("--system", choices=SYSTEMS, default="elastilm", help="whose sub-model (default %(default)s)")
+    add("--level", type=float, default=0.5, help="share of the blocks' weights kept (default %(default)s)")
+    add("--work", type=Path, default=Path(".cache/lora"), help="checkpoints (default %(default)s)")
+    add("--dataset", default="alpaca", help="questions with reference answers (default %(default)s)")
+    add("--rows", type=int, default=10**6, help="of it, at most; one in twenty is held out")
+    add("--length", type=int, default=256, help="longest question and answer, in tokens")
+    add("--rank", type=int, default=lora.RANK)
+    add("--gate", action="store_true", help="adapters beside gates too, as in the release")
+    add("--rate", type=float, default=1e-4, help="learning rate")
+    add("--epochs", type=float, default=2.0, help="the schedule ends here, or with --minutes")
+    add("--batch-tokens", type=int, default=2048, help="an update; the release has 64 answers")
+    add("--at-once", type=int, default=512, help="tokens in one pass; memory grows with the square")
+    add("--warmup", type=int, default=100, help="updates")
+    add("--every", type=int, default=50, help="updates between checkpoints and held-out losses")
+    add("--minutes", type=float, default=1e9, help="limit for the training")
+    add("--device", default="cpu")
+    add("--threads", type=int, default=torch.get_num_threads())
+    add("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    if not (args.out / PROFILE).is_file():
+        raise InputError(f"out {args.out}: no {PROFILE} there; run scripts/elasticize.py first")
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {args.device}: this machine has no CUDA device; choose cpu")
+    return args
+
+
+class Run:
+    """One command: its sub-model and its questions."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.cell: ScoredCell = asked(args.target, [])
+        self.decoder = weights.load(self.cell.folder, "float32", packed=False, device=args.device)
+        self.profile = elastic_profile.load(args.out / PROFILE)
+        locked = anchors_of(self.profile.losses, ANCHORS) if args.system == "elastilm" else ()
+        self.kept = kept_at(self.decoder.config, args.level, locked)
+        self.file = args.out / lora_file(args.system, args.level)
+        self.trained, self.heldout, self.digest = self.questions()
+
+    def questions(self) -> tuple[list[Answer], list[Answer], str]:
+        """To train on and held out, and the digest of the rows."""
+        args, tokenizer = self.args, self.cell.target.tokenizer
+        config = data.read_config(args.dataset)
+        rows = data.load_rows(config, args.rows, self.cell.config.get("data_dir"))
+        prompts = data.prompts(config, rows, tokenizer)
+        bare = AutoTokenizer.from_pretrained(self.cell.folder)
+        references = [bare.encode(one.reference, add_special_tokens=False) for one in prompts]
+        found = answered(prompts, references, bare.eos_token_id, args.length)
+        count = max(1, round(HELDOUT * len(found)))
+        return found[:-count], found[-count:], rows.digest
+
+    def train(self) -> dict[str, Any]:
+        """Train, save, and what the record says of it."""
+        args = self.args
+        sub = submodel(reordered(self.decoder, self.profile.order), self.kept)
+        matrices = lora.MATRICES if args.gate else PAPER
+        adapters = Adapters(sub, self.kept, matrices, args.rank, args.seed)
+        tokens = sum(len(one.prompt) + len(one.tokens) for one in self.trained)
+        schedule = Schedule(
+            steps=max(1, round(args.epochs * tokens / args.batch_tokens)),
+            tokens=args.batch_tokens,
+            rate=args.rate,
+            warmup=args.warmup,
+            decay=1.0,
+            weight_decay=0.01,
+            seed=args.seed,
+        )
+        args.work.mkdir(parents=True, exist_ok=True)
+        state = args.work / f"{args.system}-{args.level:g}.pt"
+        adapted = lora.attached(sub, adapters.lora(self.kept, self.profile.order))
+        trainer = RecoveryTrainer(adapters, adapted, schedule, args.at_once, state, args.device)
+        before = trainer.heldout_loss(self.heldout) if not trainer.step else trainer.curve[0]["before"]
+
+        def measure() -> dict[str, float]:
+            lora.save(adapters.lora(self.kept, self.profile.order), self.file)  # a killed run leaves some
+            return {"before": round(before, 4), "heldout_loss": round(trainer.heldout_loss(self.heldout), 4)}
+
+        trainer.run(lambda: self.trained, args.minutes, args.every, measure)
+        return {"curve": trainer.curve, "updates": trainer.step, "planned_updates": schedule.steps}
+
+    def write(self, found: dict[str, Any]) -> None:
+        """The training record beside the adapters."""
+        args = self.args
+        whole = {
+            "command": record.command(args, "train_lora.py"),
+            "commit": record.git_commit(),
+            "date": datetime.now(UTC).date().isoformat(),
+            "target": {"name": self.cell.labels["target"], "digest": self.cell.target.digest},
+            "adapters": {"file_bytes": self.file.stat().st_size, "sha256": record.sha256(self.file)},
+            "true_ratio": round(self.kept.true_ratio(self.decoder.config), 4),
+            "data": {
+                "dataset": args.dataset,
+                "rows": self.digest,
+                "trained": len(self.trained),
+                "trained_tokens": sum(len(one.prompt) + len(one.tokens) for one in self.trained),
+                "heldout": len(self.heldout),
+            },
+            **found,
+            "machine": record.machine(args),
+            "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
+        }
+        self.file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train one level's adapters."""
+    args = arguments(argv)
+    torch.set_num_threads(args.threads)
+    run = Run(args)
+    run.write(run.train())
+    print("For models/elastic_profile.COMMITTED:\n    " + noted(run.decoder, args.out, args.out.as_posix()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")
