@@ -25,7 +25,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from llama_cpp import LlamaCpp, gguf
+from llama import LlamaCpp, gguf
 from paired import spread
 from repro.core.errors import InputError
 from repro.data.config import read_config
@@ -126,7 +126,7 @@ def big_products(rows: int) -> dict[str, Clocked]:
     x, dense = torch.randn(rows, inputs), PlainLinear(torch.randn(outputs, inputs))
     half = packed(PlainLinear(dense.weight.bfloat16()))
     short = w8a8.Int8Weight.of(dense, w8a8.scale_per_output(dense.weight))
-    codes = torch.randint(0, 256, (rows, inputs), dtype=torch.uint8)
+    codes = torch.randint(w8a8.LOW, w8a8.HIGH + 1, (rows, inputs), dtype=torch.int8)
     return {
         "fp32": partial(clocked, partial(packed(dense), x)),
         "bf16": partial(clocked, partial(half, x.bfloat16())),

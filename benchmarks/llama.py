@@ -1,8 +1,8 @@
 """llama.cpp itself on this machine, beside the shape that its profile has on the Xiaomi 14.
 
-python benchmarks/llama_cpp.py                                     SmolLM2-135M, 4 bits, 1 and 2 threads
-python benchmarks/llama_cpp.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
-python benchmarks/llama_cpp.py --lengths 64 600 1500 --rounds 2
+python benchmarks/llama.py                                         SmolLM2-135M, 4 bits, 1 and 2 threads
+python benchmarks/llama.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
+python benchmarks/llama.py --lengths 64 600 1500 --rounds 2
 
 Needs the extra `llama`. What must agree is the profile's shape, not its speed: whether the time of a prefill
 grows with its tokens, how much of the rate at 800 tokens is left at 1500, whether decoding waits for memory,
@@ -91,19 +91,6 @@ class LlamaCpp:
                 f"llama.cpp timed {got} remembered, read and answered tokens, not {prompt}, {answer}"
             )
         return timings
-
-
-def llama_prefill(path: Path, tokens: int, rounds: int, threads: int = 1) -> list[float] | None:
-    """Seconds of llama.cpp for a prompt of so many tokens, one a round after one to warm up.
-
-    Returns:
-        `None` where the package is not installed.
-    """
-    if find_spec("xllamacpp") is None:
-        return None
-    opened = LlamaCpp(path, threads, tokens + 1)
-    opened.prefill(tokens)
-    return [opened.prefill(tokens) for _ in range(rounds)]
 
 
 def gguf(checkpoint: str) -> Path:
