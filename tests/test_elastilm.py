@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from test_elastic import apart, logits, masked
 from tiny_dense import CORPUS, dense
 from tiny_families import FAMILIES
 
+ROOT = Path(__file__).parents[1]
 LLAMA_7B = DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048)
 LLAMA_3 = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336, 8192)
 SMOLLM2 = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536, 8192)
@@ -201,6 +203,17 @@ def test_committed_adapters_are_attached_to_their_level_alone(
         assert apart(logits(out.decoder), logits(bare.decoder)) > 1e-2
         assert replace(recovered, level=0.6).compress(made, ()).figures["lora"] == "none"
     assert ElastiLM(anchors=0.5).compress(made, ()).figures["lora"] == "none", "another sub-model"
+
+
+@pytest.mark.parametrize("parts", elastic_profile.COMMITTED.values())
+def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
+    folder = ROOT / parts.folder
+    assert digest(folder) == parts.digest
+    found = elastic_profile.load(folder / elastic_profile.PROFILE)
+    said = json.loads((folder / "config.json").read_text())
+    assert found.order.digest == said["order"]
+    assert list(anchors_of(found.losses, 0.2)) == said["anchors"]
+    assert elastic_profile.COMMITTED[said["fingerprint"]] == parts
 
 
 def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
