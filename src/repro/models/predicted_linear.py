@@ -29,9 +29,8 @@ class Predictor:
 class PredictedLinear:
     """A linear over neurons, gate above up where the family is gated, that gives 0 for those not chosen.
 
-    A neuron whose linears give 0, bias and all, adds nothing to the MLP, since every activation is 0 at 0. All
-    products are computed and then dropped: this says what skipping does to a model's answers and nothing of its
-    speed.
+    A neuron whose linears give 0, bias and all, adds nothing to the MLP: every activation is 0 at 0. Products
+    are computed and then dropped, so this says what skipping does to answers and nothing of its speed.
 
     Attributes:
         linear: the whole one.
