@@ -4,9 +4,10 @@ python benchmarks/switching.py                          a 4096 x 4096 matrix, an
 python benchmarks/switching.py --checkpoint qwen2_5_coder_0_5b_instruct --rounds 30
 
 What ElastiLM 3.2 measured of the matrix on a phone stands in conf/reference (elastilm.text.3_2.switch_*).
-`pointer` takes views; `gather` copies the rows that stay, which lie anywhere before a reordering; `relay` also
-lays them out for the product's kernel. Then a pass over views beside one over a contiguous copy of the level. All arms of a round run in turn, each
-round in another order, and ratios are of one round, with a 95% interval over rounds.
+`pointer` takes views; `gather` copies the rows that stay, which lie anywhere before a reordering; `relay`
+also lays them out for the product's kernel. Then a pass over views beside one over a contiguous copy of the
+level. All arms of a round run in turn, each round in another order; ratios are of one round, with a 95%
+interval over all rounds.
 Owns the arms and their clock. Must not know what a level is worth.
 """
 

@@ -34,11 +34,11 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Cut:
-    """A sub-model of views, and whose adapters it has."""
+    """A sub-model of views, and how many elements its adapters have."""
 
     decoder: UnitDecoder
     kept: Kept
-    adapted: bool
+    adapted: int
 
 
 def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Measure) -> Ranked:
@@ -74,19 +74,21 @@ def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, 
     """
     sub = submodel(reordered(decoder, found.profile.order), kept)
     if not recover or found.folder is None or level == 1.0:
-        return Cut(sub, kept, False)
+        return Cut(sub, kept, 0)
     adapters = elastic_profile.committed_lora(found.folder, system, level, kept, found.profile.order)
-    return Cut(sub, kept, False) if adapters is None else Cut(lora.attached(sub, adapters), kept, True)
+    if adapters is None:
+        return Cut(sub, kept, 0)
+    return Cut(lora.attached(sub, adapters), kept, adapters.parameters)
 
 
 def figures(config: DecoderConfig, found: Ranked, made: Cut, locked: Sequence[int]) -> dict[str, Scalar]:
-    """What is said of a sub-model: shares of units, and whether it was recovered."""
+    """What is said of a sub-model: shares of units, and of its adapters, where 0 says that there are none."""
     kept = made.kept
     return {
         "true_ratio": kept.true_ratio(config),
         "kept_units": sum(kept.units) / (config.layers * config.kv_heads),
         "kept_neurons": sum(kept.neurons) / (config.layers * config.intermediate),
         "locked_layers": " ".join(map(str, locked)),
-        "lora": "committed" if made.adapted else "none",
+        "lora_share": made.adapted / Kept.whole(config).parameters(config),
         "profile": "corpus" if found.folder is None else "committed",
     }

@@ -32,8 +32,8 @@ class ElastiLM:
             where nothing does; `corpus` always profiles.
         aggregate: see `unit_importance.Measure`.
         pairing: likewise.
-        lora: attach the adapters that were trained for this level, if there are any; the figure `lora` says
-            whether there were.
+        lora: attach the adapters that were trained for this level, if there are any; the figure
+            `lora_share` says whether there were.
     """
 
     level: float = 0.5
