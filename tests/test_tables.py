@@ -111,6 +111,12 @@ def whole_table() -> Table:
 
 
 class TestBuild:
+    def test_an_interval_of_a_loss_begins_at_its_lower_end(self) -> None:
+        found = record("mine", {"difference": -1.0}, uncertainty={"difference": (-3.0, 0.5)})
+        column = {"key": "loss", "heading": "Loss", "value": "difference", "scale": -1.0}
+        entry = build(spec(columns=[column], aside=[]), [found], CELLS).rows[-1].entries[0]
+        assert (entry.ours, entry.spread) == (1.0, (-0.5, 3.0))
+
     def test_a_speedup_is_totals_over_totals(self) -> None:
         by_dataset = [
             run(method, tokens, seconds, labels={"dataset": dataset}, inputs={"dataset": dataset})

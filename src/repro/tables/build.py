@@ -251,8 +251,9 @@ def _natural(label: str) -> tuple[float, str]:
 
 def _scaled(spread: Spread | None, scale: float) -> Spread | None:
     if isinstance(spread, tuple):
-        return spread[0] * scale, spread[1] * scale
-    return None if spread is None else spread * scale
+        low, high = sorted(end * scale for end in spread)  # a loss is a gain the other way round
+        return low, high
+    return None if spread is None else spread * abs(scale)
 
 
 def _times(value: float | None, factor: float) -> float | None:
