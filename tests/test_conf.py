@@ -39,7 +39,7 @@ COUNTS = {
     "workload": 32,
     "pair": 22,
     "ablation": 20,
-    "experiment": 92,
+    "experiment": 94,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
