@@ -6,8 +6,8 @@ python scripts/check_harness.py --data FOLDER --rows 50 --model gemma3_270m --ta
 
 The harness runs its own task definitions, tokenizing and Hugging Face model in fp32; only the rows are handed
 to it, so that nothing is downloaded. Ours is the model as it is, read in branching passes. Printed of a task:
-rows, those of the same verdict, continuations, those whose log-likelihoods are within 0.001 nats, the largest
-difference, both accuracies. A row whose verdict differs is printed with both sides' likelihoods.
+rows, those of the same verdict, choices, those whose log-likelihoods are close (to 0.001 nats), the largest
+difference, both accuracies; then every row whose verdict differs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
-from rich.console import Console
-from rich.table import Table
 
 from repro import data
 from repro.core.errors import InputError
@@ -56,6 +54,8 @@ TASKS = {
 
 CLOSE = 1e-3
 """Nats that two ways of summing the same products may differ by."""
+
+LINE = "{:<15}{:>6}{:>6}{:>9}{:>7}{:>10}{:>8}{:>11}"
 
 SPLITS = ("training_split", "validation_split", "test_split")
 
@@ -160,21 +160,22 @@ def main() -> int:
     folder = checkpoint(asked.model)
     model = HFLM(str(folder), dtype=torch.float32, device="cpu", batch_size=1)
     reader = Reader(dense(folder))
-    headings = ("rows", "same verdict", "continuations", "within 0.001", "farthest", "ours %", "harness %")
-    grid, differing = Table("task", *headings, title=asked.model), 0
+    differing = 0
+    print(LINE.format("task", "rows", "same", "choices", "close", "farthest", "ours %", "harness %"))
     for name in asked.tasks:
         rows = data.load_rows(data.read_config(name), asked.rows, asked.data)
         both = Compared(ours(name, rows, folder, reader), theirs(name, rows, model))
         count, apart = len(rows.rows), both.differences
+        close = sum(difference < CLOSE for difference in apart)
         shares = [f"{100 * sum(s.right for s in side) / count:.1f}" for side in (both.ours, both.theirs)]
-        within = str(sum(difference < CLOSE for difference in apart))
-        cells = (str(count), str(both.agreeing), str(len(apart)), within, f"{max(apart):.1e}")
-        grid.add_row(name, *cells, *shares)
+        print(
+            LINE.format(name, count, both.agreeing, len(apart), close, f"{max(apart):.1e}", *shares),
+            flush=True,
+        )
         for i, (a, b) in enumerate(zip(both.ours, both.theirs, strict=True)):
             if a.right != b.right:
-                print(f"{name}/{i}: ours {a}, harness {b}")
+                print(f"  {name}/{i}: ours {a}, harness {b}")
         differing += count - both.agreeing
-    Console().print(grid)
     return 1 if differing else 0
 
 
