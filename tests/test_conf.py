@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from repro import data
 from repro.core.facts import machine
 from repro.core.registry import registered
+from repro.data.traces import parse_trace
 from repro.models.model import ModelConfig
 from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
@@ -35,10 +36,11 @@ COUNTS = {
     "dataset": 43,
     "model": 47,
     "model/checkpoint": 44,
-    "model/shape": 27,
+    "model/shape": 32,
     "workload": 32,
     "pair": 22,
     "ablation": 20,
+    "trace": 1,
     "experiment": 94,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
@@ -87,6 +89,13 @@ def test_model(name: str, role: str) -> None:
 def test_shape(name: str) -> None:
     config = plain(composed(f"+model/shape@given={name}"))
     assert Shape.parse(config["given"]).parameters > 1e7
+
+
+@pytest.mark.parametrize("name", names("trace"))
+def test_trace(name: str) -> None:
+    config = parse_trace(plain(composed(f"+trace={name}"))["trace"])
+    assert config.name == name
+    assert {app.dataset for app in config.apps} <= set(names("dataset"))
 
 
 @pytest.mark.parametrize("name", names("experiment"))
