@@ -1,0 +1,187 @@
+"""The one-shot latency profile of a device (ElastiLM 3.3, footnote 6): what each level of a model takes.
+
+Owns measuring and interpolating. Must not know what is chosen by it, nor whether the device is emulated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from repro.core.device import Device
+from repro.core.errors import InputError
+from repro.core.op import Op
+from repro.methods.objectives import Costs, Decision, kept_tokens
+from repro.models.prefix import Prefix
+from repro.models.session import Session
+
+PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
+"""Tokens at which passes are measured; below 33 the emulated phones' efficiency bends."""
+
+
+class Spent(NamedTuple):
+    """Seconds, and joules where the device's power is known."""
+
+    seconds: float
+    joules: float | None
+
+    def times(self, factor: float) -> Spent:
+        """So many of it."""
+        return Spent(factor * self.seconds, None if self.joules is None else factor * self.joules)
+
+    def plus(self, other: Spent) -> Spent:
+        """Both, one after the other."""
+        known = self.joules is not None and other.joules is not None
+        return Spent(
+            self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if known else None
+        )
+
+
+NOTHING = Spent(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class LevelProfile:
+    """One level on one device.
+
+    Attributes:
+        prompts: tokens at which it was measured, ascending.
+        prefill: a pass over so many tokens.
+        step: a pass of one token after so many.
+        switch: coming to this level from another.
+    """
+
+    prompts: tuple[int, ...]
+    prefill: tuple[Spent, ...]
+    step: tuple[Spent, ...]
+    switch: Spent = NOTHING
+
+    def prefill_at(self, tokens: int) -> Spent:
+        """Between two measurements on the line between them.
+
+        Raises:
+            InputError: fewer or more tokens than were measured.
+        """
+        return self._between(self.prefill, tokens)
+
+    def step_at(self, tokens: float) -> Spent:
+        """Likewise; half a token is the mean of two steps."""
+        return self._between(self.step, tokens)
+
+    def _between(self, measured: Sequence[Spent], tokens: float) -> Spent:
+        if not self.prompts[0] <= tokens <= self.prompts[-1]:
+            raise InputError(
+                f"{tokens:g} tokens were not profiled; the profile reaches from {self.prompts[0]} to "
+                f"{self.prompts[-1]}"
+            )
+        high = bisect_left(self.prompts, tokens)
+        if self.prompts[high] == tokens:
+            return measured[high]
+        share = (tokens - self.prompts[high - 1]) / (self.prompts[high] - self.prompts[high - 1])
+        return measured[high - 1].times(1.0 - share).plus(measured[high].times(share))
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """All levels of one system on one device.
+
+    Attributes:
+        levels: by their share of the model.
+        full: the whole model, of whose latency objectives are shares.
+    """
+
+    levels: Mapping[float, LevelProfile]
+    full: LevelProfile
+
+    def costs(
+        self, decision: Decision, prompt: int, answer: int, present: float | None, deciding: Spent = NOTHING
+    ) -> Costs:
+        """What a request takes if it is served so.
+
+        Args:
+            decision: its levels.
+            prompt: tokens of the whole prompt.
+            answer: tokens that will be generated, at least 1.
+            present: the level that the model is on; None is none, as before the first request.
+            deciding: what making the decision takes.
+
+        Raises:
+            InputError: a level or a length that was not profiled.
+        """
+        if decision.model not in self.levels:
+            raise InputError(
+                f"level {decision.model:g} of the model was not profiled; choose from "
+                f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
+            )
+        level = self.levels[decision.model]
+        before = deciding if decision.model == present else deciding.plus(level.switch)
+        return _costs(level, kept_tokens(prompt, decision.prompt), answer, before)
+
+    def whole(self, prompt: int, answer: int) -> Costs:
+        """What the full model takes for the whole prompt, with nothing to decide or to switch."""
+        return _costs(self.full, prompt, answer, NOTHING)
+
+
+def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> Costs:
+    first = before.plus(level.prefill_at(prompt))
+    if answer < 2:
+        return Costs(first.seconds, 0.0, *first)
+    # Steps follow prompt, prompt + 1, ... tokens; the one in the middle stands for all.
+    step = level.step_at(prompt + (answer - 2) / 2)
+    return Costs(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
+
+
+def profiled(
+    device: Device,
+    sessions: Mapping[float, Session],
+    full: Session,
+    switching: Mapping[float, Iterable[Op]],
+    prompts: Sequence[int] = PROMPTS,
+) -> DeviceProfile:
+    """Measure all levels once.
+
+    Args:
+        device: where they run; what they compute is of no interest, so that blank networks do.
+        sessions: of each level.
+        full: of the whole model.
+        switching: of each level what it takes to come to it.
+        prompts: tokens to measure at, ascending, at least one.
+    """
+
+    async def measured() -> DeviceProfile:
+        levels = {
+            level: await _level(device, session, prompts, tuple(switching[level]))
+            for level, session in sessions.items()
+        }
+        return DeviceProfile(levels, await _level(device, full, prompts, ()))
+
+    return device.play(measured())
+
+
+async def _level(
+    device: Device, session: Session, prompts: Sequence[int], switch: Sequence[Op]
+) -> LevelProfile:
+    start = device.now
+    for op in switch:
+        await device.run(op)
+    switched = spent(device, start)
+    prefill, step = [], []
+    for tokens in prompts:
+        text = Prefix.of([0] * tokens)
+        session.start(text)
+        start = device.now
+        await session.forward([text])
+        prefill.append(spent(device, start))
+        longer = text.then(0)
+        session.keep(longer)
+        start = device.now
+        await session.forward([longer])
+        step.append(spent(device, start))
+    return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switched)
+
+
+def spent(device: Device, start: float) -> Spent:
+    """What a device has used since a moment of its clock."""
+    return Spent(device.now - start, device.trace.joules(start, device.now))

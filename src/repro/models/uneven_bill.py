@@ -1,0 +1,118 @@
+"""What a sub-model costs whose layers have unequal numbers of heads and neurons, and adapters beside them.
+
+Owns that bill, which an engine takes like any other. Must not know why a layer keeps what it keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from repro.core.errors import InputError
+from repro.models.config import DecoderConfig
+from repro.models.elastic import Kept
+from repro.models.lora import RANK, shapes
+from repro.models.shape import Bill, Shape
+
+
+@dataclass(frozen=True)
+class UnevenBill(Bill):
+    """A bill by true parameters, layer by layer.
+
+    An engine that keeps all layers in memory runs them as one op, whose FLOPs and bytes are then exact; of a
+    run of some layers it is billed the layers' mean.
+
+    Attributes:
+        blocks: the shape of each layer; `shape` is the whole model's, which the tables are billed by.
+        adapters: weights of all low-rank adapters, stored like the rest.
+    """
+
+    blocks: tuple[Shape, ...] = ()
+    adapters: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.blocks) != self.shape.layers or self.shape.encoder or self.shape.medusa:
+            raise InputError(
+                f"{len(self.blocks)} layers are billed one by one, of a decoder that has {self.shape.layers}"
+            )
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[Bill, int], ...]:
+        """Each kind of layer, and how many there are."""
+        return tuple((Bill(shape, self.stored), count) for shape, count in Counter(self.blocks).items())
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of all layers, adapters left out."""
+        return sum(count * bill.layer_bytes for bill, count in self._kinds)
+
+    @property
+    def adapter_bytes(self) -> float:
+        """Bytes of all adapters."""
+        return self.weight_bytes(self.adapters)
+
+    @property
+    def layer_bytes(self) -> float:
+        """See `Bill`; of the mean layer."""
+        return (self.block_bytes + self.adapter_bytes) / self.shape.layers
+
+    @property
+    def model_bytes(self) -> float:
+        """See `Bill`."""
+        return self.table_bytes + self.block_bytes + self.adapter_bytes
+
+    def cache_bytes(self, tokens: int) -> float:
+        """See `Bill`; what the layers' own heads need."""
+        elements = sum(count * bill.shape.cache_elements(tokens) for bill, count in self._kinds)
+        return elements * self.stored.activation
+
+    def layers(
+        self, count: int, rows: int, context: float, source: int = 0, first: bool = False
+    ) -> tuple[float, float]:
+        """See `Bill`."""
+        parts = [bill.layers(number, rows, context, source, first) for bill, number in self._kinds]
+        flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
+        moved = sum(part[1] for part in parts) + self.adapter_bytes
+        share = count / self.shape.layers
+        return share * flops, share * moved
+
+
+def config_of_shape(shape: Shape) -> DecoderConfig:
+    """As much of a decoder's configuration as a shape says; positions are not limited by it."""
+    return DecoderConfig(
+        vocab=shape.vocab,
+        hidden=shape.hidden,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate=shape.intermediate,
+        max_positions=0,
+        gated=shape.gated,
+        tied=shape.tied,
+    )
+
+
+def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
+    """What a sub-model costs.
+
+    Args:
+        whole: the decoder's.
+        kept: of each of its layers.
+        adapted: with adapters of rank 8 beside all matrices; the whole model has none.
+
+    Raises:
+        InputError: it keeps another number of layers than there are.
+    """
+    shape = whole.shape
+    groups = shape.heads // shape.kv_heads
+    blocks = tuple(
+        replace(shape, heads=units * groups, kv_heads=units, intermediate=neurons)
+        for units, neurons in zip(kept.units, kept.neurons, strict=True)
+    )
+    config = config_of_shape(shape)
+    adapters = 0
+    if adapted and kept != Kept.whole(config):
+        adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, kept).values())
+    return UnevenBill(shape, whole.stored, blocks, adapters)

@@ -1,0 +1,221 @@
+"""Objectives, deciders, and the check: whatever a decider says, what comes out meets the objective."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.core.errors import InputError
+from repro.methods.deciding import (
+    Ask,
+    ByProfile,
+    Check,
+    Checked,
+    Decider,
+    Largest,
+    Nominal,
+    Oracle,
+    Rule,
+    Uniform,
+    Unmet,
+)
+from repro.methods.objectives import LEVELS, Costs, Decision, Objective, decisions, kept_tokens
+from repro.methods.service_profile import DeviceProfile, LevelProfile, Spent
+
+
+def level_profile(share: float) -> LevelProfile:
+    """A level whose passes cost 2 s and 4 J a token of prefill, 10 s and 30 J a step, and its share of that;
+    a fifth of a step stays the same on every level. To come to it takes 5 s."""
+    at = (1, 101)
+    prefill = tuple(Spent(2.0 * share * n, 4.0 * share * n) for n in at)
+    step = Spent(10.0 * (0.2 + 0.8 * share), 30.0 * share)
+    return LevelProfile(at, prefill, (step, step), Spent(5.0, 1.0))
+
+
+PROFILE = DeviceProfile({level: level_profile(level) for level in LEVELS}, level_profile(1.0))
+
+
+def ask(objective: Objective, prompt: int = 50, answer: int = 4, name: str = "a") -> Ask:
+    return Ask(name, tuple(range(prompt)), answer, objective)
+
+
+@dataclass(frozen=True)
+class Stubborn(Decider):
+    """Says one thing whatever is asked, as a language model might."""
+
+    decision: Decision
+
+    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+        return self.decision
+
+
+@pytest.mark.parametrize(
+    ("shares", "says"),
+    [({}, "asks nothing"), ({"ttft": 0.0}, "ttft is 0.0"), ({"tpot": 1.1}, "tpot is 1.1")],
+)
+def test_an_impossible_objective_is_an_error(shares: dict[str, float], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Objective(**shares)
+
+
+def test_an_objective_is_met_to_the_last_digit_and_no_further() -> None:
+    full = Costs(10.0, 2.0, 30.0, 100.0)
+    exact = Costs(5.0, 1.0, 15.0, 50.0)
+    every = Objective(ttft=0.5, tpot=0.5, time=0.5, energy=0.5)
+    assert every.met(exact, full)
+    for name in Costs._fields:
+        over = exact._replace(**{name: getattr(exact, name) * (1 + 1e-12)})
+        assert not every.met(over, full)
+        others = replace(every, **{name: None})
+        assert others.met(over, full), "what is not asked for does not count"
+    with pytest.raises(InputError, match="energy"):
+        every.met(exact._replace(energy=None), full)
+
+
+def test_the_nominal_rule_is_a_product() -> None:
+    objective = Objective(ttft=0.4, tpot=0.7)
+    found = Nominal().feasible(ask(objective), None)
+    tenths = [(p, m) for p in range(2, 11) for m in range(2, 11) if p * m <= 40 and m <= 7]
+    assert found == [Decision(p / 10, m / 10) for p, m in tenths]
+    assert Objective(ttft=0.12).met_nominally(Decision(0.4, 0.3)), "0.4 x 0.3 is 0.12, also in binary"
+    with pytest.raises(InputError, match="energy"):
+        Objective(energy=0.5).met_nominally(Decision(0.4, 0.3))
+
+
+def test_a_profile_counts_what_a_level_takes() -> None:
+    present = PROFILE.costs(Decision(0.5, 0.4), 50, 4, 0.4)
+    assert present == pytest.approx((20.0, 5.2, 20.0 + 3 * 5.2, 40.0 + 3 * 12.0))
+    other = PROFILE.costs(Decision(0.5, 0.4), 50, 4, 0.6, Spent(1.0, 2.0))
+    assert other == pytest.approx((26.0, 5.2, 26.0 + 3 * 5.2, 43.0 + 3 * 12.0)), "switching and deciding"
+    assert PROFILE.costs(Decision(0.5, 0.4), 50, 1, 0.4).tpot == 0.0
+    assert PROFILE.whole(50, 4) == PROFILE.costs(Decision(1.0, 1.0), 50, 4, 1.0)
+    with pytest.raises(InputError, match="102 tokens were not profiled"):
+        PROFILE.whole(102, 1)
+    with pytest.raises(InputError, match=r"level 0\.45"):
+        PROFILE.costs(Decision(1.0, 0.45), 50, 4, None)
+
+
+def test_the_profile_is_stricter_than_the_product_where_something_stays() -> None:
+    asked = ask(Objective(ttft=1.0, tpot=0.6))
+    assert max(one.model for one in Nominal().feasible(asked, 0.5)) == 0.6
+    assert max(one.model for one in ByProfile(PROFILE).feasible(asked, 0.5)) == 0.5
+
+
+def test_who_is_on_a_level_may_use_what_switching_takes_from_others() -> None:
+    asked = ask(Objective(ttft=0.5))
+    rule = ByProfile(PROFILE, (1.0,))
+    assert [one.model for one in rule.feasible(asked, 0.5)] == [0.2, 0.3, 0.4, 0.5]
+    assert [one.model for one in rule.feasible(asked, 0.3)] == [0.2, 0.3, 0.4]
+    assert [one.model for one in rule.feasible(asked, 0.3, Spent(15.0, 0.0))] == [0.2, 0.3]
+
+
+SHARES = st.sampled_from([None, 0.05, 0.2, 0.35, 0.4, 0.5, 0.65, 0.8, 1.0])
+OBJECTIVES = st.tuples(SHARES, SHARES, SHARES, SHARES).filter(any).map(lambda given: Objective(*given))
+DECISIONS = st.builds(Decision, st.sampled_from([0.1, *LEVELS]), st.sampled_from([0.1, *LEVELS]))
+DECIDERS = st.one_of(
+    DECISIONS.map(Stubborn), st.builds(Uniform), st.sampled_from([Largest(), Largest("model")])
+)
+
+
+@given(
+    OBJECTIVES,
+    DECIDERS,
+    st.sampled_from(["random", "release"]),
+    st.integers(1, 101),
+    st.integers(1, 40),
+    st.sampled_from([None, *LEVELS]),
+    st.floats(0, 30),
+)
+def test_no_violating_decision_comes_through(
+    objective: Objective,
+    decider: Decider,
+    fallback: str,
+    prompt: int,
+    answer: int,
+    present: float | None,
+    deciding: float,
+) -> None:
+    asked, spent = ask(objective, prompt, min(answer, 101 - prompt + 1)), Spent(deciding, deciding)
+    full = PROFILE.whole(prompt, asked.answer)
+    try:
+        out = Check(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
+    except Unmet:
+        every = (PROFILE.costs(one, prompt, asked.answer, present, spent) for one in decisions())
+        assert not any(objective.met(costs, full) for costs in every)
+        return
+    assert objective.met(PROFILE.costs(out.decision, prompt, asked.answer, present, spent), full)
+    if isinstance(decider, Stubborn):
+        assert out.fell_back == (out.decision != decider.decision)
+    else:
+        assert not out.fell_back
+
+
+@given(st.builds(Objective, SHARES, SHARES.filter(bool)), DECISIONS, st.sampled_from(["random", "release"]))
+def test_none_comes_through_the_nominal_rule(objective: Objective, said: Decision, fallback: str) -> None:
+    try:
+        out = Check(Stubborn(said), Nominal(), fallback).decide(ask(objective))
+    except Unmet:
+        assert not any(objective.met_nominally(one) for one in decisions())
+        return
+    assert objective.met_nominally(out.decision)
+
+
+TIGHT = Objective(ttft=0.2, tpot=0.5)
+
+
+def test_fallbacks() -> None:
+    wrong = Stubborn(Decision(0.4, 1.0))
+    assert Check(wrong, Nominal(), "release").decide(ask(TIGHT)) == Checked(Decision(0.4, 0.5), True)
+    unknown = Stubborn(Decision(0.1, 1.0))
+    assert Check(unknown, Nominal(), "release").decide(ask(TIGHT)).decision == Decision(0.4, 0.5)
+    feasible = Nominal().feasible(ask(TIGHT), None)
+    drawn = Counter(
+        Check(wrong, Nominal()).decide(ask(TIGHT, name=str(i))).decision for i in range(50 * len(feasible))
+    )
+    assert set(drawn) == set(feasible)
+    assert max(drawn.values()) < 2 * min(drawn.values()), "each as likely"
+    again = [Check(wrong, Nominal(), seed=seed).decide(ask(TIGHT)) for seed in (1, 1, 2, 3, 4)]
+    assert again[0] == again[1]
+    assert len(set(again)) > 1
+    with pytest.raises(InputError, match="first"):
+        Check(wrong, Nominal(), "first")
+
+
+def test_deciders() -> None:
+    feasible = Nominal().feasible(ask(TIGHT), None)
+    assert Largest().decide(ask(TIGHT), feasible) == Decision(1.0, 0.2)
+    assert Largest("model").decide(ask(TIGHT), feasible) == Decision(0.4, 0.5)
+    with pytest.raises(InputError, match="speed"):
+        Largest("speed")
+    assert Uniform(3).decide(ask(TIGHT), feasible) == Uniform(3).decide(ask(TIGHT), feasible)
+    assert len({Uniform(seed).decide(ask(TIGHT), feasible) for seed in range(20)}) > 5
+
+
+def test_the_oracle_takes_the_lightest_that_is_right_and_feasible() -> None:
+    light, equal, heavy = Decision(0.6, 0.2), Decision(0.4, 0.3), Decision(1.0, 1.0)
+    right = {"a": {equal, heavy, light}, "b": {heavy}, "c": set[Decision]()}
+    check = Check(Oracle(right), Nominal())
+    assert check.decide(ask(TIGHT)) == Checked(light, False), "of equal products the smaller model"
+    for name in ("b", "c"):
+        out = check.decide(ask(TIGHT, name=name))
+        assert TIGHT.met_nominally(out.decision)
+        assert not out.fell_back
+    with pytest.raises(InputError, match="no request 'd'"):
+        check.decide(ask(TIGHT, name="d"))
+
+
+def test_nothing_feasible_is_an_error_that_says_what_was_asked() -> None:
+    rules: tuple[Rule, ...] = (Nominal(), ByProfile(PROFILE))
+    for rule in rules:
+        with pytest.raises(Unmet, match=r"'tpot': 0\.05"):
+            Check(Uniform(), rule).decide(ask(Objective(tpot=0.05)))
+
+
+def test_kept_tokens() -> None:
+    assert [kept_tokens(10, level) for level in (0.3, 0.7, 1.0, 0.01)] == [3, 7, 10, 1]
+    assert kept_tokens(11, 0.5) == 5
