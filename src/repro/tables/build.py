@@ -251,7 +251,7 @@ def _natural(label: str) -> tuple[float, str]:
 
 def _scaled(spread: Spread | None, scale: float) -> Spread | None:
     if isinstance(spread, tuple):
-        low, high = sorted(end * scale for end in spread)  # a loss is a gain the other way round
+        low, high = sorted(end * scale + 0.0 for end in spread)  # a loss is a gain the other way round
         return low, high
     return None if spread is None else spread * abs(scale)
 
