@@ -145,7 +145,8 @@ def profiled(
     Args:
         device: where they run; what they compute is of no interest, so that blank networks do.
         sessions: of each level.
-        full: of the whole model.
+        full: of the whole model; where it is a level's session too, it is measured once, so that both are
+            equal to the last digit.
         switching: of each level what it takes to come to it.
         prompts: tokens to measure at, ascending, at least one.
     """
@@ -155,7 +156,8 @@ def profiled(
             level: await _level(device, session, prompts, tuple(switching[level]))
             for level, session in sessions.items()
         }
-        return DeviceProfile(levels, await _level(device, full, prompts, ()))
+        same = [levels[level] for level, session in sessions.items() if session is full]
+        return DeviceProfile(levels, same[0] if same else await _level(device, full, prompts, ()))
 
     return device.play(measured())
 
