@@ -67,7 +67,7 @@ def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.Mon
     def compute(*_: Any) -> None:
         raise AssertionError("a finished cell was computed again")
 
-    monkeypatch.setattr("repro.sweep.compute", compute)
+    monkeypatch.setattr("repro.kinds.compute", compute)
     again = sweep(project)
     assert states(again) == ["cached"] * 5
     assert [note.key for note in again] == [note.key for note in notes]
