@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from dataclasses import field, fields, make_dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +65,12 @@ def publish() -> None:
     Plugins.instance().register(UserConf)
 
 
+@cache
 def load_components() -> None:
-    """Import what registers itself, ours and every module of the packages announced as `repro.components`."""
+    """Import what registers itself, ours and every module of the packages announced as `repro.components`.
+
+    Once in a process is enough: a sweep of ninety cells would look through all packages ninety times.
+    """
     announced = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
     discover("repro.methods", "repro.data", *filter(_is_package, announced))
 
