@@ -34,7 +34,7 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 43,
-    "model": 47,
+    "model": 48,
     "model/checkpoint": 44,
     "model/shape": 32,
     "workload": 32,
