@@ -88,16 +88,16 @@ def test_the_nominal_rule_is_a_product() -> None:
 
 
 def test_a_profile_counts_what_a_level_takes() -> None:
-    present = PROFILE.costs(Decision(0.5, 0.4), 50, 4, 0.4)
+    present = PROFILE.costs(0.4, 25, 4, 0.4)
     assert present == pytest.approx((20.0, 5.2, 20.0 + 3 * 5.2, 40.0 + 3 * 12.0))
-    other = PROFILE.costs(Decision(0.5, 0.4), 50, 4, 0.6, Spent(1.0, 2.0))
+    other = PROFILE.costs(0.4, 25, 4, 0.6, Spent(1.0, 2.0))
     assert other == pytest.approx((26.0, 5.2, 26.0 + 3 * 5.2, 43.0 + 3 * 12.0)), "switching and deciding"
-    assert PROFILE.costs(Decision(0.5, 0.4), 50, 1, 0.4).tpot == 0.0
-    assert PROFILE.whole(50, 4) == PROFILE.costs(Decision(1.0, 1.0), 50, 4, 1.0)
+    assert PROFILE.costs(0.4, 25, 1, 0.4).tpot == 0.0
+    assert PROFILE.whole(50, 4) == PROFILE.costs(1.0, 50, 4, 1.0)
     with pytest.raises(InputError, match="102 tokens were not profiled"):
         PROFILE.whole(102, 1)
     with pytest.raises(InputError, match=r"level 0\.45"):
-        PROFILE.costs(Decision(1.0, 0.45), 50, 4, None)
+        PROFILE.costs(0.45, 50, 4, None)
 
 
 def test_the_profile_is_stricter_than_the_product_where_something_stays() -> None:
@@ -145,10 +145,10 @@ def test_no_violating_decision_comes_through(
     try:
         out = Check(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
     except Unmet:
-        every = (PROFILE.costs(one, prompt, asked.answer, present, spent) for one in decisions())
+        every = (PROFILE.costs(one.model, asked.read(one.prompt), asked.answer, present, spent) for one in decisions())
         assert not any(objective.met(costs, full) for costs in every)
         return
-    assert objective.met(PROFILE.costs(out.decision, prompt, asked.answer, present, spent), full)
+    assert objective.met(PROFILE.costs(out.decision.model, asked.read(out.decision.prompt), asked.answer, present, spent), full)
     if isinstance(decider, Stubborn):
         assert out.fell_back == (out.decision != decider.decision)
     else:

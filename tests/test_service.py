@@ -17,7 +17,8 @@ from repro.core.op import FLASH, Op
 from repro.methods.deciding import Ask, ByProfile, Check, Decider, Largest, Nominal, Rule, Unmet
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS, Decision, Objective
-from repro.methods.service import Level, LLMService, Scorer, bind_llm_service
+from repro.methods.service import Level, LLMService, bind_llm_service
+from repro.methods.shortening import Scorer
 from repro.methods.service_profile import DeviceProfile
 from repro.methods.service_systems import System, elastilm, laco, layerwise, llm_pruner, pfs, profile_of
 from repro.methods.switching import Relayout
@@ -151,7 +152,7 @@ def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -
             assert small.prefill_at(n).seconds < large.prefill_at(n).seconds
             assert small.step_at(n).seconds < large.step_at(n).seconds
     if 1.0 in found.levels:
-        assert found.costs(Decision(1.0, 1.0), 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
+        assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
 
 
 def test_switches_on_the_toy_machine() -> None:
@@ -296,7 +297,7 @@ def test_a_call_takes_what_the_profile_says_and_meets_its_objective() -> None:
     asked = [Objective(ttft=0.9, tpot=0.9), Objective(ttft=0.6), Objective(time=0.8), Objective(energy=0.95)]
     for objective in asked:
         reply = app.call_llm(PROMPT, objective, max_tokens=6)
-        assert reply.costs == pytest.approx(rule.profile.costs(reply.decision, tokens, 6, present), rel=1e-9)
+        assert reply.costs == pytest.approx(rule.profile.costs(reply.decision.model, reply.prompt, 6, present), rel=1e-9)
         assert objective.met(reply.costs, full)
         present = reply.decision.model
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.core.op import Op
 from repro.core.registry import unknown
-from repro.methods.objectives import LEVELS, Decision, Objective, decisions
+from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.service_profile import NOTHING, DeviceProfile, Spent
 
 FALLBACKS = ("random", "release")
@@ -29,12 +29,21 @@ class Ask:
         prompt: all its tokens.
         answer: the most tokens to generate.
         objective: what it may take.
+        spare: how many tokens of the prompt's beginning may be dropped; `None` is any token. Instructions and
+            examples that all requests of an app begin with can go, and the request itself stays whole.
+        granule: see `objectives.kept_tokens`.
     """
 
     id: str
     prompt: tuple[int, ...]
     answer: int
     objective: Objective
+    spare: int | None = None
+    granule: int = 1
+
+    def read(self, level: float) -> int:
+        """How many tokens of the prompt are read at one of its levels."""
+        return kept_tokens(len(self.prompt), level, self.spare, self.granule)
 
 
 class Unmet(InputError):
@@ -84,7 +93,8 @@ class ByProfile(Rule):
             decision
             for decision in decisions(self.prompts, sorted(self.profile.levels))
             if ask.objective.met(
-                self.profile.costs(decision, len(ask.prompt), ask.answer, present, deciding), full
+                self.profile.costs(decision.model, ask.read(decision.prompt), ask.answer, present, deciding),
+                full,
             )
         ]
 

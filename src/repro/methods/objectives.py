@@ -109,6 +109,19 @@ def decisions(prompts: Sequence[float] = LEVELS, models: Sequence[float] = LEVEL
     return tuple(Decision(*pair) for pair in product(prompts, models))
 
 
-def kept_tokens(tokens: int, level: float) -> int:
-    """How many tokens of a prompt a level keeps: its share rounded down, and never none."""
-    return max(1, int(round(level * tokens, 6)))
+def kept_tokens(tokens: int, level: float, spare: int | None = None, granule: int = 1) -> int:
+    """How many tokens of a prompt a level keeps: its share rounded down, and never none.
+
+    Args:
+        tokens: of the whole prompt.
+        level: its share that may be read.
+        spare: only so many may be dropped at all; `None` is any. What is left of a request whose other
+            tokens alone exceed the level is these.
+        granule: of the spare ones a multiple of so many stays, so that requests of one app whose lengths
+            differ little read the same beginning.
+    """
+    if level == 1.0:
+        return tokens
+    fixed = 0 if spare is None else tokens - spare
+    room = max(0, int(round(level * tokens, 6)) - fixed)
+    return max(1, fixed + room - room % granule)

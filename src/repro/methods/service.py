@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from repro.core.device import Device
 from repro.core.errors import InputError
@@ -19,6 +18,7 @@ from repro.methods.deciding import Ask, Check
 from repro.methods.decoding.autoregressive import decode
 from repro.methods.objectives import Costs, Decision, Objective, kept_tokens
 from repro.methods.service_profile import NOTHING, Spent, spent
+from repro.methods.shortening import Scorer, Text, shortened
 from repro.methods.switching import Switching
 from repro.models import lora
 from repro.models.elastic import Kept, UnitDecoder, submodel
@@ -28,27 +28,6 @@ from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill
-
-
-class Text(Protocol):
-    """Text to token ids and back."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-
-
-class Scorer(Protocol):
-    """Which tokens of a prompt matter: the place of the language model's score head (ElastiLM 3.3)."""
-
-    def scores(self, tokens: Sequence[int]) -> Sequence[float]:
-        """One number a token, larger for one that should stay."""
-
-    def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
-        """What scoring takes on a processor, before the prefill; nothing where nobody computes."""
-        return ()
 
 
 @dataclass(frozen=True)
@@ -229,9 +208,7 @@ class LLMService:
                 f"a prompt is to be shortened to {level:g}, and nothing scores its tokens; give a scorer or "
                 "a rule with whole prompts alone"
             )
-        scores = self.scorer.scores(tokens)
-        best = sorted(range(len(tokens)), key=lambda i: (-scores[i], i))[:count]
-        return tuple(tokens[i] for i in sorted(best))
+        return shortened(tokens, count, self.scorer.scores(tokens))
 
 
 def bind_llm_service(service: LLMService, app: str, objective: Objective) -> App:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.op import Op
-from repro.methods.objectives import Costs, Decision, kept_tokens
+from repro.methods.objectives import Costs
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 
@@ -96,13 +96,13 @@ class DeviceProfile:
     full: LevelProfile
 
     def costs(
-        self, decision: Decision, prompt: int, answer: int, present: float | None, deciding: Spent = NOTHING
+        self, model: float, read: int, answer: int, present: float | None, deciding: Spent = NOTHING
     ) -> Costs:
         """What a request takes if it is served so.
 
         Args:
-            decision: its levels.
-            prompt: tokens of the whole prompt.
+            model: its level of the model.
+            read: tokens of the prompt that are read.
             answer: tokens that will be generated, at least 1.
             present: the level that the model is on; None is none, as before the first request.
             deciding: what making the decision takes.
@@ -110,14 +110,14 @@ class DeviceProfile:
         Raises:
             InputError: a level or a length that was not profiled.
         """
-        if decision.model not in self.levels:
+        if model not in self.levels:
             raise InputError(
-                f"level {decision.model:g} of the model was not profiled; choose from "
+                f"level {model:g} of the model was not profiled; choose from "
                 f"{', '.join(f'{level:g}' for level in sorted(self.levels))}"
             )
-        level = self.levels[decision.model]
-        before = deciding if decision.model == present else deciding.plus(level.switch)
-        return _costs(level, kept_tokens(prompt, decision.prompt), answer, before)
+        level = self.levels[model]
+        before = deciding if model == present else deciding.plus(level.switch)
+        return _costs(level, read, answer, before)
 
     def whole(self, prompt: int, answer: int) -> Costs:
         """What the full model takes for the whole prompt, with nothing to decide or to switch."""
