@@ -34,9 +34,9 @@ def names(group: str) -> list[str]:
 COUNTS = {
     "device": 18,
     "dataset": 43,
-    "model": 48,
+    "model": 56,
     "model/checkpoint": 44,
-    "model/shape": 32,
+    "model/shape": 33,
     "workload": 32,
     "pair": 22,
     "ablation": 20,
