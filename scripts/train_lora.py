@@ -1,6 +1,7 @@
-"""Recover a level of an elastic model by adapters of low rank (ElastiLM 3.2), on questions of no task.
+"""Recover a level of an elastic model by adapters of low rank (ElastiLM 3.2), on data of no task.
 
     REPRO_DATA=<folder> python scripts/train_lora.py --out assets/elastic/smollm2-135m --level 0.5
+        --texts wikitext2_train,cnn_dailymail,bookcorpus
 
 `--out` holds the profile that `elasticize.py` wrote; the adapters go beside it. A killed run goes on with the
 same command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096 --minutes 1e9.
@@ -17,14 +18,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoTokenizer
 
 from distill import record
 from distill.answers import Answer
-from distill.recovery import Adapters, RecoveryTrainer, answered
+from distill.recovery import Adapters, RecoveryTrainer, answered, continued
 from distill.training import Schedule
 from elasticize import ANCHORS, asked, noted
 from repro import data
@@ -51,7 +52,13 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--work", type=Path, default=Path(".cache/lora"), help="checkpoints (default %(default)s)")
     add("--dataset", default="alpaca", help="questions with reference answers (default %(default)s)")
     add("--rows", type=int, default=10**6, help="of it, at most; one in twenty is held out")
-    add("--length", type=int, default=256, help="longest question and answer, in tokens")
+    add(
+        "--texts",
+        default="",
+        help="more names of conf/dataset, by commas, whose texts are read as in pre-training",
+    )
+    add("--text-tokens", type=int, default=10**9, help="of each of these, at most; one in twenty is held out")
+    add("--length", type=int, default=256, help="longest question and answer, and every text, in tokens")
     add("--rank", type=int, default=lora.RANK)
     add("--gate", action="store_true", help="adapters beside gates too, as in the release")
     add("--rate", type=float, default=1e-4, help="learning rate")
@@ -72,30 +79,51 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+class Given(NamedTuple):
+    """What is trained on, what is held out, and the digests of the rows by their dataset."""
+
+    trained: list[Answer]
+    heldout: list[Answer]
+    rows: dict[str, str]
+
+
 class Run:
-    """One command: its sub-model and its questions."""
+    """One command: its sub-model, its questions and texts."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.cell: ScoredCell = asked(args.target, [])
+        self.bare = AutoTokenizer.from_pretrained(self.cell.folder)
+        self.given = self.data()
         self.decoder = weights.load(self.cell.folder, "float32", packed=False, device=args.device)
         self.profile = elastic_profile.load(args.out / PROFILE)
         locked = anchors_of(self.profile.losses, ANCHORS) if args.system == "elastilm" else ()
         self.kept = kept_at(self.decoder.config, args.level, locked)
         self.file = args.out / lora_file(args.system, args.level)
-        self.trained, self.heldout, self.digest = self.questions()
 
-    def questions(self) -> tuple[list[Answer], list[Answer], str]:
-        """To train on and held out, and the digest of the rows."""
-        args, tokenizer = self.args, self.cell.target.tokenizer
-        config = data.read_config(args.dataset)
-        rows = data.load_rows(config, args.rows, self.cell.config.get("data_dir"))
-        prompts = data.prompts(config, rows, tokenizer)
-        bare = AutoTokenizer.from_pretrained(self.cell.folder)
-        references = [bare.encode(one.reference, add_special_tokens=False) for one in prompts]
-        found = answered(prompts, references, bare.eos_token_id, args.length)
-        count = max(1, round(HELDOUT * len(found)))
-        return found[:-count], found[-count:], rows.digest
+    def data(self) -> Given:
+        """Of each dataset the last twentieth is held out."""
+        given = Given([], [], {})
+        for name in filter(None, [self.args.dataset, *self.args.texts.split(",")]):
+            config = data.read_config(name)
+            rows = data.load_rows(config, self.args.rows, self.cell.config.get("data_dir"))
+            prompts = data.prompts(config, rows, self.cell.target.tokenizer)
+            found = self.questions(prompts) if name == self.args.dataset else self.texts(prompts)
+            count = max(1, round(HELDOUT * len(found)))
+            given.trained.extend(found[:-count])
+            given.heldout.extend(found[-count:])
+            given.rows[name] = rows.digest
+        return given
+
+    def questions(self, prompts: Sequence[data.Prompt]) -> list[Answer]:
+        """Prompts with the references as their answers, which alone are learned."""
+        references = [self.bare.encode(one.reference, add_special_tokens=False) for one in prompts]
+        return answered(prompts, references, self.bare.eos_token_id, self.args.length)
+
+    def texts(self, prompts: Sequence[data.Prompt]) -> list[Answer]:
+        """Texts one behind the other, of which every token is learned."""
+        encoded = (self.bare.encode(one.text, add_special_tokens=False) for one in prompts)
+        return continued(encoded, self.bare.eos_token_id, self.args.length, self.args.text_tokens)
 
     def train(self) -> dict[str, Any]:
         """Train, save, and what the record says of it."""
@@ -103,7 +131,7 @@ class Run:
         sub = submodel(reordered(self.decoder, self.profile.order), self.kept)
         matrices = lora.MATRICES if args.gate else PAPER
         adapters = Adapters(sub, self.kept, matrices, args.rank, args.seed)
-        tokens = sum(len(one.prompt) + len(one.tokens) for one in self.trained)
+        tokens = self.tokens()
         schedule = Schedule(
             steps=max(1, round(args.epochs * tokens / args.batch_tokens)),
             tokens=args.batch_tokens,
@@ -117,14 +145,21 @@ class Run:
         state = args.work / f"{args.system}-{args.level:g}.pt"
         adapted = lora.attached(sub, adapters.lora(self.kept, self.profile.order))
         trainer = RecoveryTrainer(adapters, adapted, schedule, args.at_once, state, args.device)
-        before = trainer.heldout_loss(self.heldout) if not trainer.step else trainer.curve[0]["before"]
+        before = trainer.heldout_loss(self.given.heldout) if not trainer.step else trainer.curve[0]["before"]
 
         def measure() -> dict[str, float]:
             lora.save(adapters.lora(self.kept, self.profile.order), self.file)  # a killed run leaves some
-            return {"before": round(before, 4), "heldout_loss": round(trainer.heldout_loss(self.heldout), 4)}
+            return {
+                "before": round(before, 4),
+                "heldout_loss": round(trainer.heldout_loss(self.given.heldout), 4),
+            }
 
-        trainer.run(lambda: self.trained, args.minutes, args.every, measure)
+        trainer.run(lambda: self.given.trained, args.minutes, args.every, measure)
         return {"curve": trainer.curve, "updates": trainer.step, "planned_updates": schedule.steps}
+
+    def tokens(self) -> int:
+        """Of all that is trained on, questions included."""
+        return sum(len(one.prompt) + len(one.tokens) for one in self.given.trained)
 
     def write(self, found: dict[str, Any]) -> None:
         """The training record beside the adapters."""
@@ -137,11 +172,10 @@ class Run:
             "adapters": {"file_bytes": self.file.stat().st_size, "sha256": record.sha256(self.file)},
             "true_ratio": round(self.kept.true_ratio(self.decoder.config), 4),
             "data": {
-                "dataset": args.dataset,
-                "rows": self.digest,
-                "trained": len(self.trained),
-                "trained_tokens": sum(len(one.prompt) + len(one.tokens) for one in self.trained),
-                "heldout": len(self.heldout),
+                "rows": self.given.rows,
+                "trained": len(self.given.trained),
+                "trained_tokens": self.tokens(),
+                "heldout": len(self.given.heldout),
             },
             **found,
             "machine": record.machine(args),

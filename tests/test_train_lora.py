@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from distill.answers import Answer  # noqa: E402
-from distill.recovery import NOTHING, Adapters, RecoveryTrainer, answered, packed_loss, passes  # noqa: E402
+from distill.recovery import (  # noqa: E402
+    NOTHING,
+    Adapters,
+    RecoveryTrainer,
+    answered,
+    continued,
+    packed_loss,
+    passes,
+)
 from distill.training import Schedule  # noqa: E402
 from repro.core.errors import InputError  # noqa: E402
 from repro.data.prompts import Prompt  # noqa: E402
@@ -95,3 +103,13 @@ def test_answers_end_and_are_cut() -> None:
     assert [one.tokens.tolist() for one in found] == [[7, 8, 2], [7]]
     with pytest.raises(InputError, match="0 of 1 rows"):
         answered(asked[2:], [[7]], 2, 6)
+
+
+def test_texts_are_read_one_behind_the_other() -> None:
+    found = continued([[5, 6, 7], [8], [9, 9, 9, 9]], end=2, length=3, most=8)
+    assert [one.prompt.tolist() for one in found] == [[5], [2]], "of eight tokens the last two make no piece"
+    assert [one.tokens.tolist() for one in found] == [[6, 7], [8, 2]]
+    with pytest.raises(InputError, match="have 4 tokens"):
+        continued([[5, 6, 7]], 2, 3, 100)
+    with pytest.raises(InputError, match="length is 1"):
+        continued([[5, 6, 7]], 2, 1, 100)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -36,6 +37,23 @@ def answered(
             f"{len(found)} of {len(prompts)} rows fit {longest} tokens; raise --length or --rows"
         )
     return found
+
+
+def continued(texts: Iterable[Sequence[int]], end: int, length: int, most: int) -> list[Answer]:
+    """Texts, each ended, one behind the other and cut into pieces of `length` tokens, `most` tokens in all.
+
+    A piece is an answer to its first token, so that every other token is learned, as in pre-training.
+    """
+    if length < 2:
+        raise InputError(f"length is {length}; a piece of text predicts something from 2 tokens on")
+    flat = itertools.islice(itertools.chain.from_iterable([*text, end] for text in texts), most)
+    whole = torch.tensor(list(flat), dtype=torch.long)
+    pieces = whole[: len(whole) // length * length].view(-1, length)
+    if len(pieces) < 2:
+        raise InputError(
+            f"the texts have {len(whole)} tokens, fewer than two pieces of {length}; lower --length"
+        )
+    return [Answer(piece[:1], piece[1:], NOTHING, NOTHING) for piece in pieces]
 
 
 class Adapters(nn.Module):
