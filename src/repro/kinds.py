@@ -1,4 +1,4 @@
-"""Which kind of cell a configuration makes: one that serves requests, or one about real weights alone.
+"""Which kind of cell a configuration makes: one that decodes, or one whose answers are chosen by likelihood.
 
 Owns that choice and nothing of what the kinds do.
 """
@@ -16,15 +16,16 @@ from repro.core.record import Record
 from repro.dense_cell import DenseCell
 from repro.probed import ProbedCell
 from repro.scored import ScoredCell
+from repro.served import ServedCell
 
-DENSE: tuple[type[DenseCell], ...] = (ScoredCell, ProbedCell)
-"""The kinds about weights alone; a cell is of one if its configuration has the kind's group."""
+DENSE: tuple[type[DenseCell], ...] = (ScoredCell, ProbedCell, ServedCell)
+"""The kinds that decode nothing; a cell is of one if its configuration has the kind's group."""
 
 AnyCell = Cell | DenseCell
 
 
 def dense(config: Mapping[str, Any]) -> type[DenseCell] | None:
-    """The kind about weights alone that a resolved configuration makes; None for one that serves requests."""
+    """The kind without decoding that a resolved configuration makes; None for one that decodes."""
     return next((kind for kind in DENSE if config.get(kind.group)), None)
 
 

@@ -22,15 +22,26 @@ class App:
 
     Attributes:
         name: its own.
-        ttft: the time to its first token, at most, as a share of the full model's.
-        tpot: likewise the time of each later token.
         dataset: what its requests are rows of.
+        tokens: without a dataset its prompts are so many blanks, which cost as much and say nothing.
+        ttft: the time to its first token, at most, as a share of the full model's; None asks nothing.
+        tpot: likewise the time of each later token.
+        time: likewise of the time to the last token (ElastiLM 5.6).
+        energy: likewise of energy.
     """
 
     name: str
-    ttft: float
-    tpot: float
-    dataset: str
+    dataset: str | None = None
+    tokens: int | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    time: float | None = None
+    energy: float | None = None
+
+    @property
+    def source(self) -> str:
+        """What its prompts are drawn from."""
+        return self.dataset or f"{self.tokens} blanks"
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,7 @@ class TraceConfig:
         alpha: skew: 0 gives every app as many, above 0 the later ones more, below 0 the first ones.
         rate: requests an hour, in a Poisson process.
         seed: of rows, order and times.
+        answer: tokens of an answer, which the latency of each later token is a mean over.
         apps: the tightest objective first, which is the paper's i = 1.
     """
 
@@ -51,6 +63,7 @@ class TraceConfig:
     alpha: float
     rate: float
     seed: int
+    answer: int
     apps: tuple[App, ...]
 
 
@@ -72,10 +85,17 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
     names = [app.name for app in config.apps]
     if not names or len(set(names)) < len(names):
         raise InputError(f"trace {config.name}: apps are {names}; name at least one, and none twice")
-    if config.requests < 1 or config.rate <= 0:
+    if config.requests < 1 or config.rate <= 0 or config.answer < 1:
         raise InputError(
-            f"trace {config.name}: {config.requests} requests at {config.rate} an hour; both must be above 0"
+            f"trace {config.name}: {config.requests} requests at {config.rate} an hour of {config.answer} "
+            "tokens; all must be above 0"
         )
+    for app in config.apps:
+        if (app.dataset is None) == (app.tokens is None) or (app.tokens or 1) < 1:
+            raise InputError(
+                f"trace {config.name}: app {app.name} has dataset {app.dataset} and tokens {app.tokens}; "
+                "give one of them, tokens of at least 1"
+            )
     return config
 
 
@@ -99,7 +119,7 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
 
     Args:
         config: the trace.
-        rows: how many rows each dataset has. None is drawn twice before all were drawn once.
+        rows: how many rows each source has (`App.source`). None is drawn twice before all were drawn once.
 
     Raises:
         InputError: a dataset has no rows.
@@ -108,7 +128,7 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
     drawn = [
         (app, row)
         for app, count in zip(config.apps, wanted, strict=True)
-        for row in _rows(rows.get(app.dataset, 0), count, app, config.seed)
+        for row in _rows(rows.get(app.source, 0), count, app, config.seed)
     ]
     random.Random(f"{config.seed}/order").shuffle(drawn)
     return tuple(
@@ -119,7 +139,7 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
 
 def _rows(available: int, count: int, app: App, seed: int) -> Sequence[int]:
     if available < 1:
-        raise InputError(f"app {app.name} takes its requests from {app.dataset}, which has no rows here")
+        raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
     chance, drawn = random.Random(f"{seed}/{app.name}"), list[int]()
     while len(drawn) < count:
         every = list(range(available))

@@ -176,6 +176,17 @@ class Uniform(Decider):
 
 
 @dataclass(frozen=True)
+class Fixed(Decider):
+    """Always the same, whatever is feasible."""
+
+    decision: Decision
+
+    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+        """See `Decider`."""
+        return self.decision
+
+
+@dataclass(frozen=True)
 class Largest(Decider):
     """As much of the prompt as is feasible, and of the model what goes with it; what pruning alone does.
 

@@ -1,0 +1,275 @@
+"""Which requests a model answers right, compressed to a level and reading a shortened prompt; remembered.
+
+Owns the prompts of a dataset's rows, what of them may be dropped, and the memory of answers. Must not know
+who asks, nor devices, objectives or time.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+
+from repro import data
+from repro.core.errors import InputError
+from repro.core.record import content_hash
+from repro.core.sources import source_hash
+from repro.data.config import DatasetConfig, scoring_of
+from repro.data.prompts import Prompt, Tokens
+from repro.methods.compression.base import Compression
+from repro.methods.objectives import Decision, kept_tokens
+from repro.methods.shortening import Scorer, shortened
+from repro.models.decoder import Decoder
+from repro.models.likelihood import Likelihood, Reader, common
+from repro.scored import best_of, metric_of
+
+Progress = Callable[[str, int, int], None]
+CODE = ("repro.answers", "repro.models.likelihood")
+
+
+class Question(NamedTuple):
+    """A row of a dataset, and how it is served."""
+
+    dataset: str
+    row: int
+    decision: Decision
+
+
+class Speaker(Protocol):
+    """A tokenizer."""
+
+    @property
+    def has_chat(self) -> bool:
+        """Whether it carries a chat template."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids."""
+
+    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of messages."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The rows of one dataset as requests of an app.
+
+    Attributes:
+        dataset: what they are rows of.
+        rows: the rows.
+        text: the tokenizer of the model that reads them.
+    """
+
+    dataset: DatasetConfig
+    rows: data.Rows
+    text: Speaker
+
+    def __post_init__(self) -> None:
+        if not scoring_of(self.dataset).scores_continuations:
+            raise InputError(
+                f"the answers of dataset {self.dataset.name!r} are generated, and requests are answered by a "
+                "choice; take a dataset whose scoring is a choice (docs/forms.md lists them)"
+            )
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """One a row."""
+        return data.prompts(self.dataset, self.rows, self.text)
+
+    @cached_property
+    def spare(self) -> int:
+        """How many tokens all requests begin with, up to the end of a line: instructions and examples."""
+        count = common(c.context for prompt in self.prompts for c in prompt.continuations)
+        first = self.prompts[0].continuations[0].context
+        while count and "\n" not in self.text.decode(first[count - 1 : count]):
+            count -= 1
+        return count
+
+    def read(self, row: int) -> Tokens:
+        """All tokens of a request."""
+        return self.prompts[row].continuations[0].context
+
+    def is_right(self, row: int, said: Sequence[Likelihood]) -> bool:
+        """Whether the right continuation of a row is among the likeliest that count."""
+        prompt, scoring = self.prompts[row], scoring_of(self.dataset)
+        assert prompt.answer is not None
+        divided = metric_of(scoring) == "acc_norm"
+        worth = [
+            one.nats / (len(c.text.encode()) if divided else 1)
+            for one, c in zip(said, prompt.continuations, strict=True)
+        ]
+        # Of equals the first counts as the likelier.
+        before = sum(
+            other > worth[prompt.answer] or (other == worth[prompt.answer] and i < prompt.answer)
+            for i, other in enumerate(worth)
+        )
+        return before < best_of(scoring)
+
+    @property
+    def chance(self) -> Sequence[float]:
+        """What guessing reaches, of each row."""
+        best = best_of(scoring_of(self.dataset))
+        return [best / len(prompt.continuations) for prompt in self.prompts]
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """How prompts are shortened.
+
+    Attributes:
+        name: of the scorer; with the hash of its code it tells one from another.
+        scorer: of tokens; None where prompts stay whole.
+        granule: see `objectives.kept_tokens`.
+    """
+
+    name: str
+    scorer: Scorer | None
+    granule: int = 1
+
+    @property
+    def identity(self) -> list[str]:
+        """What its outcome depends on."""
+        if self.scorer is None:
+            return ["none"]
+        settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
+        return [self.name, str(self.granule), source_hash({type(self.scorer).__module__}), settings]
+
+
+class Memory:
+    """Answers by column (a model at a level, a dataset, a prompt level) and row; processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = sqlite3.connect(path, timeout=120, isolation_level=None)
+        self._file.execute("pragma journal_mode = wal")
+        self._file.execute(
+            "create table if not exists answers (column text, row integer, correct integer, "
+            "primary key (column, row)) without rowid"
+        )
+
+    def get(self, column: str) -> dict[int, bool]:
+        """All known rows of a column."""
+        ask = "select row, correct from answers where column = ?"
+        return {row: bool(right) for row, right in self._file.execute(ask, (column,))}
+
+    def put(self, column: str, found: Mapping[int, bool]) -> None:
+        """Remember rows."""
+        rows = [(column, row, int(right)) for row, right in found.items()]
+        self._file.execute("begin immediate")
+        self._file.executemany("insert or replace into answers values (?, ?, ?)", rows)
+        self._file.execute("commit")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one model answers, compressed in one way.
+
+    Attributes:
+        digest: of the model's checkpoint.
+        open: gives its weights, dense in fp32; called if something is not remembered.
+        compression: of a level of it; None is the model as it is.
+        corpus: what a compression is calibrated on, token sequences, and its digest.
+        corpus_digest: tells corpora apart.
+        requests: by dataset.
+        shortening: of their prompts.
+        root: folder of the memory.
+    """
+
+    digest: str
+    open: Callable[[], Decoder]
+    compression: Callable[[float], Compression | None]
+    corpus: Sequence[Sequence[int]]
+    corpus_digest: str
+    requests: Mapping[str, Requests]
+    shortening: Shortening
+    root: Path
+
+    def right(self, wanted: Collection[Question], progress: Progress) -> dict[Question, bool]:
+        """Whether each is answered right; what is not remembered is computed, level by level."""
+        found: dict[Question, bool] = {}
+        columns: dict[float, dict[tuple[str, float], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for dataset, row, decision in sorted(set(wanted)):
+            columns[decision.model][dataset, decision.prompt].append(row)
+        with closing(Memory(self.root / "answers" / f"{self.digest[:24]}.sqlite")) as memory:
+            for model, datasets in sorted(columns.items()):
+                reader: Reader | None = None
+                for (dataset, prompt), rows in datasets.items():
+                    key = self._key(dataset, Decision(prompt, model))
+                    known = memory.get(key)
+                    missing = [row for row in rows if row not in known]
+                    if missing:
+                        progress("answering", len(found), len(wanted))
+                        reader = reader or self._reader(model)
+                        new = self._column(reader, dataset, prompt, missing)
+                        memory.put(key, new)
+                        known |= new
+                    found |= {Question(dataset, row, Decision(prompt, model)): known[row] for row in rows}
+        progress("answering", len(found), len(wanted))
+        return found
+
+    def _key(self, dataset: str, decision: Decision) -> str:
+        requests, compression = self.requests[dataset], self._compression(decision.model)
+        made: list[object] = ["whole"]
+        if compression is not None:
+            own = [self.corpus_digest] if compression.calibrated else []
+            module = type(compression).__module__
+            made = [module, asdict(compression), source_hash({module}), *own]  # type: ignore[call-overload]
+        shorter = self.shortening.identity if decision.prompt < 1.0 else []
+        asked = [json.loads(json.dumps(asdict(requests.dataset))), requests.rows.digest]
+        code = source_hash(set(CODE))
+        return content_hash([self.digest, made, asked, [decision.prompt, *shorter, requests.spare], code])
+
+    def _compression(self, model: float) -> Compression | None:
+        return None if model == 1.0 else self.compression(model)
+
+    def _reader(self, model: float) -> Reader:
+        decoder, compression = self.open(), self._compression(model)
+        if compression is None:
+            return Reader(decoder)
+        corpus = [torch.tensor(sequence) for sequence in self.corpus] if compression.calibrated else []
+        return Reader(compression.compress(decoder, corpus).decoder)
+
+    def _column(self, reader: Reader, dataset: str, prompt: float, rows: Iterable[int]) -> dict[int, bool]:
+        """Rows of one column, those with a common beginning one after the other."""
+        requests = self.requests[dataset]
+        shorten = self._shortener(requests, prompt)
+        pairs = {
+            row: [(shorten(c.context), c.token_ids) for c in requests.prompts[row].continuations]
+            for row in rows
+        }
+        found: dict[int, bool] = {}
+        for row in sorted(pairs, key=lambda row: pairs[row]):
+            found[row] = requests.is_right(row, reader.score(pairs[row]))
+        return found
+
+    def _shortener(self, requests: Requests, level: float) -> Callable[[Tokens], Tokens]:
+        """What a level leaves of a context; what all begin with is scored once, by itself."""
+        if level == 1.0:
+            return lambda context: context
+        scorer, spare = self.shortening.scorer, requests.spare
+        if scorer is None:
+            raise InputError(
+                f"prompts are to be shortened to {level:g}, and nothing scores their tokens; choose a "
+                "service with a scorer, or whole prompts"
+            )
+        scores = scorer.scores(requests.read(0)[:spare]) if spare else []
+
+        def shorten(context: Tokens) -> Tokens:
+            count = kept_tokens(len(context), level, spare, self.shortening.granule)
+            return shortened(context, count, scores, spare)
+
+        return shorten

@@ -1,0 +1,35 @@
+"""Models of `conf/model` by name, for what serves with others than the ones that a run names.
+
+Owns the reading of these files without Hydra. Must not know who asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.models.model import ModelConfig
+from repro.paths import conf_dir
+
+
+def read_model(name: str) -> ModelConfig:
+    """The model of `conf/model/<name>.yaml`, with the checkpoint and the shape that its defaults name.
+
+    Raises:
+        InputError: there is no such model (with near misses), or its file does not fit.
+    """
+    folder = conf_dir() / "model"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        raise InputError(unknown("model", name, [found.stem for found in folder.glob("*.yaml")]))
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
+    named = {group: choice for part in parts for group, choice in part.items()}
+    read = {
+        group: yaml.safe_load((folder / group / f"{choice}.yaml").read_text(encoding="utf-8"))
+        for group, choice in named.items()
+    }
+    return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)

@@ -1,0 +1,128 @@
+"""What serving a trace comes to: latencies, switching, objectives met, answers right.
+
+Owns these figures and a line for each request. Must not know how requests were decided or billed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import NamedTuple
+
+from repro.core.record import Round, Scalar
+from repro.data.traces import Arrival
+from repro.methods.deciding import Ask
+from repro.methods.objectives import Costs, Decision
+from repro.methods.service_profile import Spent
+
+
+class Served(NamedTuple):
+    """One request, as it was served.
+
+    Attributes:
+        arrival: whose it is, and when it came.
+        ask: its prompt and objective.
+        decision: levels of prompt and model.
+        fell_back: the decider's own decision would have broken the objective.
+        deciding: what deciding and scoring took.
+        switch: what coming to the level took; nothing on the level already.
+        costs: what all of it took.
+        full: what the full model takes for it.
+        met: its objective was.
+    """
+
+    arrival: Arrival
+    ask: Ask
+    decision: Decision
+    fell_back: bool
+    deciding: Spent
+    switch: Spent
+    costs: Costs
+    full: Costs
+    met: bool
+
+    @property
+    def read(self) -> int:
+        """Tokens of the prompt that were read."""
+        return self.ask.read(self.decision.prompt)
+
+
+def billed(served: Sequence[Served]) -> dict[str, Scalar]:
+    """Means over all requests; shares are of sums, so that long requests count as long.
+
+    `switch_seconds` is the mean of the switches that took anything, `switch_seconds_max` the longest.
+    """
+    switches = [one.switch.seconds for one in served if one.switch.seconds]
+    first = sum(one.costs.ttft for one in served)
+    energies = [one.costs.energy for one in served if one.costs.energy is not None]
+    return {
+        "requests": len(served),
+        "met": 100.0 * mean(one.met for one in served),
+        "unmet": sum(not one.met for one in served),
+        "fell_back": 100.0 * mean(one.fell_back for one in served),
+        "ttft": mean(one.costs.ttft for one in served),
+        "tpot": mean(one.costs.tpot for one in served),
+        "time": mean(one.costs.time for one in served),
+        "energy": mean(energies) if len(energies) == len(served) else None,
+        "full_ttft": mean(one.full.ttft for one in served),
+        "full_tpot": mean(one.full.tpot for one in served),
+        "ttft_speedup": sum(one.full.ttft for one in served) / first,
+        "tpot_speedup": _ratio([one.full.tpot for one in served], [one.costs.tpot for one in served]),
+        "prompt_level": mean(one.decision.prompt for one in served),
+        "model_level": mean(one.decision.model for one in served),
+        "prompt_tokens": mean(len(one.ask.prompt) for one in served),
+        "read_share": sum(one.read for one in served) / sum(len(one.ask.prompt) for one in served),
+        "switches": len(switches),
+        "switch_seconds": mean(switches) if switches else 0.0,
+        "switch_seconds_max": max(switches, default=0.0),
+        "switch_share": sum(switches) / first,
+        "deciding_seconds": mean(one.deciding.seconds for one in served),
+        "deciding_share": sum(one.deciding.seconds for one in served) / first,
+        "deciding_share_of_full": mean(one.deciding.seconds / one.full.ttft for one in served),
+        "decisions": len({one.decision for one in served}),
+    }
+
+
+def answered(served: Sequence[Served], right: Sequence[bool], plain: Sequence[bool]) -> dict[str, Scalar]:
+    """Answers beside those of the full model on the same rows.
+
+    `accuracy` is of all requests; `accuracy_in_time` counts one as wrong whose objective was not met.
+    """
+    from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+
+    correct = [int(one) for one in right]
+    values: dict[str, Scalar] = {**score(["accuracy"], {"correct": correct})}
+    values["full_accuracy"] = 100.0 * mean(plain)
+    values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(right, served, strict=True))
+    if len(correct) > 1:
+        pairs = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in plain]}
+        values |= score(["paired_difference"], pairs)
+    apps = dict.fromkeys(one.arrival.app.name for one in served)
+    if len(apps) > 1:
+        for app in apps:
+            of_app = [a for a, b in zip(right, served, strict=True) if b.arrival.app.name == app]
+            values[f"accuracy_{app}"] = 100.0 * mean(of_app)
+    return values
+
+
+def rounds(served: Sequence[Served], right: Sequence[bool] | None) -> Iterator[Round]:
+    """A line for each request."""
+    for number, one in enumerate(served):
+        yield {
+            "id": one.ask.id,
+            "seconds": one.arrival.seconds,
+            "prompt_level": one.decision.prompt,
+            "model_level": one.decision.model,
+            "prompt_tokens": len(one.ask.prompt),
+            "read": one.read,
+            "ttft": one.costs.ttft,
+            "tpot": one.costs.tpot,
+            "switch": one.switch.seconds,
+            "met": int(one.met),
+            "fell_back": int(one.fell_back),
+            "right": None if right is None else int(right[number]),
+        }
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
+    return sum(above) / sum(below) if sum(below) else None
