@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 
 import pytest
 import torch
@@ -13,15 +12,14 @@ import yaml
 
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.op import FLASH, Op
+from repro.core.op import Op
 from repro.methods.deciding import Ask, ByProfile, Check, Decider, Largest, Nominal, Rule, Unmet
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS, Decision, Objective
 from repro.methods.service import Level, LLMService, bind_llm_service
+from repro.methods.services.base import System, profile_of
+from repro.methods.services.elastilm import ElastiLM
 from repro.methods.shortening import Scorer
-from repro.methods.service_profile import DeviceProfile
-from repro.methods.service_systems import System, elastilm, laco, layerwise, llm_pruner, pfs, profile_of
-from repro.methods.switching import Relayout
 from repro.models.config import DecoderConfig
 from repro.models.elastic import Kept, Order, UnitDecoder, reordered, submodel
 from repro.models.lora import RANK, Adapter, Lora, Site, attached, shapes
@@ -83,85 +81,6 @@ def test_adapters_are_billed_as_they_are() -> None:
     assert bill.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * bill.adapters
 
 
-OPT = {"opt_125m": 125.2e6, "opt_1_3b": 1315.8e6, "opt_2_7b": 2651.6e6, "opt_6_7b": 6658.5e6}
-"""Of the checkpoints; what shapes leave out is learned positions, norms and biases."""
-
-
-@pytest.mark.parametrize("name", OPT)
-def test_an_opt_shape_has_its_checkpoints_parameters(name: str) -> None:
-    assert 0.986 * OPT[name] <= shape(name).parameters <= OPT[name]
-
-
-# --- systems
-
-FAMILY_OF_OPT = [Bill(shape(name), precision("fp16")) for name in OPT]
-SYSTEMS: dict[str, System] = {
-    "elastilm": elastilm(SEVEN),
-    "llm_pruner": llm_pruner(SEVEN),
-    "layerwise": layerwise(SEVEN),
-    "laco": laco(SEVEN),
-    "pfs": pfs(SEVEN, FAMILY_OF_OPT),
-}
-
-
-def moved(system: System, level: float) -> dict[str, float]:
-    """Bytes that a switch moves, by resource."""
-    return {op.on: op.bytes for op in system.switching.ops(system.levels[level], "cpu")}
-
-
-def test_each_system_pays_its_own_switch() -> None:
-    config = config_of_shape(SEVEN.shape)
-    half = kept_at(config, 0.5, ())
-    elastic = SYSTEMS["elastilm"].levels[0.5]
-    assert isinstance(elastic, UnevenBill)
-    adapters = sum(RANK * (a + b) for a, b in shapes(config, kept_at(config, 0.5, range(6))).values())
-    assert moved(SYSTEMS["elastilm"], 0.5) == {"cpu": 2 * adapters}
-    assert moved(SYSTEMS["llm_pruner"], 0.5) == {"cpu": 2 * 2 * half.parameters(config)}
-    assert moved(SYSTEMS["layerwise"], 0.5) == {}
-    assert moved(SYSTEMS["laco"], 0.5) == {FLASH: 2 * 16 * SEVEN.shape.layer_weights}
-    small = min(SYSTEMS["pfs"].levels)
-    assert small == pytest.approx(0.125 / 6.738, rel=0.02)
-    assert moved(SYSTEMS["pfs"], small) == {FLASH: 2 * shape("opt_125m").parameters}
-    fetched = llm_pruner(SEVEN, fetched=32.0)
-    assert moved(fetched, 0.5) == {"cpu": 33 * 2 * half.parameters(config)}
-    with pytest.raises(InputError, match=r"fetched is 0\.5"):
-        Relayout(0.5)
-    with pytest.raises(InputError, match="at least one"):
-        pfs(SEVEN, [])
-
-
-def test_a_pointer_is_a_launch_a_matrix() -> None:
-    (op,) = SYSTEMS["elastilm"].switching.ops(SYSTEMS["elastilm"].levels[1.0], "cpu")
-    assert (op.launches, op.bytes) == (32 * 7, 0.0)
-
-
-@cache
-def profile(name: str) -> DeviceProfile:
-    return profile_of(SYSTEMS[name], EmulatedDevice(toy()), (1, 64, 256))
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -> None:
-    found = profile(name)
-    for n in found.full.prompts:
-        assert found.full.prefill_at(n) == pytest.approx(profile("pfs").full.prefill_at(n), rel=1e-9)
-        assert found.full.step_at(n) == pytest.approx(profile("pfs").full.step_at(n), rel=1e-9)
-    by_size = [found.levels[level] for level in sorted(found.levels)]
-    for small, large in pairwise(by_size):
-        for n in found.full.prompts:
-            assert small.prefill_at(n).seconds < large.prefill_at(n).seconds
-            assert small.step_at(n).seconds < large.step_at(n).seconds
-    if 1.0 in found.levels:
-        assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
-
-
-def test_switches_on_the_toy_machine() -> None:
-    seconds = {name: max(one.switch.seconds for one in profile(name).levels.values()) for name in SYSTEMS}
-    assert seconds["layerwise"] == 0.0
-    assert seconds["elastilm"] < seconds["llm_pruner"] < seconds["pfs"]
-    assert seconds["pfs"] == pytest.approx(1e-6 + 2 * shape("opt_6_7b").parameters / 1e8)
-
-
 # --- the service
 
 
@@ -219,7 +138,8 @@ def lora_of(config: DecoderConfig, kept: Kept) -> Lora:
 
 @cache
 def tiny_system() -> System:
-    return elastilm(bill_of(dense(FAMILY)), anchors=0.0, levels=(0.5, 0.8, 1.0))
+    found = ElastiLM(anchors=0.0).system(bill_of(dense(FAMILY)))
+    return replace(found, levels={level: found.levels[level] for level in (0.5, 0.8, 1.0)})
 
 
 @cache
@@ -297,7 +217,9 @@ def test_a_call_takes_what_the_profile_says_and_meets_its_objective() -> None:
     asked = [Objective(ttft=0.9, tpot=0.9), Objective(ttft=0.6), Objective(time=0.8), Objective(energy=0.95)]
     for objective in asked:
         reply = app.call_llm(PROMPT, objective, max_tokens=6)
-        assert reply.costs == pytest.approx(rule.profile.costs(reply.decision.model, reply.prompt, 6, present), rel=1e-9)
+        assert reply.costs == pytest.approx(
+            rule.profile.costs(reply.decision.model, reply.prompt, 6, present), rel=1e-9
+        )
         assert objective.met(reply.costs, full)
         present = reply.decision.model
 

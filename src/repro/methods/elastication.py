@@ -7,7 +7,7 @@ chooses its layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -17,11 +17,11 @@ from repro.core.record import Scalar
 from repro.models import elastic_profile, lora
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
-from repro.models.elastic import Kept, UnitDecoder, reordered, submodel
+from repro.models.elastic import Kept, Order, UnitDecoder, reordered, submodel
 from repro.models.elastic_profile import Profile
 from repro.models.unit_importance import Measure
 
-SOURCES = ("committed", "corpus")
+SOURCES = ("committed", "corpus", "none")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
     Args:
         decoder: dense.
         corpus: read unless a committed profile is wanted, of the default measure, and there is one.
-        source: `committed` or `corpus`.
+        source: `committed`, `corpus`, or `none`, which leaves units in the checkpoint's own order and takes
+            the rest of a profile as `committed` does.
         measure: what makes a unit important.
 
     Raises:
@@ -55,10 +56,15 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
     """
     if source not in SOURCES:
         raise InputError(f"compression.order is {source!r}; choose from {', '.join(SOURCES)}")
-    folder = elastic_profile.committed(decoder) if (source, measure) == ("committed", Measure()) else None
+    wanted = source != "corpus" and measure == Measure()
+    folder = elastic_profile.committed(decoder) if wanted else None
     if folder is not None:
-        return Ranked(elastic_profile.load(folder / elastic_profile.PROFILE), folder)
-    return Ranked(elastic_profile.profiled(decoder, corpus, measure), None)
+        found = elastic_profile.load(folder / elastic_profile.PROFILE)
+    else:
+        found = elastic_profile.profiled(decoder, corpus, measure)
+    if source == "none":
+        found = replace(found, order=Order.own(decoder.config))
+    return Ranked(found, folder)
 
 
 def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, recover: bool) -> Cut:

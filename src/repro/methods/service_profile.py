@@ -139,6 +139,7 @@ def profiled(
     full: Session,
     switching: Mapping[float, Iterable[Op]],
     prompts: Sequence[int] = PROMPTS,
+    steps: Mapping[float, Session] | None = None,
 ) -> DeviceProfile:
     """Measure all levels once.
 
@@ -149,21 +150,25 @@ def profiled(
             equal to the last digit.
         switching: of each level what it takes to come to it.
         prompts: tokens to measure at, ascending, at least one.
+        steps: of levels whose passes over one token another session makes, that session.
     """
+    stepping = steps or {}
 
     async def measured() -> DeviceProfile:
         levels = {
-            level: await _level(device, session, prompts, tuple(switching[level]))
+            level: await _level(
+                device, session, stepping.get(level, session), prompts, tuple(switching[level])
+            )
             for level, session in sessions.items()
         }
         same = [levels[level] for level, session in sessions.items() if session is full]
-        return DeviceProfile(levels, same[0] if same else await _level(device, full, prompts, ()))
+        return DeviceProfile(levels, same[0] if same else await _level(device, full, full, prompts, ()))
 
     return device.play(measured())
 
 
 async def _level(
-    device: Device, session: Session, prompts: Sequence[int], switch: Sequence[Op]
+    device: Device, session: Session, stepping: Session, prompts: Sequence[int], switch: Sequence[Op]
 ) -> LevelProfile:
     start = device.now
     for op in switch:
@@ -176,10 +181,13 @@ async def _level(
         start = device.now
         await session.forward([text])
         prefill.append(spent(device, start))
+        if stepping is not session:
+            stepping.start(text)
+            await stepping.forward([text])
         longer = text.then(0)
-        session.keep(longer)
+        stepping.keep(longer)
         start = device.now
-        await session.forward([longer])
+        await stepping.forward([longer])
         step.append(spent(device, start))
     return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switched)
 

@@ -13,6 +13,12 @@ from repro.core.op import FLASH, Op
 from repro.models.shape import Bill
 from repro.models.uneven_bill import UnevenBill
 
+MEASURED = "elastilm.text.2_2.matrix_move"
+"""The published time that it takes to lay one matrix out anew."""
+
+FETCHED = {"dram": 1.0, "paper": 159.0}
+"""Of `Relayout`, by name. `paper` is fitted to `MEASURED`, a matrix of 32 MiB on a Redmi K60 Champion."""
+
 
 class Switching(Protocol):
     """How a system changes its level."""
@@ -55,7 +61,7 @@ class Relayout:
 
     Every byte is read and written once, at the rate at which the processor reaches DRAM.
     Deviation: the paper measured 139 ms for a matrix of 32 MiB, far below that rate, and says of its copy no
-    more than "in the worst case".
+    more than "in the worst case"; `FETCHED` has what would make it so.
 
     Attributes:
         fetched: bytes read for each byte that stays: an element taken out of a row fetches a whole line.

@@ -34,6 +34,12 @@ class Order:
     units: tuple[Tensor, ...]
     neurons: tuple[Tensor, ...]
 
+    @classmethod
+    def own(cls, config: DecoderConfig) -> Order:
+        """The order in which a decoder has them, important or not."""
+        units, neurons = torch.arange(config.kv_heads), torch.arange(config.intermediate)
+        return cls((units,) * config.layers, (neurons,) * config.layers)
+
     @property
     def digest(self) -> str:
         """Content hash, in hex."""

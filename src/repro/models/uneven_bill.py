@@ -99,7 +99,7 @@ def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
 
     Args:
         whole: the decoder's.
-        kept: of each of its layers.
+        kept: of each of its layers; one without any unit has no attention, one without neurons no MLP.
         adapted: with adapters of rank 8 beside all matrices; the whole model has none.
 
     Raises:
@@ -108,7 +108,7 @@ def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
     shape = whole.shape
     groups = shape.heads // shape.kv_heads
     blocks = tuple(
-        replace(shape, heads=units * groups, kv_heads=units, intermediate=neurons)
+        _block(shape, units * groups, units, neurons)
         for units, neurons in zip(kept.units, kept.neurons, strict=True)
     )
     config = config_of_shape(shape)
@@ -116,3 +116,9 @@ def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
     if adapted and kept != Kept.whole(config):
         adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, kept).values())
     return UnevenBill(shape, whole.stored, blocks, adapters)
+
+
+def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:
+    if not kv_heads:  # heads of no size, since heads share a key-value head
+        return replace(shape, heads=1, kv_heads=1, head_dim=0, intermediate=neurons)
+    return replace(shape, heads=heads, kv_heads=kv_heads, intermediate=neurons)

@@ -29,7 +29,8 @@ class ElastiLM:
         anchors: the share of layers that are locked: those without which the loss is largest. 0 locks none.
         rule: how the level becomes that of elastic layers, see `elastic_levels.kept_at`.
         order: `committed` takes what was made for the checkpoint and lies with the project, and the corpus
-            where nothing does; `corpus` always profiles.
+            where nothing does; `corpus` always profiles; `none` leaves units in the checkpoint's own order,
+            with anchors as `committed` has them.
         aggregate: see `unit_importance.Measure`.
         pairing: likewise.
         lora: attach the adapters that were trained for this level, if there are any; the figure

@@ -1,0 +1,60 @@
+"""LLM-Drop as a service (ElastiLM 5.1): halves of layers are left out, which takes nothing.
+
+Owns its levels and their bills. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from repro.core.registry import register
+from repro.methods.compression import attn_drop
+from repro.methods.compression.base import Compression
+from repro.methods.objectives import LEVELS
+from repro.methods.services.base import NO_FAMILY, Service, System
+from repro.methods.switching import Nothing
+from repro.models.elastic import Kept
+from repro.models.shape import Bill, Shape
+from repro.models.uneven_bill import UnevenBill, sub_bill
+
+
+@register("service", "attn_drop")
+@dataclass(frozen=True)
+class AttnDrop(Service):
+    """All layers lie in memory; a level runs no more halves of them than its share, attention going first.
+
+    What a level costs depends on how many halves go, and not on which.
+    """
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        bills = {level: _bill(full, level) for level in LEVELS}
+        return System(bills, full, Nothing(), full.model_bytes)
+
+    def compression(self, level: float) -> Compression | None:
+        """See `Service`."""
+        return None if level == 1.0 else attn_drop.AttnDrop(level)
+
+
+def halves_at(shape: Shape, level: float) -> tuple[int, int]:
+    """How many attentions and MLPs a level has, as `compression.attn_drop` leaves them of equal layers."""
+    attention = mlps = shape.layers
+    left = most = shape.layers * shape.layer_weights
+    while left > level * most and attention + mlps > 1:
+        if attention:
+            attention -= 1
+            left -= shape.attention_weights
+        else:
+            mlps -= 1
+            left -= shape.mlp_weights
+    return attention, mlps
+
+
+def _bill(full: Bill, level: float) -> UnevenBill:
+    shape = full.shape
+    attention, mlps = halves_at(shape, level)
+    layers = max(attention, mlps)  # MLPs go once no attention is left, and their layers with them
+    units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
+    less = replace(full, shape=replace(shape, layers=layers))
+    return sub_bill(less, Kept(units, (shape.intermediate,) * layers), adapted=False)

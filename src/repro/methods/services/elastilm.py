@@ -1,0 +1,67 @@
+"""ElastiLM as a service: sub-models under a pointer, prompts of all levels, a small model that decides.
+
+Owns its levels and their bills. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.errors import InputError
+from repro.core.registry import register, unknown
+from repro.methods.compression import elastilm
+from repro.methods.compression.base import Compression
+from repro.methods.elastic_levels import kept_at
+from repro.methods.elastication import SOURCES
+from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
+from repro.methods.switching import Pointer
+from repro.models.shape import Bill
+from repro.models.uneven_bill import config_of_shape, sub_bill
+
+
+@register("service", "elastilm")
+@dataclass(frozen=True)
+class ElastiLM(Service):
+    """Levels share the whole model's memory; each has adapters of its own (ElastiLM 3).
+
+    What a level costs depends on how many layers are locked, and not on which.
+
+    Attributes:
+        anchors: see `compression.elastilm.ElastiLM`.
+        rule: likewise.
+        step: between levels, of the model and of the prompt (5.5 has 0.05 and 0.2 beside 0.1).
+        lora: levels have adapters, which are billed, and compute where they were trained.
+        order: see `compression.elastilm.ElastiLM`; `none` is the ablation without reordering.
+    """
+
+    decider: str = "decision_head"
+    scorer: str = "score_head"
+    anchors: float = 0.2
+    rule: str = "paper"
+    step: float = 0.1
+    lora: bool = True
+    order: str = "committed"
+
+    def __post_init__(self) -> None:
+        """See `Service`."""
+        super().__post_init__()
+        if self.order not in SOURCES:
+            raise InputError(unknown("service.order", self.order, SOURCES))
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        config, levels = config_of_shape(full.shape), levels_by(self.step)
+        locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
+        bills = {
+            level: sub_bill(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
+            for level in levels
+        }
+        adapters = sum(bill.adapter_bytes for bill in bills.values())
+        return System(bills, full, Pointer(), full.model_bytes + adapters, levels)
+
+    def compression(self, level: float) -> Compression | None:
+        """See `Service`."""
+        if level == 1.0:
+            return None
+        return elastilm.ElastiLM(level, self.anchors, self.rule, self.order, lora=self.lora)

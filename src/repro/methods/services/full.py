@@ -1,0 +1,24 @@
+"""The model as it is, as a service: nothing is elastic.
+
+Owns that. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.registry import register
+from repro.methods.services.base import NO_FAMILY, Service, System
+from repro.methods.switching import Nothing
+from repro.models.shape import Bill
+
+
+@register("service", "full")
+@dataclass(frozen=True)
+class Full(Service):
+    """The whole model reads the whole prompt; of objectives it meets those that ask for no less."""
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        return System({1.0: full}, full, Nothing(), full.model_bytes)

@@ -1,0 +1,40 @@
+"""LaCo as a service (ElastiLM 5.1): layers merged, of which no two levels have the same.
+
+Owns its levels and what of them lies in memory. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.registry import register
+from repro.methods.compression import laco
+from repro.methods.compression.base import Compression
+from repro.methods.services.base import NO_FAMILY, Service, System, by_layers
+from repro.methods.switching import Nothing, Swap, Switching
+from repro.models.shape import Bill
+
+
+@register("service", "laco")
+@dataclass(frozen=True)
+class Laco(Service):
+    """Levels share the tables alone; a level's layers are read from flash when it is come to.
+
+    Attributes:
+        ideal: layers of all levels lie in memory, and changing the level takes nothing (Fig. 16a).
+    """
+
+    ideal: bool = False
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        bills = by_layers(full)
+        sizes = [bill.shape.layers * bill.layer_bytes for bill in bills.values()]
+        switching: Switching = Nothing() if self.ideal else Swap(tables=False)
+        weights = full.table_bytes + (sum(sizes) if self.ideal else max(sizes))
+        return System(bills, full, switching, weights)
+
+    def compression(self, level: float) -> Compression | None:
+        """See `Service`."""
+        return None if level == 1.0 else laco.Laco(level)

@@ -1,0 +1,55 @@
+"""LLM-Pruner as a service (ElastiLM 5.1): what a level keeps is laid out anew whenever the level changes.
+
+Owns its levels and their bills. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.errors import InputError
+from repro.core.registry import register, unknown
+from repro.methods.compression import llm_pruner
+from repro.methods.compression.base import Compression
+from repro.methods.elastic_levels import kept_at
+from repro.methods.objectives import LEVELS
+from repro.methods.services.base import NO_FAMILY, Service, System
+from repro.methods.switching import FETCHED, MEASURED, Relayout
+from repro.models.shape import Bill
+from repro.models.uneven_bill import config_of_shape, sub_bill
+
+
+@register("service", "llm_pruner")
+@dataclass(frozen=True)
+class LLMPruner(Service):
+    """All layers are pruned alike, without anchors; adapters, where they were trained, are merged.
+
+    Deviation: what the baseline holds in memory beside the model the paper does not say, only that it is no
+    more than others do; so matrices are laid out one by one, through room for the largest.
+
+    Attributes:
+        relayout: how fast weights are laid out, one of `switching.FETCHED`: at the rate of DRAM (`dram`), or
+            as slowly as the paper measured for one matrix (`paper`, fitted).
+    """
+
+    relayout: str = "dram"
+
+    def __post_init__(self) -> None:
+        """See `Service`."""
+        super().__post_init__()
+        if self.relayout not in FETCHED:
+            raise InputError(unknown("service.relayout", self.relayout, FETCHED))
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        config, shape = config_of_shape(full.shape), full.shape
+        bills = {level: sub_bill(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
+        largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
+        weights = full.model_bytes + full.weight_bytes(largest)
+        fitted = (MEASURED,) if self.relayout == "paper" else ()
+        return System(bills, full, Relayout(FETCHED[self.relayout]), weights, fitted=fitted)
+
+    def compression(self, level: float) -> Compression | None:
+        """See `Service`."""
+        return None if level == 1.0 else llm_pruner.LLMPruner(level)

@@ -1,0 +1,52 @@
+"""Models trained from scratch (PFS) as a service (ElastiLM 5.1): each level is a model of its own.
+
+Owns the family and what of it lies in memory. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.methods.services.base import NO_FAMILY, Service, System
+from repro.methods.switching import Nothing, Swap, Switching
+from repro.models.shape import Bill
+
+
+@register("service", "pfs")
+@dataclass(frozen=True)
+class Pfs(Service):
+    """OPT's models up to 6.7B; a level is a model's parameters as a share of the target's.
+
+    The target itself never serves; objectives are shares of what it takes.
+
+    Attributes:
+        ideal: all models lie in memory, and changing the level takes nothing (Fig. 16a); else the one that
+            serves is read from flash.
+    """
+
+    ideal: bool = False
+
+    family: ClassVar[tuple[str, ...]] = (
+        "opt_125m_fp16",
+        "opt_350m_fp16",
+        "opt_1_3b_fp16",
+        "opt_2_7b_fp16",
+        "opt_6_7b_fp16",
+    )
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`; InputError for a family without models."""
+        if not family:
+            raise InputError(
+                f"pfs serves with a family of models: {', '.join(self.family)}; give their bills"
+            )
+        models = {bill.shape.parameters / full.shape.parameters: name for name, bill in family.items()}
+        bills = {level: family[name] for level, name in models.items()}
+        sizes = [bill.model_bytes for bill in bills.values()]
+        switching: Switching = Nothing() if self.ideal else Swap()
+        weights = sum(sizes) if self.ideal else max(sizes)
+        return System(bills, full, switching, weights, models=models)

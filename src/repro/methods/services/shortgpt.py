@@ -1,0 +1,30 @@
+"""ShortGPT as a service (ElastiLM 5.1): whole layers are left out, which takes nothing.
+
+Owns its levels. Must not know any other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from repro.core.registry import register
+from repro.methods.compression import shortgpt
+from repro.methods.compression.base import Compression
+from repro.methods.services.base import NO_FAMILY, Service, System, by_layers
+from repro.methods.switching import Nothing
+from repro.models.shape import Bill
+
+
+@register("service", "shortgpt")
+@dataclass(frozen=True)
+class ShortGpt(Service):
+    """All layers lie in memory; a level runs those that turn hidden rows most."""
+
+    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+        """See `Service`."""
+        return System(by_layers(full), full, Nothing(), full.model_bytes)
+
+    def compression(self, level: float) -> Compression | None:
+        """See `Service`."""
+        return None if level == 1.0 else shortgpt.ShortGpt(level)
