@@ -19,6 +19,9 @@ from repro.methods.switching import Pointer
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape, sub_bill
 
+HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
+"""Weights of the small model with both heads, at the size that `dual_head.BILLS` bills: MobileBERT's."""
+
 
 @register("service", "elastilm")
 @dataclass(frozen=True)
@@ -57,8 +60,10 @@ class ElastiLM(Service):
             level: sub_bill(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
             for level in levels
         }
-        adapters = sum(bill.adapter_bytes for bill in bills.values())
-        return System(bills, full, Pointer(), full.model_bytes + adapters, levels)
+        beside = sum(bill.adapter_bytes for bill in bills.values())
+        if self.decider == "decision_head" or self.scorer == "score_head":
+            beside += full.weight_bytes(HEADS)
+        return System(bills, full, Pointer(), full.model_bytes + beside, levels)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

@@ -1,0 +1,440 @@
+"""Services as components: their levels and bills by hand, what they switch, what lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from repro.core.cost import Machine
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.facts import machine
+from repro.core.op import FLASH
+from repro.core.registry import lookup, registered
+from repro.methods import llmlingua2
+from repro.methods.compression.attn_drop import AttnDrop
+from repro.methods.compression.contextual_sparsity import ContextualSparsity
+from repro.methods.compression.elastilm import ElastiLM
+from repro.methods.compression.laco import Laco
+from repro.methods.compression.layerwise import Layerwise
+from repro.methods.compression.llm_pruner import LLMPruner
+from repro.methods.compression.shortgpt import ShortGpt
+from repro.methods.elastic_levels import kept_at
+from repro.methods.objectives import LEVELS
+from repro.methods.service_profile import DeviceProfile
+from repro.methods.services.attn_drop import halves_at
+from repro.methods.services.base import Service, System, levels_by, profile_of
+from repro.methods.services.pfs import Pfs
+from repro.methods.switching import MEASURED, Relayout
+from repro.models.lora import RANK, shapes
+from repro.models.shape import Bill, Shape, precision
+from repro.models.uneven_bill import UnevenBill, config_of_shape
+from repro.paths import conf_dir
+from repro.run import load_components
+from repro.tables.reference import load_cells
+from tiny import bill_of, toy
+from tiny_dense import CORPUS, dense
+
+load_components()
+
+NAMES = (
+    "attn_drop",
+    "elastilm",
+    "full",
+    "laco",
+    "layerwise",
+    "llm_pruner",
+    "llmlingua2_cs",
+    "pfs",
+    "shortgpt",
+)
+LAYERWISE = ("laco", "layerwise", "shortgpt")
+
+OPT = {"opt_125m": 125.2e6, "opt_1_3b": 1315.8e6, "opt_2_7b": 2651.6e6, "opt_6_7b": 6658.5e6}
+"""Of the checkpoints; what shapes leave out is learned positions, norms and biases."""
+
+
+def of_conf(*parts: str) -> Any:
+    return yaml.safe_load(conf_dir().joinpath(*parts).with_suffix(".yaml").read_text())
+
+
+def shape(name: str) -> Shape:
+    return Shape.parse(of_conf("model", "shape", name))
+
+
+SEVEN = Bill(shape("llama_7b"), precision("fp16"))
+LAYER = 4 * 4096**2 + 3 * 4096 * 11008
+"""Weights of one of its layers."""
+TABLES = 2 * 4096 * 32000
+HELD = 2 * (32 * LAYER + TABLES)
+"""Bytes of all of it."""
+FAMILY = {
+    name: Bill(shape(of_conf("model", name)["defaults"][1]["shape"]), precision("fp16"))
+    for name in Pfs.family
+}
+
+
+def built(name: str, **given: Any) -> Service:
+    made: Service = lookup("service", name)(**given)
+    return made
+
+
+def system(name: str, full: Bill = SEVEN, **given: Any) -> System:
+    made = built(name, **given)
+    return made.system(full, {name: FAMILY[name] for name in made.family})
+
+
+@cache
+def default(name: str) -> System:
+    return system(name)
+
+
+def moved(found: System, level: float) -> dict[str, float]:
+    """Bytes that a switch moves, by resource."""
+    return {op.on: op.bytes for op in found.switching.ops(found.levels[level], "cpu")}
+
+
+# --- what all have in common
+
+
+def test_nine_services_are_found_by_their_names() -> None:
+    assert tuple(registered("service")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_are_plain_and_every_one_is_told_of(name: str) -> None:
+    cls = registered("service")[name]
+    told = f"{Service.__doc__}{cls.__doc__}"
+    for f in fields(cls):
+        assert isinstance(f.default, str | bool | int | float)
+        assert f"        {f.name}: " in told
+    assert cls(**{f.name: f.default for f in fields(cls)}) == cls()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"decider": "greatest"}, "largest"),
+        ({"scorer": "head"}, "score_head"),
+        ({"check": "none"}, "nominal"),
+        ({"fallback": "none"}, "release"),
+        ({"granule": 0}, r"granule is 0"),
+    ],
+)
+def test_a_setting_that_is_none_names_the_choices(given: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        built("layerwise", **given)
+
+
+def test_who_decides_and_who_scores_unless_told_otherwise() -> None:
+    chosen = {name: (built(name).decider, built(name).scorer) for name in NAMES}
+    assert chosen.pop("elastilm") == ("decision_head", "score_head")
+    assert chosen.pop("llmlingua2_cs") == ("largest", "llmlingua2")
+    assert set(chosen.values()) == {("largest", "none")}
+
+
+def test_prompts_stay_whole_where_nothing_scores_them() -> None:
+    for name in NAMES:
+        assert (default(name).prompts == (1.0,)) == (built(name).scorer == "none")
+
+
+@pytest.mark.parametrize(
+    ("step", "levels"),
+    [
+        (0.1, LEVELS),
+        (0.2, (0.2, 0.4, 0.6, 0.8, 1.0)),
+        (0.05, tuple(round(0.05 * i, 2) for i in range(4, 21))),
+        (0.8, (0.2, 1.0)),
+    ],
+)
+def test_levels_by_a_step(step: float, levels: tuple[float, ...]) -> None:
+    assert levels_by(step) == levels
+    found = system("elastilm", step=step)
+    assert (tuple(found.levels), found.prompts) == (levels, levels)
+
+
+@pytest.mark.parametrize("step", [0.0, -0.1, 0.3, 0.07, 2.0])
+def test_steps_end_at_the_whole(step: float) -> None:
+    with pytest.raises(InputError, match=f"service.step is {step}"):
+        levels_by(step)
+
+
+COMPRESSIONS = {
+    "attn_drop": AttnDrop(0.5),
+    "elastilm": ElastiLM(0.5),
+    "full": None,
+    "laco": Laco(0.5),
+    "layerwise": Layerwise(0.5),
+    "llm_pruner": LLMPruner(0.5),
+    "llmlingua2_cs": ContextualSparsity(0.5),
+    "pfs": None,
+    "shortgpt": ShortGpt(0.5),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_makes_the_real_model_of_a_level(name: str) -> None:
+    assert built(name).compression(0.5) == COMPRESSIONS[name]
+    assert built(name).compression(1.0) is None, "the model as it is"
+
+
+def test_elastilms_settings_come_to_its_compression() -> None:
+    made = built("elastilm", anchors=0.0, rule="release", lora=False, order="none")
+    assert made.compression(0.3) == ElastiLM(0.3, 0.0, "release", "none", lora=False)
+    with pytest.raises(InputError, match=r"service.order.*corpus"):
+        built("elastilm", order="old")
+
+
+def test_without_an_order_units_stay_where_they_are() -> None:
+    made = dense("llama-3.1")
+    own = [ElastiLM(0.5, order=order).compress(made, CORPUS) for order in ("none", "corpus")]
+    assert own[0].figures == own[1].figures, "the same anchors, as many units"
+    locked = {int(i) for i in str(own[0].figures["locked_layers"]).split()}
+    layer = next(i for i in range(made.config.layers) if i not in locked)
+    down = own[0].decoder.layers[layer].down.weight
+    assert torch.equal(down, made.layers[layer].down.weight.t()[: len(down)])
+    assert not torch.equal(down, own[1].decoder.layers[layer].down.weight)
+
+
+# --- bills
+
+
+def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
+    config = config_of_shape(SEVEN.shape)
+    for level, bill in default("elastilm").levels.items():
+        kept = kept_at(config, level, range(6))
+        adapters = sum(RANK * (a + b) for a, b in shapes(config, kept).values()) if level < 1 else 0
+        assert isinstance(bill, UnevenBill)
+        assert (bill.block_bytes, bill.adapters) == (2 * kept.parameters(config), adapters)
+    bare = system("elastilm", lora=False)
+    assert moved(bare, 0.5) == {"cpu": 0.0}
+    assert moved(default("elastilm"), 0.5) == {"cpu": default("elastilm").levels[0.5].adapter_bytes}
+
+
+def test_llm_pruner_prunes_all_layers_alike() -> None:
+    config = config_of_shape(SEVEN.shape)
+    for level, bill in default("llm_pruner").levels.items():
+        assert isinstance(bill, UnevenBill)
+        assert set(bill.blocks) == {bill.blocks[0]}
+        assert bill.block_bytes == 2 * kept_at(config, level, ()).parameters(config)
+        assert bill.adapters == 0
+
+
+@pytest.mark.parametrize("name", LAYERWISE)
+def test_whole_layers_are_left_out(name: str) -> None:
+    counts = [bill.shape.layers for bill in default(name).levels.values()]
+    assert counts == [6, 9, 12, 16, 19, 22, 25, 28, 32]
+    assert default(name).levels[0.5].layers(16, 3, 50) == SEVEN.layers(16, 3, 50)
+
+
+ATTENTION, MLP = 4 * 4096**2, 3 * 4096 * 11008
+# Attention is 33.2% of a layer, so that ten of 32 are a tenth of all; without any, 66.8% are left.
+HALVES = {1.0: (32, 32), 0.9: (22, 32), 0.8: (12, 32), 0.7: (3, 32), 0.6: (0, 28), 0.5: (0, 23), 0.2: (0, 9)}
+
+
+@pytest.mark.parametrize("level", HALVES)
+def test_attention_goes_before_mlps(level: float) -> None:
+    attention, mlps = HALVES[level]
+    assert halves_at(SEVEN.shape, level) == (attention, mlps)
+    bill = default("attn_drop").levels[level]
+    weights = attention * ATTENTION + mlps * MLP
+    assert weights <= level * 32 * LAYER
+    assert bill.model_bytes == 2 * (weights + TABLES)
+    flops, read = bill.layers(bill.shape.layers, 7, 100)
+    assert bill.shape.layers == max(attention, mlps)
+    assert flops == 2 * 7 * weights + 4 * 7 * 100 * 4096 * attention
+    assert read == 2 * (weights + 2 * 107 * 4096 * attention)
+    assert bill.cache_bytes(9) == 2 * 2 * 9 * 4096 * attention
+
+
+@pytest.mark.parametrize("level", [0.9, 0.7, 0.5, 0.3, 0.01])
+@pytest.mark.parametrize("family", ["llama-2", "llama-3.1", "qwen-3"])
+def test_as_many_halves_are_billed_as_really_stay(family: str, level: float) -> None:
+    made = dense(family)
+    figures = AttnDrop(level).compress(made, CORPUS).figures
+    assert halves_at(bill_of(made).shape, level) == (figures["kept_attention"], figures["kept_mlps"])
+
+
+def test_a_level_of_pfs_is_a_model_by_its_share() -> None:
+    found = default("pfs")
+    assert list(found.models.values()) == list(Pfs.family)
+    assert list(found.levels) == pytest.approx([0.0184, 0.0525, 0.195, 0.392, 0.986], rel=0.01)
+    for level, name in found.models.items():
+        assert found.levels[level] == FAMILY[name]
+        assert level == FAMILY[name].shape.parameters / SEVEN.shape.parameters
+    assert found.full == SEVEN
+    with pytest.raises(InputError, match="opt_125m_fp16"):
+        built("pfs").system(SEVEN)
+
+
+@pytest.mark.parametrize("name", OPT)
+def test_an_opt_shape_has_its_checkpoints_parameters(name: str) -> None:
+    assert 0.986 * OPT[name] <= shape(name).parameters <= OPT[name]
+
+
+def test_the_full_model_serves_as_it_is() -> None:
+    assert default("full").levels == {1.0: SEVEN}
+    assert moved(default("full"), 1.0) == {}
+
+
+# --- sparse steps
+
+PREDICTORS = 32 * 128 * (4096 + 11008)
+
+
+def test_prompts_are_read_whole_and_steps_are_sparse() -> None:
+    found = default("llmlingua2_cs")
+    assert set(found.levels.values()) == {SEVEN}
+    assert tuple(found.steps) == LEVELS[:-1]
+    flops, read = found.steps[0.5].layers(32, 1, 100)
+    computed = 32 * (ATTENTION + 3 * 4096 * 5504) + PREDICTORS
+    assert flops == 2 * computed + 4 * 100 * 4096 * 32
+    assert read == 2 * (computed + 2 * 101 * 4096 * 32)
+
+
+@pytest.mark.parametrize(("efficiency", "neurons"), [(1.0, 5504), (0.8, 6880), (0.5, 11008), (0.1, 11008)])
+def test_inefficient_kernels_cost_as_more_neurons(efficiency: float, neurons: int) -> None:
+    step = system("llmlingua2_cs", efficiency=efficiency).steps[0.5]
+    assert isinstance(step, UnevenBill)
+    assert {block.intermediate for block in step.blocks} == {neurons}
+
+
+@pytest.mark.parametrize(("given", "says"), [({"efficiency": 0.0}, "efficiency is 0"), ({"rank": 0}, "rank")])
+def test_sparse_steps_need_a_rate_and_a_rank(given: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        built("llmlingua2_cs", **given)
+
+
+def test_sparse_steps_show_in_the_profile_and_prefills_do_not() -> None:
+    found = profile("llmlingua2_cs")
+    for level in LEVELS[:-1]:
+        pairs = zip(found.levels[level].prefill, found.full.prefill, strict=True)
+        assert all(own == pytest.approx(full, rel=1e-9) for own, full in pairs)
+    step = default("llmlingua2_cs").steps[0.5]
+    machine_ = toy()
+    read = step.layers(32, 1, 64)[1] + step.head(1)[1] + step.embed(1)[1]
+    launches = 34 * machine_.processors["cpu"].launch
+    spent = found.levels[0.5].step_at(64).seconds
+    assert spent == pytest.approx(launches + read / machine_.processors["cpu"].bandwidth, rel=1e-6)
+
+
+def test_llmlingua2_reads_a_prompt_chunk_by_chunk() -> None:
+    weights = 12 * (4 * 768**2 + 2 * 768 * 3072)
+    assert weights + 768 * 119547 == llmlingua2.ENCODER.parameters
+    ops = llmlingua2.scoring(1030, "cpu")
+    assert [op.rows for op in ops] == [512, 512, 12]
+    assert ops[2].flops == 2 * 12 * weights + 12 * 4 * 12 * 12 * 768
+    assert ops[2].bytes == 2 * (weights + 12 * 2 * 12 * 768 + 12 * 768)
+    assert llmlingua2.scoring(0, "cpu") == ()
+
+
+# --- switching
+
+
+def test_each_system_pays_its_own_switch() -> None:
+    half = 2 * kept_at(config_of_shape(SEVEN.shape), 0.5, ()).parameters(config_of_shape(SEVEN.shape))
+    assert moved(default("llm_pruner"), 0.5) == {"cpu": 2 * half}
+    assert moved(system("llm_pruner", relayout="paper"), 0.5) == {"cpu": 160 * half}
+    assert moved(default("laco"), 0.5) == {FLASH: 2 * 16 * LAYER}
+    small = min(default("pfs").levels)
+    assert moved(default("pfs"), small) == {FLASH: 2 * shape("opt_125m").parameters}
+    for name in ("attn_drop", "layerwise", "llmlingua2_cs", "shortgpt"):
+        assert moved(default(name), 0.5) == {}
+    assert moved(system("laco", ideal=True), 0.5) == moved(system("pfs", ideal=True), small) == {}
+    with pytest.raises(InputError, match=r"fetched is 0\.5"):
+        Relayout(0.5)
+    with pytest.raises(InputError, match=r"service.relayout.*paper"):
+        built("llm_pruner", relayout="slow")
+
+
+def test_a_pointer_is_a_launch_a_matrix() -> None:
+    (op,) = default("elastilm").switching.ops(default("elastilm").levels[1.0], "cpu")
+    assert (op.launches, op.bytes) == (32 * 7, 0.0)
+
+
+def test_the_fitted_relayout_takes_a_matrix_as_long_as_published() -> None:
+    published = load_cells()[MEASURED]
+    found = system("llm_pruner", relayout="paper")
+    assert (found.fitted, default("llm_pruner").fitted) == ((MEASURED,), ())
+    device = EmulatedDevice(phone("redmi_k60_champion"))
+    quarters = replace(SEVEN.shape, layers=1, intermediate=0, heads=8, kv_heads=8)  # of four such matrices
+    ops = found.switching.ops(Bill(quarters, SEVEN.stored), "cpu")
+    assert ops[0].bytes == 160 * 2 * 4096**2
+
+    async def switched() -> None:
+        for op in ops:
+            await device.run(op)
+
+    device.play(switched())
+    assert published.unit == "ms"
+    assert 1e3 * device.now == pytest.approx(published.value_low, rel=0.005)
+
+
+def phone(name: str) -> Machine:
+    return machine(of_conf("device", name), "")
+
+
+# --- profiles
+
+
+@cache
+def profile(name: str) -> DeviceProfile:
+    return profile_of(default(name), EmulatedDevice(toy()), (1, 64, 256))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -> None:
+    found = profile(name)
+    for n in found.full.prompts:
+        assert found.full.prefill_at(n) == pytest.approx(profile("full").full.prefill_at(n), rel=1e-9)
+        assert found.full.step_at(n) == pytest.approx(profile("full").full.step_at(n), rel=1e-9)
+    by_size = [found.levels[level] for level in sorted(found.levels)]
+    for small, large in pairwise(by_size):
+        for n in found.full.prompts:
+            assert name == "llmlingua2_cs" or small.prefill_at(n).seconds < large.prefill_at(n).seconds
+            assert small.step_at(n).seconds < large.step_at(n).seconds
+    if 1.0 in found.levels:
+        assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
+
+
+def test_switches_on_the_toy_machine() -> None:
+    seconds = {name: max(one.switch.seconds for one in profile(name).levels.values()) for name in NAMES}
+    assert seconds["layerwise"] == 0.0
+    assert seconds["elastilm"] < seconds["llm_pruner"] < seconds["pfs"]
+    assert seconds["pfs"] == pytest.approx(1e-6 + 2 * shape("opt_6_7b").parameters / 1e8)
+
+
+# --- memory
+
+
+def test_what_lies_in_memory() -> None:
+    adapters = sum(bill.adapter_bytes for bill in default("elastilm").levels.values())
+    heads = 2 * 34_447_616  # the paper's "about 40M" parameters
+    assert default("elastilm").weights == HELD + adapters + heads
+    assert system("elastilm", decider="random", scorer="random").weights == HELD + adapters
+    assert 0.01 < adapters / HELD < 0.05, "less than 5% more (3.2)"
+    assert default("llm_pruner").weights == HELD + 2 * 4096 * 11008
+    for name in ("attn_drop", "full", "layerwise", "shortgpt", "laco"):
+        assert default(name).weights == HELD
+    assert system("laco", ideal=True).weights == 2 * (169 * LAYER + TABLES)
+    sizes = [2 * bill.shape.parameters for bill in FAMILY.values()]
+    assert default("pfs").weights == max(sizes)
+    assert system("pfs", ideal=True).weights == sum(sizes)
+    encoder = 2 * llmlingua2.ENCODER.parameters
+    assert default("llmlingua2_cs").weights == HELD + 2 * PREDICTORS + encoder
+    assert system("llmlingua2_cs", scorer="random").weights == HELD + 2 * PREDICTORS
+
+
+def test_keys_and_values_of_the_largest_level_lie_beside_weights() -> None:
+    cache = 2 * 2 * 1000 * 32 * 4096
+    assert default("elastilm").resident_bytes(1000) == default("elastilm").weights + cache
+    assert default("full").resident_bytes(0) == HELD
+    as_wide_and_deep = default("pfs").weights + cache  # OPT-6.7B as LLaMA-7B
+    assert default("pfs").resident_bytes(1000) == as_wide_and_deep
