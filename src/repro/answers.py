@@ -11,7 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -68,11 +68,15 @@ class Requests:
         dataset: what they are rows of.
         rows: the rows.
         text: the tokenizer of the model that reads them.
+        scorer: of tokens, by which callers have streamlined what all requests begin with.
+        concise: to which share.
     """
 
     dataset: DatasetConfig
     rows: data.Rows
     text: Speaker
+    scorer: Scorer | None = None
+    concise: float = 1.0
 
     def __post_init__(self) -> None:
         if not scoring_of(self.dataset).scores_continuations:
@@ -82,18 +86,35 @@ class Requests:
             )
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
-        """One a row."""
-        return data.prompts(self.dataset, self.rows, self.text)
+    def _whole(self) -> tuple[list[Prompt], int]:
+        """One prompt a row, and how many tokens all begin with."""
+        prompts = data.prompts(self.dataset, self.rows, self.text)
+        return prompts, beginning(prompts, self.text)
 
     @cached_property
     def spare(self) -> int:
-        """How many tokens all requests begin with, up to the end of a line: instructions and examples."""
-        count = common(c.context for prompt in self.prompts for c in prompt.continuations)
-        first = self.prompts[0].continuations[0].context
-        while count and "\n" not in self.text.decode(first[count - 1 : count]):
-            count -= 1
-        return count
+        """How many tokens of a request may be dropped: instructions and examples."""
+        return int(self.concise * self._whole[1])
+
+    @cached_property
+    def prompts(self) -> list[Prompt]:
+        """One a row, streamlined if they are asked to be."""
+        whole, spare = self._whole
+        if self.concise == 1.0:
+            return whole
+        assert self.scorer is not None, "somebody has to choose what callers leave out"
+        scores = self.scorer.scores(whole[0].continuations[0].context[:spare])
+
+        def streamlined(context: Tokens) -> Tokens:
+            return shortened(context, len(context) - spare + self.spare, scores, spare)
+
+        return [
+            replace(
+                prompt,
+                continuations=tuple(replace(c, context=streamlined(c.context)) for c in prompt.continuations),
+            )
+            for prompt in whole
+        ]
 
     def read(self, row: int) -> Tokens:
         """All tokens of a request."""
@@ -122,17 +143,24 @@ class Requests:
         return [best / len(prompt.continuations) for prompt in self.prompts]
 
 
+def beginning(prompts: Sequence[Prompt], text: Speaker) -> int:
+    """How many tokens all requests begin with, up to the end of a line: instructions and examples."""
+    count = common(c.context for prompt in prompts for c in prompt.continuations)
+    first = prompts[0].continuations[0].context
+    while count and "\n" not in text.decode(first[count - 1 : count]):
+        count -= 1
+    return count
+
+
 @dataclass(frozen=True)
 class Shortening:
     """How prompts are shortened.
 
     Attributes:
-        name: of the scorer; with the hash of its code it tells one from another.
-        scorer: of tokens; None where prompts stay whole.
+        scorer: of tokens, told from another by the hash of its code; None where prompts stay whole.
         granule: see `objectives.kept_tokens`.
     """
 
-    name: str
     scorer: Scorer | None
     granule: int = 1
 
@@ -142,7 +170,7 @@ class Shortening:
         if self.scorer is None:
             return ["none"]
         settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
-        return [self.name, str(self.granule), source_hash({type(self.scorer).__module__}), settings]
+        return [str(self.granule), source_hash({type(self.scorer).__module__}), settings]
 
 
 class Memory:
@@ -229,8 +257,10 @@ class Answers:
             module = type(compression).__module__
             made = [module, asdict(compression), source_hash({module}), *own]  # type: ignore[call-overload]
         shorter = self.shortening.identity if decision.prompt < 1.0 else []
-        asked = [json.loads(json.dumps(asdict(requests.dataset))), requests.rows.digest]
+        asked: list[object] = [json.loads(json.dumps(asdict(requests.dataset))), requests.rows.digest]
         code = source_hash(set(CODE))
+        if requests.concise < 1.0:
+            asked += [requests.concise, *Shortening(requests.scorer).identity]
         return content_hash([self.digest, made, asked, [decision.prompt, *shorter, requests.spare], code])
 
     def _compression(self, model: float) -> Compression | None:

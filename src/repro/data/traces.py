@@ -55,6 +55,7 @@ class TraceConfig:
         rate: requests an hour, in a Poisson process.
         seed: of rows, order and times.
         answer: tokens of an answer, which the latency of each later token is a mean over.
+        concise: the share of their prompts that callers leave, having streamlined them (ElastiLM 5.5).
         apps: the tightest objective first, which is the paper's i = 1.
     """
 
@@ -64,6 +65,7 @@ class TraceConfig:
     rate: float
     seed: int
     answer: int
+    concise: float
     apps: tuple[App, ...]
 
 
@@ -89,6 +91,10 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
         raise InputError(
             f"trace {config.name}: {config.requests} requests at {config.rate} an hour of {config.answer} "
             "tokens; all must be above 0"
+        )
+    if not 0.0 < config.concise <= 1.0:
+        raise InputError(
+            f"trace {config.name}: concise is {config.concise}; it must be above 0 and at most 1"
         )
     for app in config.apps:
         if (app.dataset is None) == (app.tokens is None) or (app.tokens or 1) < 1:
@@ -140,7 +146,7 @@ def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
 def _rows(available: int, count: int, app: App, seed: int) -> Sequence[int]:
     if available < 1:
         raise InputError(f"app {app.name} takes its requests from {app.source}, which has no rows here")
-    chance, drawn = random.Random(f"{seed}/{app.name}"), list[int]()
+    chance, drawn = random.Random(f"{seed}/{app.source}"), list[int]()
     while len(drawn) < count:
         every = list(range(available))
         chance.shuffle(every)

@@ -1,0 +1,170 @@
+"""Whose weights answer a service's requests: the target's levels, or a family of other models.
+
+Owns that choice, the rows as each model reads them, and the scorer of tokens. Must not know objectives,
+decisions' makers or devices.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from repro import data
+from repro.answers import Answers, Progress, Question, Requests, Shortening
+from repro.core.errors import InputError
+from repro.core.once import cache_root
+from repro.core.op import Op
+from repro.data.config import DatasetConfig
+from repro.data.corpus import Corpus
+from repro.dense_cell import dense
+from repro.methods import llmlingua2
+from repro.methods.objectives import Decision
+from repro.methods.services.base import Service, System
+from repro.methods.shortening import AnyToken, Scorer
+from repro.models.decoder import Decoder
+from repro.models.head_model import opened
+from repro.models.model import STORED, Model, ModelConfig
+from repro.models.named import read_model
+from repro.models.shape import Bill, precision
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StandIn(Scorer):
+    """LLMLingua-2 without its weights: the trained score head chooses, and its own encoder is billed."""
+
+    chooses: Scorer
+
+    def scores(self, tokens: Sequence[int]) -> Sequence[float]:
+        """See `Scorer`."""
+        return self.chooses.scores(tokens)
+
+    def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
+        """See `Scorer`."""
+        return llmlingua2.scoring(len(tokens), on)
+
+
+class Respondents:
+    """The models of one service, and rows for them."""
+
+    def __init__(
+        self,
+        service: Service,
+        target: Model,
+        rows: Mapping[str, tuple[DatasetConfig, data.Rows]],
+        concise: float,
+        seed: int,
+    ) -> None:
+        """Of a service; `target` is the model as it is, `rows` are by dataset, `concise` as in a trace."""
+        self._service, self._target, self._rows = service, target, rows
+        self._concise, self._seed = concise, seed
+
+    @cached_property
+    def _family(self) -> dict[str, ModelConfig]:
+        return {name: read_model(name) for name in self._service.family}
+
+    @cached_property
+    def system(self) -> System:
+        """The service's levels, of models as large as the target."""
+        bills = {name: _bill(one) for name, one in self._family.items()}
+        return self._service.system(self._target.bill, bills)
+
+    @cached_property
+    def _members(self) -> dict[str, Model]:
+        """The family, if the checkpoints of all are at hand; else its costs alone are known."""
+        try:
+            return {name: opened(config) for name, config in self._family.items()}
+        except InputError as reason:
+            log.info("costs alone: %s", reason)
+            return {}
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether answers are known; else costs alone are."""
+        return bool(self.requests) and (bool(self._members) or not self._family)
+
+    @cached_property
+    def calibrated(self) -> bool:
+        """Whether a level's weights depend on a corpus."""
+        made = self._service.compression(min(self.system.levels))
+        return self.known and made is not None and made.calibrated
+
+    @cached_property
+    def requests(self) -> dict[str, Requests]:
+        """The rows, as the target reads them; none without its checkpoint."""
+        return self._requests(self._target) if self._target.folder else {}
+
+    def _requests(self, model: Model) -> dict[str, Requests]:
+        """Where callers have streamlined them, by the score head."""
+        scorer = score_head(model) if self._concise < 1.0 else None
+        return {
+            name: Requests(dataset, rows, model.tokenizer, scorer, self._concise)
+            for name, (dataset, rows) in self._rows.items()
+        }
+
+    @cached_property
+    def _chooser(self) -> Scorer | None:
+        """What says which tokens of a prompt matter."""
+        if self._service.scorer == "none":
+            return None
+        return AnyToken(self._seed) if self._service.scorer == "random" else score_head(self._target)
+
+    @cached_property
+    def scorer(self) -> Scorer | None:
+        """The same, as it is billed."""
+        lingua = self._service.scorer == "llmlingua2"
+        return StandIn(self._chooser) if lingua and self._chooser else self._chooser
+
+    def right(self, wanted: Collection[Question], corpus: Corpus, progress: Progress) -> dict[Question, bool]:
+        """Whether each question is answered right, by the model that serves its level."""
+        models = self.system.models
+        found: dict[Question, bool] = {}
+        for name in sorted({models.get(one.decision.model) for one in wanted}, key=str):
+            asked = [one for one in wanted if models.get(one.decision.model) == name]
+            found |= self._answers(name, corpus).right(asked, progress)
+        return found
+
+    def plain(self, wanted: Collection[Question], progress: Progress) -> dict[Question, bool]:
+        """Whether the target as it is answers these rows right, by the question whose row it is."""
+        whole = {one: one._replace(decision=Decision(1.0, 1.0)) for one in wanted}
+        found = self._answers(None, Corpus((), "none")).right(set(whole.values()), progress)
+        return {one: found[row] for one, row in whole.items()}
+
+    def _answers(self, name: str | None, corpus: Corpus) -> Answers:
+        """What the target answers, or another model."""
+        model = self._members[name] if name else self._target
+        folder = model.folder
+        assert folder is not None
+        return Answers(
+            model.digest,
+            lambda: _weights(folder, model.config.rounded),
+            self._service.compression,
+            corpus.sequences,
+            corpus.digest,
+            self._requests(model) if name else self.requests,
+            Shortening(self._chooser, self._service.granule),
+            cache_root(),
+        )
+
+
+def score_head(model: Model) -> Scorer:
+    """The trained score head, for a model's tokens."""
+    from repro.methods import dual_head  # late: transformers takes seconds to import
+
+    return dual_head.score_head(model.tokenizer)
+
+
+def _bill(config: ModelConfig) -> Bill:
+    """What a family's model costs: by its shape, since its checkpoint may not be at hand."""
+    assert config.shape is not None, "a family's models are billed by their shapes"
+    return Bill(config.shape, precision(config.precision or STORED[config.dtype]))
+
+
+@lru_cache(maxsize=1)
+def _weights(folder: Path, rounded: int | None) -> Decoder:
+    """A checkpoint, dense in fp32, kept for all levels of a cell; rounded if that is asked for."""
+    return dense(folder)
