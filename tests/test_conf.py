@@ -40,7 +40,7 @@ COUNTS = {
     "workload": 32,
     "pair": 22,
     "ablation": 20,
-    "trace": 1,
+    "trace": 2,
     "experiment": 94,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
@@ -93,7 +93,7 @@ def test_shape(name: str) -> None:
 
 @pytest.mark.parametrize("name", names("trace"))
 def test_trace(name: str) -> None:
-    config = parse_trace(plain(composed(f"+trace={name}"))["trace"])
+    config = parse_trace(plain(composed(f"trace={name}"))["trace"])
     assert config.name == name
     assert {app.dataset for app in config.apps} <= set(names("dataset"))
 
@@ -128,3 +128,10 @@ def test_every_method_is_an_option_whose_settings_are_its_fields(name: str) -> N
     config = composed(f"method={name}")
     built = registered("method")[name](**{k: v for k, v in plain(config)["method"].items() if k != "name"})
     assert OmegaConf.to_container(config.method) == {"name": name, **vars(built)}
+
+
+@pytest.mark.parametrize("name", list(registered("service")))
+def test_every_service_is_an_option_whose_settings_are_its_fields(name: str) -> None:
+    config = composed(f"service={name}")
+    built = registered("service")[name](**{k: v for k, v in plain(config)["service"].items() if k != "name"})
+    assert OmegaConf.to_container(config.service) == {"name": name, **vars(built)}
