@@ -11,12 +11,12 @@ from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.attn_drop import AttnDrop
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.laco import Laco, Merge, merged
+from repro.methods.compression.laco import Laco, Merge, _Trials, merged
 from repro.methods.compression.layerwise import Layerwise
 from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.shortgpt import ShortGpt
 from repro.models.decoder import Decoder
-from repro.models.layer_importance import block_influences, half_similarities, losses_without
+from repro.models.layer_importance import block_influences, half_similarities, hidden_rows, losses_without
 from repro.models.partial import has_attention, has_mlp, of_layers, resident
 from tiny_dense import CORPUS, dense, logits, silent
 
@@ -215,12 +215,34 @@ def test_a_merge_holds_only_above_the_threshold(threshold: float, step: float) -
     assert found.figures["threshold"] == pytest.approx(0.9999)
 
 
+@pytest.mark.parametrize("family", SAMPLE)
+def test_trials_read_on_from_the_layer_below_a_merge(family: str) -> None:
+    whole = dense(family)
+    trials = _Trials(whole, CORPUS)
+    trials.keep(Merge(1, 1))
+    found = trials.similarity(Merge(1, 1))
+    made = merged(merged(whole, Merge(1, 1)), Merge(1, 1))
+    norm = whole.ends.final_norm or torch.nn.Identity()
+    last = [[norm(hidden_rows(one, tokens)[-1]).flatten() for tokens in CORPUS] for one in (whole, made)]
+    cosines = [torch.nn.functional.cosine_similarity(*pair, dim=0) for pair in zip(*last, strict=True)]
+    assert found == float(torch.stack(cosines).mean())
+    assert trials.left == 3
+
+
+def test_only_the_first_texts_are_looked_at() -> None:
+    made, noise = dense("llama-2"), torch.tensor([7, 7, 7, 7])
+    few, more = (Laco(0.5, texts=1).compress(made, given) for given in ([CORPUS[0]], [CORPUS[0], noise]))
+    assert torch.equal(logits(few.decoder), logits(more.decoder))
+    assert few.figures == more.figures
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"merged": 1}, "merged is 1"),
         ({"interval": 0}, "interval 0"),
         ({"step": 0.0}, "step 0.0"),
+        ({"texts": 0}, "texts 0"),
         ({"lowest": 2}, "lowest is 2, and 2 layers are to be left; choose 0 to 1"),
     ],
 )

@@ -67,9 +67,14 @@ def half_similarities(decoder: Decoder, corpus: Corpus) -> tuple[list[float], li
 @torch.no_grad()
 def hidden_rows(decoder: Decoder, tokens: Tensor) -> list[Tensor]:
     """Rows before the first layer and behind each one, `layers + 1` times fp32 `[tokens, hidden]`."""
-    positions, cache = torch.arange(len(tokens)), KVCache(decoder.config, len(tokens))
-    rows = [decoder.embed(tokens, positions)]
-    for i in range(decoder.config.layers):
+    return rows_from(decoder, 0, decoder.embed(tokens, torch.arange(len(tokens))))
+
+
+@torch.no_grad()
+def rows_from(decoder: Decoder, first: int, x: Tensor) -> list[Tensor]:
+    """Rows before a layer, the given `[tokens, hidden]` of a sequence, behind it and behind each above."""
+    positions, cache, rows = torch.arange(len(x)), KVCache(decoder.config, len(x)), [x]
+    for i in range(first, decoder.config.layers):
         rows.append(decoder.layer(i, rows[-1], positions, None, cache))
     return rows
 

@@ -18,7 +18,7 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import checked, figures_of, layers_at
 from repro.models.decoder import Decoder
-from repro.models.layer_importance import hidden_rows
+from repro.models.layer_importance import hidden_rows, rows_from, through
 from repro.models.linear import Linear
 from repro.models.observe import PARTS
 from repro.models.partial import of_layers, resident
@@ -31,9 +31,6 @@ class Merge(NamedTuple):
 
     at: int
     above: int
-
-
-Merges = tuple[Merge, ...]
 
 
 @register("compression", "laco")
@@ -57,6 +54,8 @@ class Laco:
         lowest: the lowest layer that may take others in.
         threshold: the cosine above which a merge holds at first.
         step: by how much the threshold sinks from one pass over the layers to the next.
+        texts: of the corpus, the first so many are looked at; LaCo has five short ones. Each of the hundred
+            trials or so that a real model takes reads them again.
     """
 
     level: float = 0.5
@@ -65,70 +64,82 @@ class Laco:
     lowest: int = 0
     threshold: float = 0.45
     step: float = 0.1
+    texts: int = 5
 
     calibrated: ClassVar[bool] = True
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`; InputError also for settings with which no merge would be tried."""
         checked(self.level)
-        if self.merged < 2 or self.interval < 1 or self.step <= 0.0:
+        if self.merged < 2 or min(self.interval, self.texts) < 1 or self.step <= 0.0:
             raise InputError(
-                f"merged is {self.merged}, interval {self.interval}, step {self.step}; "
-                "a merge takes 2 layers or more, an interval is at least 1, and a step is above 0"
+                f"merged is {self.merged}, interval {self.interval}, step {self.step}, texts {self.texts}; "
+                "a merge takes 2 layers or more, an interval and texts are at least 1, and a step is above 0"
             )
         wanted = layers_at(self.level, decoder.config.layers)
         if not 0 <= self.lowest < wanted:
             raise InputError(
                 f"lowest is {self.lowest}, and {wanted} layers are to be left; choose 0 to {wanted - 1}"
             )
-        trials, threshold = _Trials(decoder, corpus), self.threshold
-        merges = self._descend((), trials, wanted, threshold)
-        while trials.left(merges) > wanted:
+        trials, threshold = _Trials(decoder, corpus[: self.texts]), self.threshold
+        self._descend(trials, wanted, threshold)
+        while trials.left > wanted:
             threshold -= self.step
-            merges = self._descend(merges, trials, wanted, threshold)
-        made = trials.decoder(merges)
-        return Compressed(made, {**figures_of(made, decoder), "threshold": threshold})
+            self._descend(trials, wanted, threshold)
+        return Compressed(trials.decoder, {**figures_of(trials.decoder, decoder), "threshold": threshold})
 
-    def _descend(self, merges: Merges, trials: _Trials, wanted: int, threshold: float) -> Merges:
-        """Go once over the layers that are left, from the top down, and add the merges that hold."""
-        at = max(trials.left(merges) - 1 - self.merged, self.lowest)
-        while at >= self.lowest and (left := trials.left(merges)) > wanted:
-            tried = (*merges, Merge(at, min(self.merged - 1, left - 1 - at, left - wanted)))
+    def _descend(self, trials: _Trials, wanted: int, threshold: float) -> None:
+        """Go once over the layers that are left, from the top down, and do the merges that hold."""
+        at = max(trials.left - 1 - self.merged, self.lowest)
+        while at >= self.lowest and (left := trials.left) > wanted:
+            tried = Merge(at, min(self.merged - 1, left - 1 - at, left - wanted))
             if trials.similarity(tried) > threshold:
-                merges, at = tried, at - self.interval
+                trials.keep(tried)
+                at -= self.interval
             else:
                 at -= 1
-        return merges
 
 
 class _Trials:
-    """What merges make of one decoder; the similarity of each is found once."""
+    """A decoder that takes in merge after merge, and how similar each next one would leave it to the whole.
+
+    A merge changes no layer below it, so a trial reads on from the rows there. Until a merge is kept, the
+    similarity of another is found once.
+    """
 
     def __init__(self, whole: Decoder, corpus: Texts) -> None:
         if not corpus:
             raise InputError("merges are judged on a corpus of no sequence; set corpus.texts to at least 1")
-        self._whole, self._corpus = whole, corpus
-        self._rows = _last_rows(whole, corpus)
-        self._known: dict[Merges, float] = {}
+        self.decoder = whole
+        self._rows = [hidden_rows(whole, tokens) for tokens in corpus]
+        self._wanted = [self._ended(rows[-1]) for rows in self._rows]
+        self._known: dict[Merge, float] = {}
 
-    def left(self, merges: Merges) -> int:
-        """How many layers are left after merges."""
-        return self._whole.config.layers - sum(merge.above for merge in merges)
+    @property
+    def left(self) -> int:
+        """How many layers are left."""
+        return self.decoder.config.layers
 
-    def decoder(self, merges: Merges) -> Decoder:
-        """The decoder after merges, one after the other."""
-        made = self._whole
-        for merge in merges:
-            made = merged(made, merge)
-        return made
-
-    def similarity(self, merges: Merges) -> float:
+    def similarity(self, merge: Merge) -> float:
         """The mean over texts of the cosine of all last rows of a text at once, to the whole decoder's."""
-        if merges not in self._known:
-            pairs = zip(self._rows, _last_rows(self.decoder(merges), self._corpus), strict=True)
+        if merge not in self._known:
+            made = merged(self.decoder, merge)
+            last = [through(made, range(merge.at, made.config.layers), rows[merge.at]) for rows in self._rows]
+            pairs = zip(self._wanted, map(self._ended, last), strict=True)
             cosines = [F.cosine_similarity(x.flatten(), y.flatten(), dim=0) for x, y in pairs]
-            self._known[merges] = float(torch.stack(cosines).mean())
-        return self._known[merges]
+            self._known[merge] = float(torch.stack(cosines).mean())
+        return self._known[merge]
+
+    def keep(self, merge: Merge) -> None:
+        """Do a merge."""
+        at, made = merge.at, merged(self.decoder, merge)
+        self._rows = [[*rows[:at], *rows_from(made, at, rows[at])] for rows in self._rows]
+        self.decoder, self._known = made, {}
+
+    def _ended(self, rows: Tensor) -> Tensor:
+        """Rows behind the last layer, behind the final norm too."""
+        norm = self.decoder.ends.final_norm
+        return rows if norm is None else norm(rows)
 
 
 def merged(decoder: Decoder, merge: Merge) -> Decoder:
@@ -147,10 +158,3 @@ def _sum(base: Linear, above: Sequence[Linear]) -> Linear:
     own = base.tensors()
     added = {name: sum(one.tensors()[name] - tensor for one in above) for name, tensor in own.items()}
     return base.with_tensors({name: tensor + added[name] for name, tensor in own.items()})
-
-
-def _last_rows(decoder: Decoder, corpus: Texts) -> list[Tensor]:
-    """Of each text the rows behind the last layer and the final norm, `[tokens, hidden]`."""
-    norm = decoder.ends.final_norm
-    rows = [hidden_rows(decoder, tokens)[-1] for tokens in corpus]
-    return rows if norm is None else [norm(one) for one in rows]
