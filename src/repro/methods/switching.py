@@ -6,18 +6,32 @@ Owns these ops. Must not know when a level changes; who stays on a level pays no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from repro.core.errors import InputError
 from repro.core.op import FLASH, Op
 from repro.models.shape import Bill
 from repro.models.uneven_bill import UnevenBill
 
-MEASURED = "elastilm.text.2_2.matrix_move"
-"""The published time that it takes to lay one matrix out anew."""
 
-FETCHED = {"dram": 1.0, "paper": 159.0}
-"""Of `Relayout`, by name. `paper` is fitted to `MEASURED`, a matrix of 32 MiB on a Redmi K60 Champion."""
+class Rate(NamedTuple):
+    """How costly a switch is: the value of a setting, and the published figures that it was fitted to."""
+
+    value: float
+    fitted: tuple[str, ...] = ()
+
+
+RELAYOUTS = {
+    "dram": Rate(1.0),
+    "paper": Rate(159.0, ("elastilm.text.2_2.matrix_move",)),
+    "served": Rate(17.5, ("elastilm.fig16b.switch.lpruner",)),
+}
+"""`Relayout.fetched` by name: as fast as DRAM; as slow as the paper's one matrix of 32 MiB on a Redmi K60
+Champion, by which all of LLaMA-7B takes 54 s; so that all takes the most that the paper gives for serving."""
+
+POINTERS = {"launch": Rate(1.0), "served": Rate(276.0, ("elastilm.fig16b.switch.elastilm",))}
+"""`Pointer.launches` by name: what a device pays for any op; so that a Redmi K60 Champion's longest switch of
+LLaMA-7B takes what the paper gives for serving."""
 
 
 class Switching(Protocol):
@@ -45,12 +59,15 @@ class Nothing:
 class Pointer:
     """ElastiLM (3.2): the end of each matrix moves, and the level's adapters are attached, which reads them.
 
-    A launch for each of a layer's matrices.
+    Attributes:
+        launches: for each of a layer's matrices.
     """
+
+    launches: float = 1.0
 
     def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
-        matrices = to.shape.layers * (7 if to.shape.gated else 6)
+        matrices = self.launches * to.shape.layers * (7 if to.shape.gated else 6)
         attached = to.adapter_bytes if isinstance(to, UnevenBill) else 0.0
         return (_moved("switch pointers", on, attached, to, launches=matrices),)
 
@@ -61,7 +78,7 @@ class Relayout:
 
     Every byte is read and written once, at the rate at which the processor reaches DRAM.
     Deviation: the paper measured 139 ms for a matrix of 32 MiB, far below that rate, and says of its copy no
-    more than "in the worst case"; `FETCHED` has what would make it so.
+    more than "in the worst case"; `RELAYOUTS` has what would make it so.
 
     Attributes:
         fetched: bytes read for each byte that stays: an element taken out of a row fetches a whole line.
@@ -99,6 +116,6 @@ def _blocks(bill: Bill) -> float:
     return bill.block_bytes if isinstance(bill, UnevenBill) else bill.shape.layers * bill.layer_bytes
 
 
-def _moved(name: str, on: str, size: float, bill: Bill, launches: int = 1) -> Op:
+def _moved(name: str, on: str, size: float, bill: Bill, launches: float = 1.0) -> Op:
     arithmetic = bill.stored.arithmetic
     return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launches)

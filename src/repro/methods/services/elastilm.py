@@ -15,7 +15,7 @@ from repro.methods.compression.base import Compression
 from repro.methods.elastic_levels import kept_at
 from repro.methods.elastication import SOURCES
 from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
-from repro.methods.switching import Pointer
+from repro.methods.switching import POINTERS, Pointer
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape, sub_bill
 
@@ -36,6 +36,8 @@ class ElastiLM(Service):
         step: between levels, of the model and of the prompt (5.5 has 0.05 and 0.2 beside 0.1).
         lora: levels have adapters, which are billed, and compute where they were trained.
         order: see `compression.elastilm.ElastiLM`; `none` is the ablation without reordering.
+        pointer: what moving a pointer takes, one of `switching.POINTERS`: `launch`, or fitted to the paper's
+            time of a switch while serving (`served`).
     """
 
     decider: str = "decision_head"
@@ -45,12 +47,14 @@ class ElastiLM(Service):
     step: float = 0.1
     lora: bool = True
     order: str = "committed"
+    pointer: str = "launch"
 
     def __post_init__(self) -> None:
         """See `Service`."""
         super().__post_init__()
-        if self.order not in SOURCES:
-            raise InputError(unknown("service.order", self.order, SOURCES))
+        for name, choices in (("order", SOURCES), ("pointer", tuple(POINTERS))):
+            if getattr(self, name) not in choices:
+                raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
 
     def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
         """See `Service`."""
@@ -63,7 +67,8 @@ class ElastiLM(Service):
         beside = sum(bill.adapter_bytes for bill in bills.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
             beside += full.weight_bytes(HEADS)
-        return System(bills, full, Pointer(), full.model_bytes + beside, levels)
+        launches, fitted = POINTERS[self.pointer]
+        return System(bills, full, Pointer(launches), full.model_bytes + beside, levels, fitted=fitted)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

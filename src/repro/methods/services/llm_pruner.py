@@ -15,7 +15,7 @@ from repro.methods.compression.base import Compression
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
-from repro.methods.switching import FETCHED, MEASURED, Relayout
+from repro.methods.switching import RELAYOUTS, Relayout
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape, sub_bill
 
@@ -29,8 +29,8 @@ class LLMPruner(Service):
     more than others do; so matrices are laid out one by one, through room for the largest.
 
     Attributes:
-        relayout: how fast weights are laid out, one of `switching.FETCHED`: at the rate of DRAM (`dram`), or
-            as slowly as the paper measured for one matrix (`paper`, fitted).
+        relayout: how fast weights are laid out, one of `switching.RELAYOUTS`: `dram`, or fitted to the
+            paper's time of one matrix (`paper`) or of a switch while serving (`served`).
     """
 
     relayout: str = "dram"
@@ -38,8 +38,8 @@ class LLMPruner(Service):
     def __post_init__(self) -> None:
         """See `Service`."""
         super().__post_init__()
-        if self.relayout not in FETCHED:
-            raise InputError(unknown("service.relayout", self.relayout, FETCHED))
+        if self.relayout not in RELAYOUTS:
+            raise InputError(unknown("service.relayout", self.relayout, RELAYOUTS))
 
     def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
         """See `Service`."""
@@ -47,8 +47,8 @@ class LLMPruner(Service):
         bills = {level: sub_bill(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
         weights = full.model_bytes + full.weight_bytes(largest)
-        fitted = (MEASURED,) if self.relayout == "paper" else ()
-        return System(bills, full, Relayout(FETCHED[self.relayout]), weights, fitted=fitted)
+        fetched, fitted = RELAYOUTS[self.relayout]
+        return System(bills, full, Relayout(fetched), weights, fitted=fitted)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
