@@ -1,0 +1,208 @@
+"""What services switch, what their levels take on a device, what lies in memory, and their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+
+from repro.core.cost import Machine
+from repro.core.device import EmulatedDevice
+from repro.core.errors import InputError
+from repro.core.facts import machine
+from repro.core.op import FLASH, Op
+from repro.methods import llmlingua2
+from repro.methods.elastic_levels import kept_at
+from repro.methods.objectives import LEVELS
+from repro.methods.service_profile import DeviceProfile
+from repro.methods.services.base import profile_of
+from repro.methods.switching import Relayout
+from repro.models.families import config_of
+from repro.models.named import read_model
+from repro.models.shape import Bill
+from repro.models.uneven_bill import config_of_shape
+from repro.tables.reference import load_cells
+from tiny import toy
+from tiny_services import (
+    FAMILY,
+    HELD,
+    LAYER,
+    NAMES,
+    PREDICTORS,
+    SEVEN,
+    TABLES,
+    built,
+    default,
+    moved,
+    of_conf,
+    shape,
+    system,
+)
+
+# --- switching
+
+
+def test_each_system_pays_its_own_switch() -> None:
+    half = 2 * kept_at(config_of_shape(SEVEN.shape), 0.5, ()).parameters(config_of_shape(SEVEN.shape))
+    assert moved(default("llm_pruner"), 0.5) == {"cpu": 2 * half}
+    assert moved(system("llm_pruner", relayout="paper"), 0.5) == {"cpu": 160 * half}
+    assert moved(default("laco"), 0.5) == {FLASH: 2 * 16 * LAYER}
+    small = min(default("pfs").levels)
+    assert moved(default("pfs"), small) == {FLASH: 2 * shape("opt_125m").parameters}
+    for name in ("attn_drop", "layerwise", "llmlingua2_cs", "shortgpt"):
+        assert moved(default(name), 0.5) == {}
+    assert moved(system("laco", ideal=True), 0.5) == moved(system("pfs", ideal=True), small) == {}
+    with pytest.raises(InputError, match=r"fetched is 0\.5"):
+        Relayout(0.5)
+    with pytest.raises(InputError, match=r"service.relayout.*paper"):
+        built("llm_pruner", relayout="slow")
+
+
+def test_a_pointer_is_a_launch_a_matrix() -> None:
+    (op,) = default("elastilm").switching.ops(default("elastilm").levels[1.0], "cpu")
+    assert (op.launches, op.bytes) == (32 * 7, 0.0)
+
+
+FITS = {
+    "elastilm.text.2_2.matrix_move": ("llm_pruner", {"relayout": "paper"}),
+    "elastilm.fig16b.switch.lpruner": ("llm_pruner", {"relayout": "served"}),
+    "elastilm.fig16b.switch.elastilm": ("elastilm", {"pointer": "served"}),
+}
+
+
+@pytest.mark.parametrize("cell", FITS)
+def test_fitted_switches_take_as_long_as_published(cell: str) -> None:
+    """Of one matrix, or of the level that takes longest."""
+    name, given = FITS[cell]
+    published, found = load_cells()[cell], system(name, **given)
+    assert (found.fitted, default(name).fitted) == ((cell,), ())
+    quarters = replace(SEVEN.shape, layers=1, intermediate=0, heads=8, kv_heads=8)  # of four such matrices
+    bills = [Bill(quarters, SEVEN.stored)] if "matrix" in cell else list(found.levels.values())
+    longest = max(seconds(found.switching.ops(bill, "cpu")) for bill in bills)
+    assert published.value_high is not None
+    assert longest == pytest.approx(published.value_high * {"ms": 1e-3, "s": 1.0}[published.unit], rel=0.005)
+
+
+def seconds(ops: Sequence[Op]) -> float:
+    """On a Redmi K60 Champion, one after the other."""
+    device = EmulatedDevice(phone("redmi_k60_champion"))
+
+    async def switched() -> None:
+        for op in ops:
+            await device.run(op)
+
+    device.play(switched())
+    return device.now
+
+
+def phone(name: str) -> Machine:
+    return machine(of_conf("device", name), "")
+
+
+# --- profiles
+
+
+@cache
+def profile(name: str) -> DeviceProfile:
+    return profile_of(default(name), EmulatedDevice(toy()), (1, 64, 256))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -> None:
+    found = profile(name)
+    for n in found.full.prompts:
+        assert found.full.prefill_at(n) == pytest.approx(profile("full").full.prefill_at(n), rel=1e-9)
+        assert found.full.step_at(n) == pytest.approx(profile("full").full.step_at(n), rel=1e-9)
+    by_size = [found.levels[level] for level in sorted(found.levels)]
+    for small, large in pairwise(by_size):
+        for n in found.full.prompts:
+            assert name == "llmlingua2_cs" or small.prefill_at(n).seconds < large.prefill_at(n).seconds
+            assert small.step_at(n).seconds < large.step_at(n).seconds
+    if 1.0 in found.levels:
+        assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
+
+
+def test_switches_on_the_toy_machine() -> None:
+    longest = {name: max(one.switch.seconds for one in profile(name).levels.values()) for name in NAMES}
+    assert longest["layerwise"] == 0.0
+    assert longest["elastilm"] < longest["llm_pruner"] < longest["pfs"]
+    assert longest["pfs"] == pytest.approx(1e-6 + 2 * shape("opt_6_7b").parameters / 1e8)
+
+
+def test_sparse_steps_show_in_the_profile_and_prefills_do_not() -> None:
+    found = profile("llmlingua2_cs")
+    for level in LEVELS[:-1]:
+        pairs = zip(found.levels[level].prefill, found.full.prefill, strict=True)
+        assert all(own == pytest.approx(full, rel=1e-9) for own, full in pairs)
+    step = default("llmlingua2_cs").steps[0.5]
+    machine_ = toy()
+    read = step.layers(32, 1, 64)[1] + step.head(1)[1] + step.embed(1)[1]
+    launches = 34 * machine_.processors["cpu"].launch
+    spent = found.levels[0.5].step_at(64).seconds
+    assert spent == pytest.approx(launches + read / machine_.processors["cpu"].bandwidth, rel=1e-6)
+
+
+# --- memory
+
+
+def test_what_lies_in_memory() -> None:
+    adapters = sum(bill.adapter_bytes for bill in default("elastilm").levels.values())
+    heads = 2 * 34_447_616  # the paper's "about 40M" parameters
+    assert default("elastilm").weights == HELD + adapters + heads
+    assert system("elastilm", decider="random", scorer="random").weights == HELD + adapters
+    assert 0.01 < adapters / HELD < 0.05, "less than 5% more (3.2)"
+    assert default("llm_pruner").weights == HELD + 2 * 4096 * 11008
+    for name in ("attn_drop", "full", "layerwise", "shortgpt", "laco"):
+        assert default(name).weights == HELD
+    assert system("laco", ideal=True).weights == 2 * (169 * LAYER + TABLES)
+    sizes = [2 * bill.shape.parameters for bill in FAMILY.values()]
+    assert default("pfs").weights == max(sizes)
+    assert system("pfs", ideal=True).weights == sum(sizes)
+    encoder = 2 * llmlingua2.ENCODER.parameters
+    assert default("llmlingua2_cs").weights == HELD + 2 * PREDICTORS + encoder
+    assert system("llmlingua2_cs", scorer="random").weights == HELD + 2 * PREDICTORS
+
+
+def test_keys_and_values_of_the_largest_level_lie_beside_weights() -> None:
+    cache = 2 * 2 * 1000 * 32 * 4096
+    assert default("elastilm").resident_bytes(1000) == default("elastilm").weights + cache
+    assert default("full").resident_bytes(0) == HELD
+    as_wide_and_deep = default("pfs").weights + cache  # OPT-6.7B as LLaMA-7B
+    assert default("pfs").resident_bytes(1000) == as_wide_and_deep
+
+
+# --- targets
+
+LLAMA = {"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+LLAMA |= {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "tie_word_embeddings": False,
+}
+SEVENTH = {**LLAMA, "intermediate_size": 11008, "vocab_size": 32000}
+EIGHTH = {**LLAMA, "intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8}
+ORCA = {**SEVENTH, "num_hidden_layers": 26, "hidden_size": 3200, "intermediate_size": 8640}
+TARGETS = {
+    "llama_7b_fp16": ("llama_7b", SEVENTH),
+    "vicuna_7b_fp16": ("vicuna_7b", SEVENTH),
+    "llama3_8b_fp16": ("llama3_8b", EIGHTH),
+    "llama3_8b_instruct_fp16": ("llama3_8b_instruct", EIGHTH),
+    "orca_mini_3b_fp16": ("orca_mini_3b", ORCA),
+}
+"""The paper's models, their own checkpoints, and what these checkpoints' published configurations say."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_targets_own_checkpoint_has_the_shape_that_is_billed(name: str) -> None:
+    checkpoint, raw = TARGETS[name]
+    assert of_conf("model", "checkpoint", checkpoint)["shares_embeddings_with"] is None
+    found = read_model(name)
+    assert found.shape is not None
+    own, billed = config_of(raw), config_of_shape(found.shape)
+    same = ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "gated", "tied")
+    assert [getattr(own, one) for one in same] == [getattr(billed, one) for one in same]
+    assert found.precision == "fp16"

@@ -1,0 +1,72 @@
+"""LLaMA-7B as services serve it, OPT's family, and what they choose from."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import yaml
+
+from repro.core.registry import lookup
+from repro.methods.services.base import Service, System
+from repro.methods.services.pfs import Pfs
+from repro.models.shape import Bill, Shape, precision
+from repro.paths import conf_dir
+from repro.run import load_components
+
+load_components()
+
+NAMES = (
+    "attn_drop",
+    "elastilm",
+    "full",
+    "laco",
+    "layerwise",
+    "llm_pruner",
+    "llmlingua2_cs",
+    "pfs",
+    "shortgpt",
+)
+
+
+def of_conf(*parts: str) -> Any:
+    return yaml.safe_load(conf_dir().joinpath(*parts).with_suffix(".yaml").read_text())
+
+
+def shape(name: str) -> Shape:
+    return Shape.parse(of_conf("model", "shape", name))
+
+
+SEVEN = Bill(shape("llama_7b"), precision("fp16"))
+ATTENTION, MLP = 4 * 4096**2, 3 * 4096 * 11008
+LAYER = ATTENTION + MLP
+"""Weights of one of its layers."""
+TABLES = 2 * 4096 * 32000
+HELD = 2 * (32 * LAYER + TABLES)
+"""Bytes of all of it."""
+PREDICTORS = 32 * 128 * (4096 + 11008)
+"""Weights of predictors of rank 128."""
+FAMILY = {
+    name: Bill(shape(of_conf("model", name)["defaults"][1]["shape"]), precision("fp16"))
+    for name in Pfs.family
+}
+
+
+def built(name: str, **given: Any) -> Service:
+    made: Service = lookup("service", name)(**given)
+    return made
+
+
+def system(name: str, full: Bill = SEVEN, **given: Any) -> System:
+    made = built(name, **given)
+    return made.system(full, {name: FAMILY[name] for name in made.family})
+
+
+@cache
+def default(name: str) -> System:
+    return system(name)
+
+
+def moved(found: System, level: float) -> dict[str, float]:
+    """Bytes that a switch moves, by resource."""
+    return {op.on: op.bytes for op in found.switching.ops(found.levels[level], "cpu")}
