@@ -14,6 +14,7 @@ from torch import Tensor
 from distill.surprisal import Marked
 from distill.training import Schedule, Trainer
 from repro.core.errors import InputError
+from repro.methods.objectives import Decision
 from repro.models.dual_head import LEVELS, DualHead
 from repro.models.token_spans import Span, carried
 from repro.models.word_pieces import WordPieces
@@ -90,7 +91,7 @@ def word_figures(net: DualHead, examples: Sequence[Example], marked: Sequence[Ma
     """How well held-out words are told apart, by the mean probability of their pieces.
 
     `accuracy` is of choosing as many words of a text as its labels retain, `threshold_accuracy` of a
-    threshold of one half, `auc` the chance that a word to retain ranks above one to drop, of all texts together.
+    threshold of one half, `auc` the chance that a word to retain ranks above one to drop, over all texts.
     """
     every: list[float] = []
     wanted: list[bool] = []
@@ -151,13 +152,11 @@ class DecisionTrainer(Trainer):
 
 
 @torch.no_grad()
-def decided(
-    net: DualHead, examples: Sequence[Example], padding: int, at_once: int = 32
-) -> list[tuple[int, int]]:
-    """The classes that the decision head finds likeliest, of prompt and model."""
-    found: list[tuple[int, int]] = []
+def decided(net: DualHead, examples: Sequence[Example], padding: int, at_once: int = 32) -> list[Decision]:
+    """What the decision head finds likeliest for each example."""
+    found: list[Decision] = []
     for start in range(0, len(examples), at_once):
         said = net.decide(*filled(examples[start : start + at_once], padding))
-        found += zip(*(one.argmax(-1).tolist() for one in said), strict=True)
-    assert all(max(one) < len(LEVELS) for one in found)
+        classes = zip(*(one.argmax(-1).tolist() for one in said), strict=True)
+        found += [Decision(LEVELS[prompt], LEVELS[model]) for prompt, model in classes]
     return found

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,6 +16,11 @@ import torch
 from repro.models.cache import KVCache
 from repro.models.decoder import Decoder
 from repro.models.token_spans import Decode, Span, located
+
+CHARACTERS_A_TOKEN = 3.75
+"""A little less than English text has, so that most texts reach the tokens that are asked for."""
+ROWS_A_TEXT = 12
+"""Rows read for a text, some of which are single sentences."""
 
 WORD = re.compile(r"\w+|[^\w\s]")
 """A word, or one mark between words."""
@@ -63,7 +69,7 @@ def upper_half(kept: Mapping[str, Any]) -> Marked:
     return Marked(kept["text"], tuple(Span(*one) for one in kept["words"]), marks)
 
 
-def passages(texts: Sequence[str], least: int) -> Iterator[str]:
+def passages(texts: Sequence[str], least: float) -> Iterator[str]:
     """Texts joined in their order until each has at least so many characters; the rest is dropped."""
     held: list[str] = []
     for text in texts:
@@ -101,8 +107,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def label(
     decoder: Decoder, sequences: Sequence[Sequence[int]], decode: Decode, path: Path, every: int = 50
 ) -> list[dict[str, Any]]:
-    """The surprisal of the words of all sequences; what the file holds already is not computed again."""
-    known = read_lines(path)
+    """The surprisal of the words of all sequences; what the file holds of them is not computed again."""
+    known = read_lines(path)[: len(sequences)]
+    stays = takewhile(lambda pair: pair[0]["text"] == decode(pair[1]), zip(known, sequences, strict=False))
+    known = [one for one, _ in stays]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(one) + "\n" for one in known))
     with path.open("a") as out:

@@ -32,6 +32,8 @@ from repro.models.shape import Bill, precision
 
 log = logging.getLogger(__name__)
 
+_made: dict[tuple[str, str, str, float], Requests] = {}
+
 
 @dataclass(frozen=True)
 class StandIn(Scorer):
@@ -99,12 +101,18 @@ class Respondents:
         return self._requests(self._target) if self._target.folder else {}
 
     def _requests(self, model: Model) -> dict[str, Requests]:
-        """Where callers have streamlined them, by the score head."""
-        scorer = score_head(model) if self._concise < 1.0 else None
+        """Made once in a process: a sweep's cells read the same rows, whose tokenizing takes seconds."""
         return {
-            name: Requests(dataset, rows, model.tokenizer, scorer, self._concise)
+            name: _made.setdefault(
+                (model.digest, name, rows.digest, self._concise), self._request(model, dataset, rows)
+            )
             for name, (dataset, rows) in self._rows.items()
         }
+
+    def _request(self, model: Model, dataset: DatasetConfig, rows: data.Rows) -> Requests:
+        """Where callers have streamlined them, by the score head."""
+        scorer = score_head(model) if self._concise < 1.0 else None
+        return Requests(dataset, rows, model.tokenizer, scorer, self._concise)
 
     @cached_property
     def _chooser(self) -> Scorer | None:

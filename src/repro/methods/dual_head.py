@@ -265,6 +265,11 @@ def decision_head(
     return DecisionHead(_digest(encoder, heads), _bill(bill), _reader(text, encoder, heads))
 
 
+def scorer_of(net: DualHead, pieces: WordPieces, text: Decodes) -> ScoreHead:
+    """The score head of a network that is being trained."""
+    return ScoreHead("in training", "mobilebert", False, _Reader(net, pieces, text))
+
+
 def _digest(encoder: str, heads: Path | None) -> str:
     return digest(committed(open_encoder(encoder)) if heads is None else heads)
 

@@ -44,7 +44,7 @@ class Form:
 
     Attributes:
         shared: the share of layers that both heads have in common and that nothing trains.
-        rank: of the update of each matrix of the upper layers; 0 trains these layers whole, as the paper does.
+        rank: of the update of each matrix of the upper layers; 0 trains these layers whole, as in the paper.
             Deviation: with a rank heads are small enough to lie with the project.
         seed: of everything that is drawn.
     """
@@ -136,10 +136,12 @@ class DualHead(nn.Module):
         own = ids >= self.words
         words = F.embedding(ids.masked_fill(own, 0), self._table)
         told = F.embedding((ids - self.words).clamp(min=0), self.objective)
-        x: Tensor = self.embeddings(inputs_embeds=torch.where(own[..., None], told, words))
+        words = torch.where(own[..., None], told, words)
         mask = None
         if real is not None:
+            words = words.masked_fill(~real[..., None], 0.0)  # MobileBERT's embedding looks at neighbours
             mask = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
+        x: Tensor = self.embeddings(inputs_embeds=words)
         for layer in (*self.bottom, *cast(nn.ModuleList, self.upper[part])):
             out = layer(x, mask)
             x = out if isinstance(out, Tensor) else out[0]
