@@ -1,0 +1,265 @@
+"""The training of the dual-head model's heads: which words and decisions are labels, and what is learned."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from distill import decisions, meeting  # noqa: E402
+from distill.decisions import Grid, Judge, Labels, spare, summary, weight  # noqa: E402
+from distill.heads import (  # noqa: E402
+    UNJUDGED,
+    DecisionTrainer,
+    Example,
+    ScoreTrainer,
+    auc,
+    decided,
+    scored,
+    word_figures,
+)
+from distill.surprisal import (  # noqa: E402
+    Marked,
+    label,
+    matched,
+    passages,
+    read_lines,
+    surprisals,
+    upper_half,
+    word_nats,
+    words,
+)
+from distill.training import Schedule  # noqa: E402
+from repro.core.errors import InputError  # noqa: E402
+from repro.methods.deciding import Ask, Oracle  # noqa: E402
+from repro.methods.objectives import Decision, Objective  # noqa: E402
+from repro.models.dual_head import DualHead, Form  # noqa: E402
+from repro.models.likelihood import Reader  # noqa: E402
+from repro.models.token_spans import Span  # noqa: E402
+from repro.models.word_pieces import WordPieces, load_encoder  # noqa: E402
+from tiny_dense import dense  # noqa: E402
+from tiny_encoder import Characters, write  # noqa: E402
+
+TEXT = Characters()
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write("bert", tmp_path_factory.mktemp("bert"))
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+
+def test_a_words_surprisal_is_the_sum_of_its_shares_of_tokens() -> None:
+    text = "the cat, so"
+    tokens = TEXT.encode(text)  # "the ", then bytes
+    nats = [float(i) for i in range(1, len(tokens))]
+    kept = word_nats(tokens, nats, TEXT.decode)
+    assert kept["text"] == text
+    assert kept["words"] == [(4, 7), (7, 8), (9, 11)]
+    assert kept["nats"] == [1.0 + 2.0 + 3.0, 4.0, 6.0 + 7.0]
+    shared = word_nats([1, 2], [6.0], lambda ids: "".join({1: "a ", 2: "b,c"}[i] for i in ids))
+    assert shared["nats"] == [2.0, 2.0, 2.0], "a token over three words"
+
+
+def test_surprisal_is_what_a_reader_says_of_the_next_token() -> None:
+    made, tokens = dense("llama-2"), [3, 17, 5, 90, 41]
+    wanted = [-Reader(made).score([(tokens[:i], tokens[i : i + 1])])[0].nats for i in range(1, 5)]
+    assert surprisals(made, tokens) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_the_more_surprising_half_of_words_is_retained() -> None:
+    kept = {"text": "a b c d", "words": [[0, 1], [2, 3], [4, 5], [6, 7]], "nats": [4.0, 1.0, 3.0, 2.0]}
+    assert upper_half(kept).retained == (True, False, True, False)
+
+
+def test_texts_are_labelled_once_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    made, path = dense("llama-2"), tmp_path / "words.jsonl"
+    sequences = [[65 + i, 66, 67, 32, 68] for i in range(3)]
+    whole = label(made, sequences, TEXT.decode, path)
+    path.write_text(path.read_text()[:-10])
+    assert len(read_lines(path)) == 2
+    assert label(made, sequences, TEXT.decode, path)[2]["nats"] == whole[2]["nats"]
+    other = [*sequences[:1], [90, 91, 92, 32, 93], *sequences[2:]]
+    assert [one["text"][0] for one in label(made, other, TEXT.decode, path)] == ["A", "Z", "C"]
+
+
+def test_short_texts_are_joined() -> None:
+    assert list(passages(["a b ", "c", "dddd", "e"], 4)) == ["a b c", "dddd"]
+
+
+def test_a_compressed_text_marks_words_in_their_order() -> None:
+    text = "The item, so the item was approved."
+    found = matched(text, "item item approved")
+    assert [text[a:b] for (a, b), mark in zip(found.words, found.retained, strict=True) if mark] == [
+        "item",
+        "item",
+        "approved",
+    ]
+    reworded = matched(text, "Item passed approved.")
+    assert [one for one, mark in zip(words(text), reworded.retained, strict=True) if mark][-1] == Span(34, 35)
+    assert sum(reworded.retained) == 3, "a word that is not found blocks nothing behind it"
+
+
+def test_rows_of_meetingbank_are_read_chunk_by_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {
+        "idx": 1,
+        "prompt_list": ["Call the roll.", "All here."],
+        "compressed_prompt_list": ["Call roll.", "here"],
+    }
+    (tmp_path / "made_up.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("REPRO_DATA", str(tmp_path))
+    (read,) = meeting.read("made_up.jsonl", 5).rows
+    first, second = meeting.marked(read)
+    assert (first.retained, second.retained) == ((True, False, True, True), (False, True, False))
+    whole = {"prompt": "All here.", "compressed_prompt": "here"}
+    assert meeting.marked(whole, ("prompt", "compressed_prompt")) == [second]
+    with pytest.raises(InputError, match="2 chunks and 1"):
+        meeting.marked({**row, "compressed_prompt_list": ["x"]})
+
+
+def test_pieces_have_the_labels_of_their_words(encoder: Path) -> None:
+    marked = Marked("the cats sat", (Span(4, 8), Span(9, 12)), (True, False))
+    (made,) = scored([marked], WordPieces(encoder), 24)
+    # "the", cat + s, sat, between the ids around a text
+    assert made.labels.tolist() == [UNJUDGED, UNJUDGED, 1, *[1] * (len(made.prompt) - 5), 0, UNJUDGED]
+    assert made.spans[2].start == 4
+    (cut,) = scored([marked], WordPieces(encoder), 4)
+    assert len(cut.prompt) == len(cut.labels) == 4
+
+
+def test_auc_counts_pairs() -> None:
+    assert auc([3.0, 2.0, 2.0, 1.0], [True, True, False, False]) == pytest.approx(3.5 / 4)
+    with pytest.raises(InputError, match="one label"):
+        auc([1.0], [True])
+
+
+def schedule(steps: int) -> Schedule:
+    return Schedule(steps=steps, tokens=64, rate=1e-2, warmup=1, decay=1.0, weight_decay=0.0)
+
+
+def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
+    encoder: Path, tmp_path: Path
+) -> None:
+    text = "the cat sat on the cat sat"
+    spans = tuple(words(text))
+    marked = [Marked(text, spans, tuple(text[a:b] == "cat" for a, b in spans))] * 4
+    pieces = WordPieces(encoder)
+    examples = scored(marked, pieces, 24)
+
+    def trained(steps: int) -> tuple[DualHead, ScoreTrainer]:
+        net = DualHead(load_encoder(encoder), Form(rank=2))
+        trainer = ScoreTrainer(net, schedule(steps), tmp_path / "state.pt", "cpu", pieces.padding)
+        trainer.run(lambda: examples, math.inf, 10, lambda: word_figures(net, examples, marked))
+        return net, trainer
+
+    first, _ = trained(20)
+    net, trainer = trained(40)
+    assert trainer.curve[0]["step"] == 10
+    assert trainer.curve[-1]["step"] == 40
+    net.eval()
+    learned = word_figures(net, examples, marked)
+    assert (learned["accuracy"], learned["auc"]) == (1.0, 1.0)
+    assert not torch.equal(first.keep.weight, net.keep.weight)
+
+
+# --- decisions ----------------------------------------------------------------------------------------------
+
+RIGHT = frozenset({Decision(0.4, 0.3), Decision(0.2, 0.6), Decision(0.3, 0.6), Decision(1.0, 0.6)})
+
+
+def labels(order: str = "lightest", default: str = "largest", margin: float = 0.0) -> Labels:
+    return Labels(order, default, margin, 0)
+
+
+def test_the_label_is_the_lightest_right_decision_that_meets_the_objective() -> None:
+    made = labels()
+    assert made.label(0, (0.6, 0.6), RIGHT) == (Decision(0.4, 0.3), False), "0.12 both, and the smaller model"
+    assert made.label(0, (0.6, 0.6), RIGHT - {Decision(0.4, 0.3)}) == (Decision(0.2, 0.6), False)
+    assert made.label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+    assert made.label(0, (0.2, 0.2), RIGHT) == (Decision(1.0, 0.2), True)
+    assert labels("release").label(0, (0.6, 0.6), RIGHT) == (Decision(0.2, 0.6), False)
+    assert labels("release").label(0, (0.2, 0.3), RIGHT) == (Decision(0.4, 0.3), False)
+
+
+def test_the_label_is_the_oracles_decision() -> None:
+    made, oracle = labels(), Oracle({"a/1": RIGHT})
+    for objective, feasible in made.feasible.items():
+        if RIGHT & set(feasible):
+            asked = Ask("a/1", (1,), 1, Objective(*objective))
+            assert made.label(0, objective, RIGHT) == (oracle.decide(asked, feasible), False)
+
+
+def test_defaults_are_feasible() -> None:
+    for default in decisions.DEFAULTS:
+        made = labels(default=default)
+        for objective, feasible in made.feasible.items():
+            chosen, is_default = made.label(0, objective, frozenset())
+            assert is_default
+            assert chosen in feasible
+    assert labels(default="lightest").label(0, (0.6, 0.6), frozenset())[0] == Decision(0.2, 0.2)
+    assert labels().label(0, (0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
+    assert labels(margin=0.05).label(0, (0.3, 1.0), frozenset())[0] == Decision(0.5, 0.5)
+
+
+def test_decisions_are_judged_with_their_fallback() -> None:
+    made = labels()
+    right = {0: RIGHT, 1: frozenset({Decision(1.0, 1.0)})}
+    judge = Judge(made, right, [0, 1])
+    good, bad = (0, (0.2, 0.5)), (1, (0.2, 0.5))
+    assert judge.judged({good: Decision(0.4, 0.3), bad: Decision(0.4, 0.3)})["right"] == 0.5
+    fallen = judge.judged({good: Decision(1.0, 1.0)})
+    assert fallen == {
+        "right": round(1 / len(made.feasible[0.2, 0.5]), 4),
+        "right_of_the_paper": round(1 / len(made.feasible[0.2, 0.5]), 4),
+        "fell_back": 1.0,
+    }
+    rivals = judge.rivals([0])
+    assert rivals["oracle"]["right"] >= max(one["right"] for one in rivals.values())
+    said = summary(made, right, [0, 1])
+    met = sum(Decision(1.0, 1.0) in feasible for feasible in made.feasible.values())
+    without = sum(not RIGHT & set(feasible) for feasible in made.feasible.values())
+    assert said["default_labels"] == round((81 - met + without) / 162, 4)
+    assert said["right_of_the_whole"] == 0.5
+
+
+def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
+    path = tmp_path / "grid.jsonl"
+    lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro')
+    assert Grid(path, "a").right == {3: {Decision(0.4, 0.3)}}
+
+
+def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:
+    text = "a cat?\nA. b\nAnswer:"
+    assert spare(TEXT.encode(text), TEXT.decode) == len(TEXT.encode("a cat?\nA. b"))
+
+
+def test_weight_is_by_product_and_then_by_model() -> None:
+    assert weight(Decision(0.3, 0.4)) > weight(Decision(0.4, 0.3))
+    assert weight(Decision(0.2, 0.6))[0] == weight(Decision(0.3, 0.4))[0]
+
+
+def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_path: Path) -> None:
+    net, pieces = DualHead(load_encoder(encoder), Form(rank=4)), WordPieces(encoder)
+    read = pieces.split("the cat")[0]
+    examples = [
+        Example(
+            torch.tensor([pieces.first, *net.objective_ids(ttft, 0.5), *read, pieces.last]),
+            torch.tensor(classes),
+            0,
+        )
+        for ttft, classes in ((0.2, [0, 1]), (1.0, [8, 3]))
+    ] * 4
+    trainer = DecisionTrainer(net, schedule(60), tmp_path / "state.pt", "cpu", pieces.padding)
+    trainer.run(lambda: examples, math.inf, 60, dict)
+    net.eval()
+    assert decided(net, examples[:2], pieces.padding) == [Decision(0.2, 0.3), Decision(1.0, 0.5)]
