@@ -27,7 +27,7 @@ from repro.methods.shortening import AnyToken, Scorer
 from repro.models.decoder import Decoder
 from repro.models.head_model import opened
 from repro.models.model import STORED, Model, ModelConfig
-from repro.models.named import read_model
+from repro.named_models import read_model
 from repro.models.shape import Bill, precision
 
 log = logging.getLogger(__name__)
