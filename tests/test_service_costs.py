@@ -21,7 +21,7 @@ from repro.methods.service_profile import DeviceProfile
 from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.families import config_of
-from repro.models.named import read_model
+from repro.named_models import read_model
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape
 from repro.tables.reference import load_cells
