@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.facts import facts, machine
 from repro.core.op import Op
 from repro.core.provenance import Provenance
-from repro.core.record import Spread, content_hash
+from repro.core.record import Scalar, Spread, content_hash
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.dense_cell import DenseCell, Findings, Progress
@@ -129,7 +129,7 @@ class ServedCell(DenseCell):
         longest = max(len(ask.prompt) + ask.answer for ask in asks)
         profile = profile_of(self.system, device, _points(longest))
         served = list(self._serve(device, profile, asks, progress))
-        values = billed(served) | {"memory": self.system.resident_bytes(longest)}
+        values = billed(served) | self._memory(longest)
         right = None
         if self.respondents.known:
             questions = [_question(one.arrival, one.decision) for one in served]
@@ -146,6 +146,15 @@ class ServedCell(DenseCell):
             assert isinstance(high, float)
             spread["difference"] = (low, high)
         return Findings(values, spread, list(rounds(served, right)))
+
+    def _memory(self, longest: int) -> dict[str, Scalar]:
+        """Bytes while the longest request is served, and shares of the full model's weights beside them."""
+        system, whole = self.system, self.system.full.model_bytes
+        return {
+            "memory": system.resident_bytes(longest),
+            "adapter_share": system.adapter_bytes / whole,
+            "extra_memory": system.weights / whole - 1.0,
+        }
 
     def _ask(self, number: int, one: Arrival) -> Ask:
         app, name = one.app, f"{one.app.name}/{one.row}/{number}"

@@ -24,6 +24,7 @@ from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.shape import Bill
+from repro.models.uneven_bill import UnevenBill
 
 DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")
 SCORERS = ("llmlingua2", "none", "random", "score_head")
@@ -59,6 +60,12 @@ class System:
     def resident_bytes(self, tokens: int) -> float:
         """Bytes in memory at most: weights, and a level's keys and values for so many tokens."""
         return self.weights + max(bill.cache_bytes(tokens) for bill in self.levels.values())
+
+    @property
+    def adapter_bytes(self) -> float:
+        """Bytes of one level's adapters at most."""
+        bills = (bill for bill in self.levels.values() if isinstance(bill, UnevenBill))
+        return max((bill.adapter_bytes for bill in bills), default=0.0)
 
 
 @dataclass(frozen=True)
