@@ -19,16 +19,16 @@ from repro.core.once import cache_root
 from repro.core.op import Op
 from repro.data.config import DatasetConfig
 from repro.data.corpus import Corpus
-from repro.dense_cell import dense
 from repro.methods import llmlingua2
 from repro.methods.objectives import Decision
 from repro.methods.services.base import Service, System
 from repro.methods.shortening import AnyToken, Scorer
+from repro.models import round_to_nearest
 from repro.models.decoder import Decoder
 from repro.models.head_model import opened
 from repro.models.model import STORED, Model, ModelConfig
-from repro.named_models import read_model
 from repro.models.shape import Bill, precision
+from repro.named_models import read_model
 
 log = logging.getLogger(__name__)
 
@@ -175,4 +175,4 @@ def _bill(config: ModelConfig) -> Bill:
 @lru_cache(maxsize=1)
 def _weights(folder: Path, rounded: int | None) -> Decoder:
     """A checkpoint, dense in fp32, kept for all levels of a cell; rounded if that is asked for."""
-    return dense(folder)
+    return round_to_nearest.load(folder, rounded)
