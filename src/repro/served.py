@@ -245,8 +245,10 @@ class ServedCell(DenseCell):
     def _provenance(self, started: str) -> Provenance:
         found = super()._provenance(started)
         fitted = {cell for fact in facts(self.config["device"]) for cell in fact.cells}
-        fitted |= set(self.system.fitted)
-        return replace(found, fitted=tuple(sorted(fitted)), notes=tuple(self._notes()))
+        found = replace(
+            found, fitted=tuple(sorted(fitted | set(self.system.fitted))), notes=tuple(self._notes())
+        )
+        return found if self.respondents.known else replace(found, weights="none", dequantized=False)
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
