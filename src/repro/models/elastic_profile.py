@@ -52,10 +52,15 @@ class Parts(NamedTuple):
     digest: str
 
 
+_SMOLLM2 = Parts(
+    "assets/elastic/smollm2-135m", "acdcba8c499a73f4c2b7df5bb12298d70aed26ed9ff78f7737cc08b7fbc3ee3a"
+)
+
 COMMITTED: dict[str, Parts] = {
-    "384ced1dc62b75febac5715bedb7c9630daf82421718cf5d92d352de71fa3ab9": Parts(
-        "assets/elastic/smollm2-135m", "1b40657cb6ab99e37cac46456739f5011d41bdb5322c65a1c6e949fc3edf1686"
-    ),
+    "384ced1dc62b75febac5715bedb7c9630daf82421718cf5d92d352de71fa3ab9": _SMOLLM2,
+    # Rounded to 8 and to 4 bits (`round_to_nearest`); units keep their order and levels their adapters.
+    "fc248ca0ea354c92b79ca63219dc0c29a7d516bb294f35fed17c060c61f295b1": _SMOLLM2,
+    "ac97e99ed1523d768463b7ce120e9c3ef71d8ab30fbd9cd1b70f7ff891ef11fb": _SMOLLM2,
 }
 """By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so
 that records become stale when a part changes."""

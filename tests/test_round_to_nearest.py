@@ -1,0 +1,60 @@
+"""Weights rounded by rows: multiples of a step, no further off than half of one, reordered or not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from repro.core.errors import InputError
+from repro.models import elastic_profile, round_to_nearest
+from repro.models.checkpoint import open_checkpoint
+from repro.models.elastic import reordered
+from repro.models.folding import plain
+from repro.models.observe import places
+from repro.models.round_to_nearest import nearest, rounded
+from repro.named_models import read_model
+from test_elastic import order_of
+from tiny_dense import dense, logits
+
+
+def test_the_largest_of_a_row_is_its_largest_code() -> None:
+    weight = torch.tensor([[7.0, -3.4, 0.6, 0.4], [-0.7, 0.34, -0.16, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    wanted = torch.tensor([[7.0, -3.0, 1.0, 0.0], [-0.7, 0.3, -0.2, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert torch.allclose(nearest(weight, 4), wanted)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_weights_are_off_by_half_a_step_at_most(bits: int) -> None:
+    made = dense("qwen-2.5")
+    pairs = zip(places(made), places(rounded(made, bits)), strict=True)
+    for (_, before), (_, after) in pairs:
+        weight, found = plain(before).weight, plain(after).weight
+        step = weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+        assert ((weight - found).abs() <= 0.5001 * step).all()
+        codes = found / step
+        assert torch.allclose(codes, codes.round(), atol=1e-3)
+        assert plain(after).bias is plain(before).bias
+
+
+def test_units_may_be_reordered_before_or_behind() -> None:
+    made = dense("llama-2")
+    whole = rounded(made, 4)
+    assert torch.allclose(logits(reordered(whole, order_of(made))), logits(whole), atol=1e-4)
+    assert not torch.allclose(logits(whole), logits(made), atol=1e-2)
+
+
+@pytest.mark.parametrize("bits", [1, 9])
+def test_other_bits_are_refused(bits: int) -> None:
+    with pytest.raises(InputError, match=f"2 to 8 bits, not to {bits}"):
+        rounded(dense("llama-2"), bits)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_what_was_made_of_a_checkpoint_serves_its_rounded_weights_too(bits: int | None) -> None:
+    checkpoint = read_model("smollm2_135m").checkpoint
+    assert checkpoint is not None
+    made = round_to_nearest.load(open_checkpoint(checkpoint), bits)
+    folder = elastic_profile.committed(made)
+    assert folder is not None
+    assert (folder / elastic_profile.PROFILE).is_file()
