@@ -33,6 +33,10 @@ from repro.scored import best_of, metric_of
 
 Progress = Callable[[str, int, int], None]
 CODE = ("repro.answers", "repro.models.likelihood")
+KEPT = 6
+"""Compressed models in memory, each up to a copy of the whole."""
+
+_made: dict[tuple[str, Compression | None, str], Decoder] = {}
 
 
 class Question(NamedTuple):
@@ -267,11 +271,21 @@ class Answers:
         return None if model == 1.0 else self.compression(model)
 
     def _reader(self, model: float) -> Reader:
-        decoder, compression = self.open(), self._compression(model)
+        """The model of a level; the last few are kept, since ranking what to cut takes longer than reading."""
+        compression = self._compression(model)
+        key = (self.digest, compression, self.corpus_digest)
+        if key not in _made:
+            if len(_made) == KEPT:
+                del _made[next(iter(_made))]
+            _made[key] = self._made(compression)
+        return Reader(_made[key])
+
+    def _made(self, compression: Compression | None) -> Decoder:
+        decoder = self.open()
         if compression is None:
-            return Reader(decoder)
+            return decoder
         corpus = [torch.tensor(sequence) for sequence in self.corpus] if compression.calibrated else []
-        return Reader(compression.compress(decoder, corpus).decoder)
+        return compression.compress(decoder, corpus).decoder
 
     def _column(self, reader: Reader, dataset: str, prompt: float, rows: Iterable[int]) -> dict[int, bool]:
         """Rows of one column, those with a common beginning one after the other."""
