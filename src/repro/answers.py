@@ -271,7 +271,7 @@ class Answers:
         return None if model == 1.0 else self.compression(model)
 
     def _reader(self, model: float) -> Reader:
-        """The model of a level; the last few are kept, since ranking what to cut takes longer than reading."""
+        """The model of a level; the last few are kept, since ranking what to cut takes long."""
         compression = self._compression(model)
         key = (self.digest, compression, self.corpus_digest)
         if key not in _made:
