@@ -57,7 +57,7 @@ def nearest(weight: Tensor, bits: int) -> Tensor:
 
     The largest magnitude of a row is its largest code, 127 at 8 bits and 7 at 4; a row of zeros stays.
     """
-    top = 2 ** (bits - 1) - 1
+    top = (1 << bits - 1) - 1
     step = (weight.abs().amax(1, keepdim=True) / top).clamp_min(1e-30)
     codes: Tensor = (weight / step).round()
     return codes * step
