@@ -8,7 +8,7 @@ Deviation: the paper takes GPT-4's labels of MeetingBank, `--labels microsoft/Me
 Decisions are labelled by what the elasticized target itself answers, on MMLU-Pro. A killed run goes on with
 the same command; labels lie in `--work` and are no part of the project. Each head goes to `--out` with its
 record.
-Prints the line of `models/dual_head.COMMITTED` that makes runs take the folder as it then is.
+Prints the line of `models/trained_heads.COMMITTED` that makes runs take the folder as it then is.
 Owns the order of the work and the training records; the work itself is in `distill/`.
 """
 
@@ -33,11 +33,12 @@ from elasticize import asked
 from repro import data
 from repro.core.errors import InputError
 from repro.core.record import content_hash
-from repro.methods.dual_head import scorer_of
+from repro.methods.score_head import Reading, ScoreHead
 from repro.models import dual_head, weights
-from repro.models.dual_head import DualHead, Form, head_file
+from repro.models.dual_head import DualHead, Form
 from repro.models.encoder_folder import open_encoder
 from repro.models.stored import CONFIG, digest
+from repro.models.trained_heads import fingerprint, head_file
 from repro.models.word_pieces import WordPieces, load_encoder
 
 HELDOUT = 10  # every tenth text, every fifth question
@@ -83,9 +84,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = decision.add_argument
     add("--dataset", default="mmlu_pro", help="questions of a choice (default %(default)s)")
     add("--questions", type=int, default=100, help="the shortest of the dataset's rows")
+    add("--adapters", action="store_true", help="label with the levels' committed adapters")
     add("--order", choices=decisions.ORDERS, default="lightest", help="which right decision is the label")
     add("--default", choices=decisions.DEFAULTS, default="largest", help="the label where none is right")
-    add("--margin", type=float, default=0.0, help="of TTFT, left for deciding (the paper: within 0.05)")
+    add("--margin", type=float, default=0.02, help="left of an objective for what is the same on every level")
     add("--rate", type=float, default=5e-4)
     add("--epochs", type=float, default=2.0)
     add("--batch-tokens", type=int, default=4096)
@@ -173,9 +175,10 @@ class Run:
         net.load("score", score)
         requests = decisions.requests(args.dataset, self.text)
         rows = decisions.shortest(requests, args.questions)
-        key = content_hash([self.cell.target.digest, requests.rows.digest, record.sha256(score)])
-        grid = decisions.Grid(args.work / "grid.jsonl", key)
-        grid.fill(requests, rows, self.cell, scorer_of(net, pieces, self.text))
+        inputs = [self.cell.target.digest, requests.rows.digest, record.sha256(score), args.adapters]
+        grid = decisions.Grid(args.work / "grid.jsonl", content_hash(inputs))
+        scorer = ScoreHead("in training", "mobilebert", False, Reading(net, pieces, self.text))
+        grid.fill(requests, rows, lambda: decisions.levels(self.cell, args.adapters), scorer)
         labels = decisions.Labels(args.order, args.default, args.margin, args.seed)
         made = labels.examples(grid.right, requests, rows, net, pieces)
         held, examples = (
@@ -193,6 +196,7 @@ class Run:
         trainer.run(lambda: examples, args.minutes, args.every, measure)
         about = {"dataset": args.dataset, "rows": requests.rows.digest, "questions": len(rows)}
         about |= {"heldout_questions": len(judge.rows), "objectives": len(labels.feasible)}
+        about |= {"adapters": args.adapters}
         return {
             "data": about | decisions.summary(labels, grid.right, rows),
             "rivals": judge.rivals([row for row in rows if row not in judge.rows]),
@@ -220,7 +224,7 @@ class Run:
         self.net.save(args.head, file)
         name = Path(args.encoder).name
         common = {
-            "encoder": {"name": name, "fingerprint": dual_head.fingerprint(self.encoder)},
+            "encoder": {"name": name, "fingerprint": fingerprint(self.encoder)},
             "form": asdict(self.form),
             "levels": list(dual_head.LEVELS),
         }
@@ -244,8 +248,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     run = Run(args)
     run.write(run.score() if args.head == "score" else run.decision())
-    place = f'"{dual_head.fingerprint(run.encoder)}": Parts("{args.out.as_posix()}", "{digest(args.out)}"),'
-    print("For models/dual_head.COMMITTED:\n    " + place)
+    place = f'"{fingerprint(run.encoder)}": Parts("{args.out.as_posix()}", "{digest(args.out)}"),'
+    print("For models/trained_heads.COMMITTED:\n    " + place)
 
 
 if __name__ == "__main__":

@@ -15,28 +15,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods import dual_head as at_work
 from repro.methods.deciding import Ask
-from repro.methods.dual_head import BILLS, decision_head, fitting, score_head, told, windows
+from repro.methods.dual_head import decision_head, fitting, score_head, told
 from repro.methods.objectives import LEVELS as OBJECTIVES
 from repro.methods.objectives import Decision, Objective
-from repro.models import dual_head
-from repro.models.dual_head import (
-    COMMITTED,
-    LEVELS,
-    PARTS,
-    DualHead,
-    Form,
-    committed,
-    fingerprint,
-    head_file,
-    orthogonal,
-)
+from repro.methods.score_head import BILLS, WORDLESS, windows
+from repro.models import trained_heads
+from repro.models.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
 from repro.models.elastic_profile import Parts
 from repro.models.encoder_folder import open_encoder
 from repro.models.origin import PROJECT
 from repro.models.stored import digest
 from repro.models.token_spans import Span, carried, located
+from repro.models.trained_heads import COMMITTED, committed, fingerprint, head_file
+from repro.models.wheels import sha256_of
 from repro.models.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 
@@ -249,7 +241,7 @@ def test_a_token_scores_what_its_pieces_do(encoder: Path, heads: Path) -> None:
     tokens = TEXT.encode(text)
     pieces = WordPieces(encoder)
     read, spans = pieces.split(text)
-    net, _ = dual_head.open_dual_head(str(encoder), heads)
+    net, _ = trained_heads.open_dual_head(str(encoder), heads)
     said = net.retain(torch.tensor([[pieces.first, *read, pieces.last]]))[0].softmax(-1)[1:-1, 1].tolist()
     assert [text[a:b] for a, b in spans] == ["the", "cat", "sat"]
     assert tokens == [256, *b"cat", *b" sat\n"]
@@ -289,7 +281,7 @@ def ask(text: str, objective: Objective = Objective(ttft=0.5, tpot=0.5)) -> Ask:
 @torch.no_grad()
 def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, heads: Path) -> None:
     decider, pieces = decision_head(TEXT, str(encoder), heads=heads), WordPieces(encoder)
-    net, _ = dual_head.open_dual_head(str(encoder), heads)
+    net, _ = trained_heads.open_dual_head(str(encoder), heads)
     for ttft in LEVELS:
         asked = ask("the cat", Objective(ttft=ttft, tpot=0.9))
         read = [pieces.first, *net.objective_ids(ttft, 0.9), *pieces.split("the cat")[0], pieces.last]
@@ -323,12 +315,14 @@ def test_a_run_is_billed_as_the_papers_encoder(encoder: Path, heads: Path) -> No
     assert upper.bytes == 2 * 12 * 835_584
     (small,) = score_head(TEXT, str(encoder), "minilm", heads=heads).ops(TEXT.encode("the cat"), "cpu")
     assert small.flops < whole.flops
+    blanks = score_head(TEXT, str(encoder), heads=heads).ops((300,) * 30, "cpu")
+    assert [op.rows for op in blanks] == [24, 10], "control tokens alone are billed as so many pieces"
     with pytest.raises(InputError, match="mobilebert"):
         score_head(TEXT, str(encoder), "mobilbert", heads=heads)
 
 
 def test_scorers_tell_their_heads_apart_and_nothing_else(encoder: Path, heads: Path) -> None:
     said = repr(score_head(TEXT, str(encoder), heads=heads))
-    assert digest(heads) in said
-    assert at_work.WORDLESS == 1.0
+    assert sha256_of(heads / head_file("score")) in said
+    assert WORDLESS == 1.0
     assert "0x" not in said, "what a record's key depends on is the same in every process"

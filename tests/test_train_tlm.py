@@ -207,7 +207,16 @@ def test_defaults_are_feasible() -> None:
             assert chosen in feasible
     assert labels(default="lightest").label(0, (0.6, 0.6), frozenset())[0] == Decision(0.2, 0.2)
     assert labels().label(0, (0.3, 1.0), frozenset())[0] == Decision(0.3, 1.0)
-    assert labels(margin=0.05).label(0, (0.3, 1.0), frozenset())[0] == Decision(0.5, 0.5)
+
+
+def test_a_margin_leaves_room_below_an_objective() -> None:
+    feasible = labels(margin=0.02).feasible
+    assert Decision(0.5, 0.6) not in feasible[0.3, 1.0]
+    assert Decision(0.4, 0.7) in feasible[0.3, 1.0]
+    assert max(one.model for one in feasible[1.0, 0.5]) == 0.4
+    assert max(one.model for one in feasible[1.0, 1.0]) == 1.0
+    assert (0.9, 0.2) not in feasible, "nothing meets it"
+    assert len(labels().feasible) == 81
 
 
 def test_decisions_are_judged_with_their_fallback() -> None:
@@ -236,6 +245,14 @@ def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
     lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
     path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro')
     assert Grid(path, "a").right == {3: {Decision(0.4, 0.3)}}
+
+
+def test_likelihoods_side_by_side_are_a_readers() -> None:
+    made = dense("llama-2")
+    contexts, choices = [(3, 17, 5), (3, 17), (9, 4, 4, 8)], [(7,), (8,), (8, 9)]
+    pairs = [(context, choice) for context in contexts for choice in choices]
+    wanted = [Reader(made).score([pair])[0].nats for pair in pairs]
+    assert decisions.likelihoods(made, pairs) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_all_but_the_last_line_of_a_question_may_be_dropped() -> None:

@@ -1,7 +1,7 @@
 """ElastiLM's dual-head tiny language model (3.3): one encoder, whose upper layers there are twice.
 
-Owns the network, what of it is trained, the file of a trained head, and which heads lie with the project.
-Must not know which tokenizer it reads, what a request is, or how labels come about.
+Owns the network, what of it is trained, and the file of a trained head. Must not know where heads lie, which
+tokenizer it reads, what a request is, or how labels come about.
 
 A request's objective is told in two tokens of the encoder's vocabulary that are not words: [02] to [10] for
 TTFT, <02> to <10> for TPOT. Deviation: the paper needs <05> to <10> only; objectives of time and energy (5.6)
@@ -10,7 +10,6 @@ go down to 0.2, so every level has both.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,19 +22,12 @@ from torch import Tensor, nn
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models.elastic_profile import Parts
-from repro.models.encoder_folder import open_encoder
-from repro.models.origin import folders
-from repro.models.stored import CONFIG, digest, read_config, read_tensors, write_tensors
-from repro.models.word_pieces import load_encoder
+from repro.models.stored import CONFIG, read_config, read_tensors, write_tensors
 
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """What the classes of the decision head mean, for prompt and model alike, and what objectives are told in."""
 
 PARTS = ("score", "decision")
-
-COMMITTED: dict[str, Parts] = {}
-"""By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
 
 
 @dataclass(frozen=True)
@@ -198,53 +190,6 @@ def orthogonal(count: int, words: Tensor, chance: torch.Generator) -> Tensor:
     drawn = torch.randn(width, count, generator=chance, dtype=torch.float64)
     made = torch.linalg.qr(drawn).Q.T * words.double().norm(dim=1).mean()
     return made.float().contiguous()
-
-
-def fingerprint(folder: Path) -> str:
-    """What tells encoders apart: the hash of their weights' files."""
-    whole = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
-
-
-def committed(encoder: Path) -> Path:
-    """The folder of the heads that lie with the project for an encoder.
-
-    Raises:
-        InputError: there are none, or what is there is not what was noted.
-    """
-    parts = COMMITTED.get(fingerprint(encoder))
-    if parts is None:
-        raise InputError(
-            f"no heads were trained on the encoder in {encoder}; train them with scripts/train_tlm.py"
-        )
-    folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
-    if folder is None or digest(folder) != parts.digest:
-        found = "is not there" if folder is None else f"has digest {digest(folder)}"
-        raise InputError(f"{parts.folder} {found}; {__name__}.COMMITTED names {parts.digest}")
-    return folder
-
-
-def open_dual_head(encoder: str, heads: Path | None = None) -> tuple[DualHead, Path]:
-    """The network of an encoder with trained heads, and the encoder's folder.
-
-    Args:
-        encoder: see `open_encoder`.
-        heads: folder of the heads; None takes those that lie with the project.
-    """
-    folder = open_encoder(encoder)
-    where = committed(folder) if heads is None else heads
-    made = DualHead(load_encoder(folder), Form.read(where))
-    for name in PARTS:
-        made.load(name, where / head_file(name))
-    return made, folder
-
-
-def head_file(name: str) -> str:
-    """The name of the file of one head."""
-    return f"{name}.safetensors"
 
 
 def _upper(layers: Sequence[nn.Module], rank: int, chance: torch.Generator) -> nn.ModuleList:

@@ -1,0 +1,78 @@
+"""Trained heads of the dual-head model: which lie with the project, and their opening.
+
+Owns the folders of heads and what is noted of them. Must not know the network's insides, nor who reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.models.dual_head import PARTS, DualHead, Form
+from repro.models.elastic_profile import Parts
+from repro.models.encoder_folder import open_encoder
+from repro.models.origin import folders
+from repro.models.stored import digest
+from repro.models.word_pieces import load_encoder
+
+COMMITTED: dict[str, Parts] = {
+    "6fceb34132ad726946adc26b588445bcb11811d1a28d8a42a03a6dccf63c1369": Parts(
+        "assets/tlm/minilm", "845bff5b52219e9d4896758d5138eb3cdcac1c76b7f903a435980577053a431a"
+    ),
+}
+"""By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
+
+
+def fingerprint(folder: Path) -> str:
+    """What tells encoders apart: the hash of their weights' files."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
+
+
+def committed(encoder: Path) -> Path:
+    """The folder of the heads that lie with the project for an encoder.
+
+    Raises:
+        InputError: there are none, or what is there is not what was noted.
+    """
+    parts = COMMITTED.get(fingerprint(encoder))
+    if parts is None:
+        raise InputError(
+            f"no heads were trained on the encoder in {encoder}; train them with scripts/train_tlm.py"
+        )
+    folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
+    if folder is None or digest(folder) != parts.digest:
+        found = "is not there" if folder is None else f"has digest {digest(folder)}"
+        raise InputError(f"{parts.folder} {found}; {__name__}.COMMITTED names {parts.digest}")
+    return folder
+
+
+def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = None) -> tuple[DualHead, Path]:
+    """The network of an encoder with trained heads, and the folder of the heads.
+
+    Args:
+        encoder: see `open_encoder`.
+        heads: folder of the heads; None takes those that lie with the project.
+        part: the only head that is wanted; None for both.
+
+    Raises:
+        InputError: no such encoder, or no such heads for it.
+    """
+    folder = open_encoder(encoder)
+    where = committed(folder) if heads is None else heads
+    made = DualHead(load_encoder(folder), Form.read(where))
+    for name in PARTS if part is None else (part,):
+        file = where / head_file(name)
+        if not file.is_file():
+            raise InputError(f"{where} has no {name} head; train one with scripts/train_tlm.py {name}")
+        made.load(name, file)
+    return made, where
+
+
+def head_file(name: str) -> str:
+    """The name of the file of one head."""
+    return f"{name}.safetensors"
