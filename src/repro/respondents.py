@@ -123,9 +123,13 @@ class Respondents:
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """The same, as it is billed."""
-        lingua = self._service.scorer == "llmlingua2"
-        return StandIn(self._chooser) if lingua and self._chooser else self._chooser
+        """The same, as it is billed: beside the decision head the bottom layers have run already."""
+        chooser, service = self._chooser, self._service
+        if chooser and service.scorer == "llmlingua2":
+            return StandIn(chooser)
+        if service.scorer == "score_head" and service.decider == "decision_head":
+            return score_head(self._target, shares_bottom=True)
+        return chooser
 
     def right(self, wanted: Collection[Question], corpus: Corpus, progress: Progress) -> dict[Question, bool]:
         """Whether each question is answered right, by the model that serves its level."""
@@ -159,11 +163,11 @@ class Respondents:
         )
 
 
-def score_head(model: Model) -> Scorer:
+def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head, for a model's tokens."""
     from repro.methods import dual_head  # late: transformers takes seconds to import
 
-    return dual_head.score_head(model.tokenizer)
+    return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
 
 
 def _bill(config: ModelConfig) -> Bill:
