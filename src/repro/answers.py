@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -128,6 +128,8 @@ class Requests:
         """Whether the right continuation of a row is among the likeliest that count."""
         prompt, scoring = self.prompts[row], scoring_of(self.dataset)
         assert prompt.answer is not None
+        if metric_of(scoring) == "greedy":
+            return said[prompt.answer].greedy
         divided = metric_of(scoring) == "acc_norm"
         worth = [
             one.nats / (len(c.text.encode()) if divided else 1)
@@ -174,7 +176,7 @@ class Shortening:
         if self.scorer is None:
             return ["none"]
         settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
-        return [str(self.granule), source_hash({type(self.scorer).__module__}), settings]
+        return [str(self.granule), _code(type(self.scorer).__module__), settings]
 
 
 class Memory:
@@ -259,10 +261,10 @@ class Answers:
         if compression is not None:
             own = [self.corpus_digest] if compression.calibrated else []
             module = type(compression).__module__
-            made = [module, asdict(compression), source_hash({module}), *own]  # type: ignore[call-overload]
+            made = [module, asdict(compression), _code(module), *own]  # type: ignore[call-overload]
         shorter = self.shortening.identity if decision.prompt < 1.0 else []
         asked: list[object] = [json.loads(json.dumps(asdict(requests.dataset))), requests.rows.digest]
-        code = source_hash(set(CODE))
+        code = _code(*CODE)
         if requests.concise < 1.0:
             asked += [requests.concise, *Shortening(requests.scorer).identity]
         return content_hash([self.digest, made, asked, [decision.prompt, *shorter, requests.spare], code])
@@ -317,3 +319,9 @@ class Answers:
             return shortened(context, count, scores, spare)
 
         return shorten
+
+
+@cache
+def _code(*modules: str) -> str:
+    """Hash of their code, read once in a process: every column is asked for it."""
+    return source_hash(modules)
