@@ -18,7 +18,7 @@ from repro.models.word_pieces import load_encoder
 
 COMMITTED: dict[str, Parts] = {
     "6fceb34132ad726946adc26b588445bcb11811d1a28d8a42a03a6dccf63c1369": Parts(
-        "assets/tlm/minilm", "845bff5b52219e9d4896758d5138eb3cdcac1c76b7f903a435980577053a431a"
+        "assets/tlm/minilm", "4b5a0ff12587a12456dbb9c3c9037c62ced17220cd73c83586f1c29acab8d8a0"
     ),
 }
 """By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
