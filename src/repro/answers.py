@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -33,6 +33,8 @@ from repro.scored import best_of, metric_of
 
 Progress = Callable[[str, int, int], None]
 CODE = ("repro.answers", "repro.models.likelihood")
+FEW = 16
+"""Rows by which it is told what all of them begin with."""
 KEPT = 6
 """Compressed models in memory, each up to a copy of the whole."""
 
@@ -90,43 +92,54 @@ class Requests:
             )
 
     @cached_property
-    def _whole(self) -> tuple[list[Prompt], int]:
-        """One prompt a row, and how many tokens all begin with."""
-        prompts = data.prompts(self.dataset, self.rows, self.text)
-        return prompts, beginning(prompts, self.text)
+    def _known(self) -> dict[int, Prompt]:
+        return {}
+
+    def _whole(self, row: int) -> Prompt:
+        """A row as it is; each is tokenized when it is first asked for, which for many choices takes long."""
+        if row not in self._known:
+            only = replace(self.rows, rows=self.rows.rows[row : row + 1])
+            self._known[row] = data.prompts(self.dataset, only, _Repeating(self.text))[0]
+        return self._known[row]
+
+    @cached_property
+    def _beginning(self) -> Tokens:
+        """What all requests begin with, told from the first few."""
+        few = [self._whole(row) for row in range(min(FEW, len(self.rows.rows)))]
+        return few[0].continuations[0].context[: beginning(few, self.text)]
 
     @cached_property
     def spare(self) -> int:
         """How many tokens of a request may be dropped: instructions and examples."""
-        return int(self.concise * self._whole[1])
+        return int(self.concise * len(self._beginning))
 
     @cached_property
-    def prompts(self) -> list[Prompt]:
-        """One a row, streamlined if they are asked to be."""
-        whole, spare = self._whole
+    def _scores(self) -> Sequence[float]:
+        """Of what all requests begin with, where callers choose what to leave out."""
+        assert self.scorer is not None, "somebody has to choose what callers leave out"
+        return self.scorer.scores(self._beginning)
+
+    def prompt(self, row: int) -> Prompt:
+        """A row, streamlined if it is asked to be."""
+        whole, long = self._whole(row), len(self._beginning)
         if self.concise == 1.0:
             return whole
-        assert self.scorer is not None, "somebody has to choose what callers leave out"
-        scores = self.scorer.scores(whole[0].continuations[0].context[:spare])
 
         def streamlined(context: Tokens) -> Tokens:
-            return shortened(context, len(context) - spare + self.spare, scores, spare)
+            return shortened(context, len(context) - long + self.spare, self._scores, long)
 
-        return [
-            replace(
-                prompt,
-                continuations=tuple(replace(c, context=streamlined(c.context)) for c in prompt.continuations),
-            )
-            for prompt in whole
-        ]
+        return replace(
+            whole,
+            continuations=tuple(replace(c, context=streamlined(c.context)) for c in whole.continuations),
+        )
 
     def read(self, row: int) -> Tokens:
         """All tokens of a request."""
-        return self.prompts[row].continuations[0].context
+        return self.prompt(row).continuations[0].context
 
     def is_right(self, row: int, said: Sequence[Likelihood]) -> bool:
         """Whether the right continuation of a row is among the likeliest that count."""
-        prompt, scoring = self.prompts[row], scoring_of(self.dataset)
+        prompt, scoring = self.prompt(row), scoring_of(self.dataset)
         assert prompt.answer is not None
         if metric_of(scoring) == "greedy":
             return said[prompt.answer].greedy
@@ -142,11 +155,30 @@ class Requests:
         )
         return before < best_of(scoring)
 
+    def chance(self, row: int) -> float:
+        """What guessing reaches."""
+        return best_of(scoring_of(self.dataset)) / len(self._whole(row).continuations)
+
+
+class _Repeating:
+    """A tokenizer that is asked for the same text many times in a row: a context before each choice."""
+
+    def __init__(self, text: Speaker) -> None:
+        self._text = text
+        self._encoded = lru_cache(maxsize=4)(text.encode)
+
     @property
-    def chance(self) -> Sequence[float]:
-        """What guessing reaches, of each row."""
-        best = best_of(scoring_of(self.dataset))
-        return [best / len(prompt.continuations) for prompt in self.prompts]
+    def has_chat(self) -> bool:
+        """See `Speaker`."""
+        return self._text.has_chat
+
+    def encode(self, text: str) -> list[int]:
+        """See `Speaker`."""
+        return self._encoded(text)
+
+    def chat(self, messages: list[dict[str, str]]) -> list[int]:
+        """See `Speaker`."""
+        return self._text.chat(messages)
 
 
 def beginning(prompts: Sequence[Prompt], text: Speaker) -> int:
@@ -294,7 +326,7 @@ class Answers:
         requests = self.requests[dataset]
         shorten = self._shortener(requests, prompt)
         pairs = {
-            row: [(shorten(c.context), c.token_ids) for c in requests.prompts[row].continuations]
+            row: [(shorten(c.context), c.token_ids) for c in requests.prompt(row).continuations]
             for row in rows
         }
         found: dict[int, bool] = {}

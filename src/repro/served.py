@@ -111,7 +111,6 @@ class ServedCell(DenseCell):
 
     def check(self) -> None:
         """As of `DenseCell`; InputError also for a trace of rows that no checkpoint reads."""
-        super().check()
         lacking = [app.name for app in self.trace.apps if app.dataset]
         if self.target.folder is None and lacking:
             raise InputError(
@@ -119,6 +118,8 @@ class ServedCell(DenseCell):
                 "datasets; choose a target that has one, or prompts of blanks (trace=standalone "
                 "app.dataset=null app.tokens=256)"
             )
+        if self.target.folder:
+            super().check()
         if self.service.decider == "oracle" and not self.respondents.known:
             raise InputError("service.decider is oracle, and no answers are known; choose another decider")
 
@@ -166,7 +167,7 @@ class ServedCell(DenseCell):
         return Ask(name, requests.read(one.row), self.trace.answer, asked, requests.spare, granule)
 
     def _chance(self, one: Arrival) -> float:
-        return self.respondents.requests[one.app.source].chance[one.row]
+        return self.respondents.requests[one.app.source].chance(one.row)
 
     def _serve(
         self, device: Device, profile: DeviceProfile, asks: Sequence[Ask], progress: Progress
