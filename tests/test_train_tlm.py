@@ -276,7 +276,11 @@ def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_pat
         )
         for ttft, classes in ((0.2, [0, 1]), (1.0, [8, 3]))
     ] * 4
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
     trainer = DecisionTrainer(net, schedule(60), tmp_path / "state.pt", "cpu", pieces.padding)
     trainer.run(lambda: examples, math.inf, 60, dict)
     net.eval()
+    changed = {name for name, value in net.named_parameters() if not torch.equal(value, before[name])}
+    assert changed <= {*net.part("decision"), "objective"}
+    assert "objective" in changed
     assert decided(net, examples[:2], pieces.padding) == [Decision(0.2, 0.3), Decision(1.0, 0.5)]

@@ -134,10 +134,11 @@ def auc(values: Sequence[float], wanted: Sequence[bool]) -> float:
 
 
 class DecisionTrainer(Trainer):
-    """Trains the decision head; all else is frozen."""
+    """Trains the decision head and the objective's tokens, which are no words; all else is frozen."""
 
     def __init__(self, net: DualHead, schedule: Schedule, state: Path, device: str, padding: int) -> None:
         net.train_only("decision")
+        net.objective.requires_grad_(True)
         super().__init__(net, schedule, state, device)
         self.net, self.padding = net, padding
 

@@ -4,8 +4,8 @@ Owns the network, what of it is trained, and the file of a trained head. Must no
 tokenizer it reads, what a request is, or how labels come about.
 
 A request's objective is told in two tokens of the encoder's vocabulary that are not words: [02] to [10] for
-TTFT, <02> to <10> for TPOT. Deviation: the paper needs <05> to <10> only; objectives of time and energy (5.6)
-go down to 0.2, so every level has both.
+TTFT, <02> to <10> for TPOT, orthogonal at first. Deviation: the paper needs <05> to <10> only; objectives of
+time and energy (5.6) go down to 0.2, so every level has both.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class DualHead(nn.Module):
             value.requires_grad_(True)
 
     def save(self, name: str, path: Path) -> None:
-        """Write one head in fp16; beside the decision's the objective's tokens, which nothing trains."""
+        """Write one head in fp16; the decision's with the objective's tokens, which it trains too."""
         tensors = {key: value.detach() for key, value in self.part(name).items()}
         if name == "decision":
             tensors["objective"] = self.objective.detach()
