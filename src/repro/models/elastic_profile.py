@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
 
 _SMOLLM2 = Parts(
-    "assets/elastic/smollm2-135m", "acdcba8c499a73f4c2b7df5bb12298d70aed26ed9ff78f7737cc08b7fbc3ee3a"
+    "assets/elastic/smollm2-135m", "2fbeb44bdc8b1cf2b33ce3e4f3ba4d1e70d3fe7956a9495cd10964f58a9a5bdd"
 )
 
 COMMITTED: dict[str, Parts] = {
