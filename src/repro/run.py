@@ -178,6 +178,9 @@ def attempt(config: DictConfig) -> Note:
                 "draft": "none",
                 "agreement": "native",
             }
+        if served := config.get("service"):
+            labels |= {"device": str(config.device.name), "decider": str(served.decider)}
+            labels["dataset"] = str(config.trace.name) if config.get("trace") else labels["dataset"]
         labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
         return Note("", labels, "failed", error=" ".join(str(wrong).split()))
 
