@@ -6,12 +6,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from repro import data
+from repro.core.errors import InputError
 from repro.core.facts import machine
 from repro.core.registry import registered
 from repro.data.traces import parse_trace
 from repro.models.model import ModelConfig
 from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
+from repro.named_models import read_model
 from repro.paths import conf_dir
 from repro.run import plain
 from repro.sweep import fact_sources
@@ -41,7 +43,9 @@ COUNTS = {
     "pair": 22,
     "ablation": 20,
     "trace": 2,
-    "experiment": 94,
+    "service": 7,
+    "objective": 5,
+    "experiment": 114,
 }
 OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
 
@@ -55,6 +59,8 @@ def test_counts() -> None:
     )
     methods += "sti tflite_gpu tree_attention"
     assert " ".join(registered("method")) == methods
+    services = "attn_drop elastilm full laco layerwise llm_pruner llmlingua2_cs pfs shortgpt"
+    assert " ".join(registered("service")) == services
     every = {path.relative_to(conf_dir()) for path in conf_dir().rglob("*.yaml")}
     assert len(every) == sum(counted.values()) + len(OTHERS), "a YAML is in no group"
 
@@ -81,8 +87,8 @@ def test_device_dataset_and_checkpoint(device: str, dataset: str, checkpoint: st
 @pytest.mark.parametrize("role", ["target", "draft"])
 @pytest.mark.parametrize("name", names("model"))
 def test_model(name: str, role: str) -> None:
-    config = plain(composed(f"model@{role}={name}"))
-    assert ModelConfig.parse(config[role]).name
+    found = ModelConfig.parse(plain(composed(f"model@{role}={name}"))[role])
+    assert found == read_model(name), "the same read without Hydra"
 
 
 @pytest.mark.parametrize("name", names("model/shape"))
@@ -135,3 +141,27 @@ def test_every_service_is_an_option_whose_settings_are_its_fields(name: str) -> 
     config = composed(f"service={name}")
     built = registered("service")[name](**{k: v for k, v in plain(config)["service"].items() if k != "name"})
     assert OmegaConf.to_container(config.service) == {"name": name, **vars(built)}
+
+
+@pytest.mark.parametrize("name", names("service"))
+def test_a_service_of_a_file_is_a_registered_one_with_other_settings(name: str) -> None:
+    given = plain(composed(f"service={name}"))["service"]
+    usual = plain(composed(f"service={given['name']}"))["service"]
+    built = registered("service")[given["name"]](**{k: v for k, v in given.items() if k != "name"})
+    assert vars(built) != {k: v for k, v in usual.items() if k != "name"}
+
+
+def test_objectives_are_the_five_of_table_3() -> None:
+    six = parse_trace(plain(composed("trace=six_apps"))["trace"])
+    wanted = {(app.ttft, app.tpot) for app in six.apps} - {(1.0, 1.0)}
+    found = set()
+    for name in names("objective"):
+        [app] = parse_trace(plain(composed("trace=standalone", f"+objective={name}"))["trace"]).apps
+        found.add((app.ttft, app.tpot))
+        assert name == f"ttft{app.ttft:.0%}_tpot{app.tpot:.0%}".replace("%", "")
+    assert found == wanted
+
+
+def test_a_model_that_there_is_not_has_near_misses() -> None:
+    with pytest.raises(InputError, match=r"no model 'llama_7b_fp61'.*Did you mean llama_7b_fp16"):
+        read_model("llama_7b_fp61")
