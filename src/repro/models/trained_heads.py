@@ -18,7 +18,7 @@ from repro.models.word_pieces import load_encoder
 
 COMMITTED: dict[str, Parts] = {
     "6fceb34132ad726946adc26b588445bcb11811d1a28d8a42a03a6dccf63c1369": Parts(
-        "assets/tlm/minilm", "4b5a0ff12587a12456dbb9c3c9037c62ced17220cd73c83586f1c29acab8d8a0"
+        "assets/tlm/minilm", "58a1c63e92a1a3c42bac28757dda142399e5453926e27aa564fe24064a737442"
     ),
 }
 """By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
