@@ -61,6 +61,10 @@ COMMITTED: dict[str, Parts] = {
     # Rounded to 8 and to 4 bits (`round_to_nearest`); units keep their order and levels their adapters.
     "fc248ca0ea354c92b79ca63219dc0c29a7d516bb294f35fed17c060c61f295b1": _SMOLLM2,
     "ac97e99ed1523d768463b7ce120e9c3ef71d8ab30fbd9cd1b70f7ff891ef11fb": _SMOLLM2,
+    "43c3cb1752d7d5bc1cb6d871dceebd1f7f82f1d728f6adf965c9d4020a82e5ff": Parts(
+        "assets/elastic/qwen2.5-coder-0.5b",
+        "95944d98bbc7c277183ae0542bcc292dde7ced13507b6bbe0874effbd4eecdec",
+    ),
 }
 """By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so
 that records become stale when a part changes."""
