@@ -208,7 +208,8 @@ def test_the_committed_heads_tell_words_and_objectives_apart() -> None:
         zip(located(TEXT.encode(text), TEXT.decode)[1], scorer.scores(TEXT.encode(text)), strict=True)
     )
     assert scores[Span(25, 26)] > scores[Span(12, 13)], "Paris against of"
-    asks = [Ask("a/1", tuple(TEXT.encode(text)), 1, Objective(ttft=t, tpot=1.0)) for t in (0.2, 1.0)]
+    question = "Question: What force pulls objects to the ground?\nAnswer:"
+    asks = [Ask("a/1", tuple(TEXT.encode(question)), 1, Objective(ttft=t, tpot=0.8)) for t in (0.2, 1.0)]
     light, heavy = (decider.decide(ask, ()) for ask in asks)
     assert light.prompt * light.model < heavy.prompt * heavy.model
 
