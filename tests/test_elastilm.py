@@ -13,9 +13,10 @@ from repro.core.errors import InputError
 from repro.methods.compression.elastilm import ElastiLM
 from repro.methods.compression.llm_pruner import LLMPruner
 from repro.methods.elastic_levels import TILE, anchors_of, kept_at
-from repro.models import elastic_profile, lora
+from repro.models import elastic_profile, lora, weights
+from repro.models.checkpoint import open_checkpoint
 from repro.models.config import DecoderConfig
-from repro.models.elastic import Kept, Order
+from repro.models.elastic import Kept, Order, reordered
 from repro.models.elastic_profile import Parts, Profile
 from repro.models.layer_importance import loss, losses_without
 from repro.models.linear import PlainLinear
@@ -23,6 +24,7 @@ from repro.models.lora import Adapter, Lora
 from repro.models.partial import block_elements
 from repro.models.stored import digest
 from repro.models.unit_importance import Measure, importance
+from repro.named_models import read_model
 from test_elastic import apart, logits, masked
 from tiny_dense import CORPUS, dense
 from tiny_families import FAMILIES
@@ -227,3 +229,18 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
     lora.save(Lora({}, Kept.whole(made.config), back.order.digest), tmp_path / "l.safetensors")
     with pytest.raises(InputError, match="no profile"):
         elastic_profile.load(tmp_path / "l.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm2_135m", "qwen2_5_coder_0_5b"])
+@torch.no_grad()
+def test_the_committed_order_of_a_checkpoint_leaves_it_what_it_is(name: str) -> None:
+    checkpoint = read_model(name).checkpoint
+    assert checkpoint is not None
+    made = weights.load(open_checkpoint(checkpoint), "float32", packed=False)
+    folder = elastic_profile.committed(made)
+    assert folder is not None
+    order = elastic_profile.load(folder / elastic_profile.PROFILE).order
+    assert any(not torch.equal(one, one.sort().values) for one in order.neurons)
+    before, after = map(logits, (made, reordered(made, order)))
+    assert apart(before, after) < 1e-3 * float(before.abs().max())
