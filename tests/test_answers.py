@@ -262,12 +262,12 @@ def test_what_was_answered_is_remembered(tmp_path: Path, requests: Requests, rea
     assert read[-1].endswith("Question: 5 goals\nAnswer:")
 
 
-def columns(root: Path, requests: Requests, rows: data.Rows, opens: Opened) -> Iterator[tuple[str, Answers]]:
+def columns(root: Path, requests: Requests) -> Iterator[tuple[str, Answers]]:
     """Answers that differ from the first in one thing each, by that thing."""
 
     def made(of: Requests = requests, **given: Any) -> Answers:
         usual: dict[str, Any] = {"compression": Halved, "scorer": Last()}
-        return asked(root, of, opens, **{**usual, **given})
+        return asked(root, of, Opened(), **{**usual, **given})
 
     yield "the first", made()
     yield "a field of the compression", made(compression=lambda level: Halved(level, factor=2))
@@ -287,17 +287,16 @@ def columns(root: Path, requests: Requests, rows: data.Rows, opens: Opened) -> I
 
 
 def test_what_decides_an_answer_tells_columns_apart(
-    tmp_path: Path, requests: Requests, rows: data.Rows, read: list[str]
+    tmp_path: Path, requests: Requests, read: list[str]
 ) -> None:
-    opens = Opened()
-    for count, (what, these) in enumerate(columns(tmp_path, requests, rows, opens), start=1):
+    for count, (what, these) in enumerate(columns(tmp_path, requests), start=1):
         for _ in range(2):
             right(these, (0,), Decision(0.5, 0.5))
-            assert opens.times == count, what
+            assert len(read) == count, what
     for decision in (Decision(0.4, 0.5), Decision(0.5, 0.4), Decision(1.0, 0.5), WHOLE):
-        before = opens.times
-        right(asked(tmp_path, requests, opens, Halved, Last()), (0,), decision)
-        assert opens.times == before + 1, decision
+        before = len(read)
+        right(asked(tmp_path, requests, Opened(), Halved, Last()), (0,), decision)
+        assert len(read) == before + 1, decision
 
 
 @pytest.mark.parametrize(
@@ -317,11 +316,10 @@ def test_what_decides_nothing_tells_none_apart(
     first: dict[str, Any],
     second: dict[str, Any],
 ) -> None:
-    opens = Opened()
     for given in (first, second):
         usual: dict[str, Any] = {"compression": Uncalibrated, "scorer": Last()}
-        right(asked(tmp_path, requests, opens, **{**usual, **given}), (0,), decision)
-    assert opens.times == 1
+        right(asked(tmp_path, requests, Opened(), **{**usual, **given}), (0,), decision)
+    assert len(read) == 1
 
 
 def test_rows_are_eight_of_two_choices() -> None:
