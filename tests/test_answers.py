@@ -277,7 +277,7 @@ def columns(root: Path, requests: Requests) -> Iterator[tuple[str, Answers]]:
     yield "a scorer", made(scorer=AnyToken())
     yield "a field of the scorer", made(scorer=Last(every=2))
     yield "the granule", made(granule=4)
-    yield "rows", made(of=replace(requests, rows=replace(rows, digest="other")))
+    yield "rows", made(of=replace(requests, rows=replace(requests.rows, digest="other")))
     yield (
         "a prompt",
         made(of=replace(requests, dataset=replace(SET, scoring={**SET.scoring, "metric": "acc"}))),
