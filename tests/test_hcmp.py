@@ -62,7 +62,7 @@ def logits(decoder: Decoder, parents: Sequence[int], context: int) -> Tensor:
 
 
 @both
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 1.0])
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_linear_cut_any_way_is_the_same_linear(device: torch.device, share: float, biased: bool) -> None:
     chance = torch.Generator().manual_seed(0)

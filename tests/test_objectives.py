@@ -145,14 +145,18 @@ def test_no_violating_decision_comes_through(
     try:
         out = Check(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
     except Unmet:
-        every = (PROFILE.costs(one.model, asked.read(one.prompt), asked.answer, present, spent) for one in decisions())
+        every = (costs_of(asked, one, present, spent) for one in decisions())
         assert not any(objective.met(costs, full) for costs in every)
         return
-    assert objective.met(PROFILE.costs(out.decision.model, asked.read(out.decision.prompt), asked.answer, present, spent), full)
+    assert objective.met(costs_of(asked, out.decision, present, spent), full)
     if isinstance(decider, Stubborn):
         assert out.fell_back == (out.decision != decider.decision)
     else:
         assert not out.fell_back
+
+
+def costs_of(asked: Ask, one: Decision, present: float | None, spent: Spent) -> Costs:
+    return PROFILE.costs(one.model, asked.read(one.prompt), asked.answer, present, spent)
 
 
 @given(st.builds(Objective, SHARES, SHARES.filter(bool)), DECISIONS, st.sampled_from(["random", "release"]))

@@ -21,9 +21,9 @@ from repro.methods.service_profile import DeviceProfile
 from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.families import config_of
-from repro.named_models import read_model
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape
+from repro.named_models import read_model
 from repro.tables.reference import load_cells
 from tiny import toy
 from tiny_services import (

@@ -88,7 +88,7 @@ class Requests:
         if not scoring_of(self.dataset).scores_continuations:
             raise InputError(
                 f"the answers of dataset {self.dataset.name!r} are generated, and requests are answered by a "
-                "choice; take a dataset whose scoring is a choice (docs/forms.md lists them)"
+                "choice; take a dataset whose scoring is a choice (docs/datasets.md lists them)"
             )
 
     @cached_property

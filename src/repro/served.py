@@ -41,6 +41,9 @@ from repro.methods.services.base import Service, System, profile_of
 from repro.respondents import Respondents
 from repro.served_values import Served, answered, billed, rounds
 
+ANYTHING = Objective(ttft=1.0)
+"""Of an app that asks nothing; only a fixed decider serves it so, which no objective binds."""
+
 
 class ServedCell(DenseCell):
     """A cell that `service=NAME` with a trace makes; see `DenseCell`."""
@@ -160,7 +163,7 @@ class ServedCell(DenseCell):
     def _ask(self, number: int, one: Arrival) -> Ask:
         app, name = one.app, f"{one.app.name}/{one.row}/{number}"
         shares = {what: getattr(app, what) for what in ("ttft", "tpot", "time", "energy")}
-        asked = Objective(**shares) if any(shares.values()) else Objective(ttft=1.0)
+        asked = Objective(**shares) if any(share is not None for share in shares.values()) else ANYTHING
         if app.tokens:
             return Ask(name, (0,) * app.tokens, self.trace.answer, asked)
         requests, granule = self.respondents.requests[app.source], self.service.granule

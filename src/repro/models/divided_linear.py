@@ -131,7 +131,8 @@ def split_linear(
 def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> Held:
     weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
     if bias is not None:
-        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten()
+        # Of one column a block flatten gives a view with a stride, which packed kernels do not heed.
+        bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
     return _held(weight, bias, device, first, last)
 
 

@@ -101,7 +101,8 @@ class DualHead(nn.Module):
 
     @property
     def _table(self) -> Tensor:
-        return cast(Any, self.embeddings).word_embeddings.weight.detach()
+        table: Tensor = cast(Any, self.embeddings).word_embeddings.weight
+        return table.detach()
 
     def objective_ids(self, ttft: float, tpot: float) -> tuple[int, int]:
         """The ids of two levels' tokens; InputError if a level has none."""
@@ -188,7 +189,7 @@ def orthogonal(count: int, words: Tensor, chance: torch.Generator) -> Tensor:
     if width < count:
         raise InputError(f"{count} vectors of {width} dimensions cannot be orthogonal to each other")
     drawn = torch.randn(width, count, generator=chance, dtype=torch.float64)
-    made = torch.linalg.qr(drawn).Q.T * words.double().norm(dim=1).mean()
+    made: Tensor = torch.linalg.qr(drawn).Q.T * words.double().norm(dim=1).mean()
     return made.float().contiguous()
 
 
