@@ -101,18 +101,19 @@ class Respondents:
         return self._requests(self._target) if self._target.folder else {}
 
     def _requests(self, model: Model) -> dict[str, Requests]:
-        """Made once in a process: a sweep's cells read the same rows, whose tokenizing takes seconds."""
-        return {
-            name: _made.setdefault(
-                (model.digest, name, rows.digest, self._concise), self._request(model, dataset, rows)
-            )
-            for name, (dataset, rows) in self._rows.items()
-        }
+        """The rows, as a model reads them."""
+        return {name: self._request(model, dataset, rows) for name, (dataset, rows) in self._rows.items()}
 
     def _request(self, model: Model, dataset: DatasetConfig, rows: data.Rows) -> Requests:
-        """Where callers have streamlined them, by the score head."""
-        scorer = score_head(model) if self._concise < 1.0 else None
-        return Requests(dataset, rows, model.tokenizer, scorer, self._concise)
+        """Made once in a process, since a sweep's cells read the same rows, whose tokenizing takes seconds.
+
+        Where callers have streamlined them, it was by the score head.
+        """
+        key = (model.digest, dataset.name, rows.digest, self._concise)
+        if key not in _made:
+            scorer = score_head(model) if self._concise < 1.0 else None
+            _made[key] = Requests(dataset, rows, model.tokenizer, scorer, self._concise)
+        return _made[key]
 
     @cached_property
     def _chooser(self) -> Scorer | None:

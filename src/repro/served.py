@@ -36,7 +36,7 @@ from repro.methods.deciding import (
     Unmet,
 )
 from repro.methods.objectives import Decision, Objective
-from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, spent
+from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.services.base import Service, System, profile_of
 from repro.respondents import Respondents
 from repro.served_values import Served, answered, billed, rounds
@@ -184,7 +184,7 @@ class ServedCell(DenseCell):
             if not number % 20:
                 progress("deciding", number, len(asks))
             ops = self._deciding(check.decider, ask, device.main)
-            deciding = took.get(ops) or took.setdefault(ops, _spent(device, ops))
+            deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
             decision, fell_back = self._decided(check, ask, present, deciding)
             read = ask.read(decision.prompt)
             costs = profile.costs(decision.model, read, ask.answer, present, deciding)
@@ -269,15 +269,3 @@ def _question(arrival: Arrival, decision: Decision) -> Question:
 def _points(longest: int) -> tuple[int, ...]:
     """Tokens to profile a device at: the usual ones, and the longest request's where they end before it."""
     return (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
-
-
-def _spent(device: Device, ops: Sequence[Op]) -> Spent:
-    """What these ops take on a device, one after the other."""
-
-    async def run() -> Spent:
-        start = device.now
-        for op in ops:
-            await device.run(op)
-        return spent(device, start) if ops else NOTHING
-
-    return device.play(run())

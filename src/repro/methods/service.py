@@ -7,7 +7,7 @@ user (5.6).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from repro.core.device import Device
@@ -17,7 +17,7 @@ from repro.methods.base import Request
 from repro.methods.deciding import Ask, Check
 from repro.methods.decoding.autoregressive import decode
 from repro.methods.objectives import Costs, Decision, Objective, kept_tokens
-from repro.methods.service_profile import NOTHING, Spent, spent
+from repro.methods.service_profile import ran, spent
 from repro.methods.shortening import Scorer, Text, shortened
 from repro.methods.switching import Switching
 from repro.models import lora
@@ -148,7 +148,7 @@ class LLMService:
     async def _serve(self, ask: Ask) -> Reply:
         device, arrived = self.device, self.device.now
         with device.phase("decide"):
-            deciding = await self._run(self._deciding(ask)) or NOTHING
+            deciding = await ran(device, self._deciding(ask))
         decision, fell_back = self.check.decide(ask, self.on, deciding)
         prompt = self._shortened(ask.prompt, decision.prompt)
         switched = decision.model != self.on
@@ -176,19 +176,12 @@ class LLMService:
         scoring = self.scorer.ops(ask.prompt, on) if self.scorer else ()
         return (*self.check.decider.ops(ask, on), *scoring)
 
-    async def _run(self, ops: Sequence[Op]) -> Spent | None:
-        """What these ops took, one after the other; None where there are none."""
-        start = self.device.now
-        for op in ops:
-            await self.device.run(op)
-        return spent(self.device, start) if ops else None
-
     async def _switch(self, level: float) -> None:
         """Come to another level; its views are taken within the last op, or at once where there is none."""
         to = self.levels[level]
         ops = self.switching.ops(to.bill, self.device.main)
         if ops:
-            await self._run((*ops[:-1], replace(ops[-1], compute=lambda: self._open(to))))
+            await ran(self.device, (*ops[:-1], replace(ops[-1], compute=lambda: self._open(to))))
         else:
             self._open(to)
         self.on = level

@@ -170,10 +170,7 @@ def profiled(
 async def _level(
     device: Device, session: Session, stepping: Session, prompts: Sequence[int], switch: Sequence[Op]
 ) -> LevelProfile:
-    start = device.now
-    for op in switch:
-        await device.run(op)
-    switched = spent(device, start)
+    switched = await ran(device, switch)
     prefill, step = [], []
     for tokens in prompts:
         text = Prefix.of([0] * tokens)
@@ -190,6 +187,14 @@ async def _level(
         await stepping.forward([longer])
         step.append(spent(device, start))
     return LevelProfile(tuple(prompts), tuple(prefill), tuple(step), switched)
+
+
+async def ran(device: Device, ops: Iterable[Op]) -> Spent:
+    """Run ops one after the other: what they took together."""
+    start = device.now
+    for op in ops:
+        await device.run(op)
+    return spent(device, start) if device.now > start else NOTHING
 
 
 def spent(device: Device, start: float) -> Spent:

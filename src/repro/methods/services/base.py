@@ -6,6 +6,7 @@ A service is a frozen dataclass, registered under `service`; its fields are its 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -69,7 +70,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Service:
+class Service(ABC):
     """A way to serve requests under objectives.
 
     Attributes:
@@ -104,6 +105,7 @@ class Service:
         if self.granule < 1:
             raise InputError(f"service.granule is {self.granule}; it must be at least 1 token")
 
+    @abstractmethod
     def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
         """What it chooses from.
 
@@ -111,7 +113,6 @@ class Service:
             full: the whole model's bill.
             family: those of the models that `family` names.
         """
-        raise NotImplementedError
 
     def compression(self, level: float) -> Compression | None:
         """What makes the model of a level out of the whole one; None where it is another model, or the whole.
