@@ -26,8 +26,8 @@ from repro.dense_cell import dense
 from repro.methods.elastic_levels import anchors_of
 from repro.models import elastic_profile
 from repro.models.decoder import Decoder
+from repro.models.digest import digest
 from repro.models.elastic_profile import PROFILE, Profile
-from repro.models.stored import digest
 from repro.models.unit_importance import Measure
 from repro.paths import conf_dir
 from repro.run import plain, publish

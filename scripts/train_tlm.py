@@ -35,9 +35,10 @@ from repro.core.errors import InputError
 from repro.core.record import content_hash
 from repro.methods.score_head import Reading, ScoreHead
 from repro.models import dual_head, weights
+from repro.models.digest import digest
 from repro.models.dual_head import DualHead, Form
 from repro.models.encoder_folder import open_encoder
-from repro.models.stored import CONFIG, digest
+from repro.models.stored import CONFIG
 from repro.models.trained_heads import fingerprint, head_file
 from repro.models.word_pieces import WordPieces, load_encoder
 

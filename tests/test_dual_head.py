@@ -22,11 +22,11 @@ from repro.methods.objectives import LEVELS as OBJECTIVES
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, WORDLESS, windows
 from repro.models import encoder_folder, trained_heads
+from repro.models.digest import digest
 from repro.models.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
 from repro.models.elastic_profile import Parts
 from repro.models.encoder_folder import open_encoder
 from repro.models.origin import PROJECT
-from repro.models.stored import digest
 from repro.models.token_spans import Span, carried, located
 from repro.models.trained_heads import COMMITTED, committed, fingerprint, head_file
 from repro.models.wheels import Wheel, sha256_of

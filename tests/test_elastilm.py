@@ -16,13 +16,13 @@ from repro.methods.elastic_levels import TILE, anchors_of, kept_at
 from repro.models import elastic_profile, lora, weights
 from repro.models.checkpoint import open_checkpoint
 from repro.models.config import DecoderConfig
+from repro.models.digest import digest
 from repro.models.elastic import Kept, Order, reordered
 from repro.models.elastic_profile import Parts, Profile
 from repro.models.layer_importance import loss, losses_without
 from repro.models.linear import PlainLinear
 from repro.models.lora import Adapter, Lora
 from repro.models.partial import block_elements
-from repro.models.stored import digest
 from repro.models.unit_importance import Measure, importance
 from repro.named_models import read_model
 from test_elastic import apart, logits, masked

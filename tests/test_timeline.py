@@ -117,7 +117,7 @@ def stored(tmp_path: Path) -> Record:
     """A finished cell whose timeline lies in a file."""
     path = tmp_path / "trace.json"
     path.write_text(TRACE)
-    return record("edgellm", {"calls": 2}, trace=str(path))
+    return record("edgellm", {"calls": 2}, trace=path.name)
 
 
 def table(of: Record, **timeline: Any) -> tuple[Table, TableSpec]:

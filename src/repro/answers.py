@@ -6,22 +6,21 @@ who asks, nor devices, objectives or time.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 
-from repro import data
+from repro import data, versions
 from repro.core.errors import InputError
+from repro.core.identity import dataset_asked, files_read, version_of
 from repro.core.record import content_hash
-from repro.core.sources import source_hash
 from repro.data.config import DatasetConfig, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.methods.compression.base import Compression
@@ -32,7 +31,6 @@ from repro.models.likelihood import Likelihood, Reader, common
 from repro.scored import best_of, metric_of
 
 Progress = Callable[[str, int, int], None]
-CODE = ("repro.answers", "repro.models.likelihood")
 FEW = 16
 """Rows by which it is told what all of them begin with."""
 KEPT = 6
@@ -195,7 +193,7 @@ class Shortening:
     """How prompts are shortened.
 
     Attributes:
-        scorer: of tokens, told from another by the hash of its code; None where prompts stay whole.
+        scorer: of tokens, told from another by its class and settings; None where prompts stay whole.
         granule: see `objectives.kept_tokens`.
     """
 
@@ -208,7 +206,7 @@ class Shortening:
         if self.scorer is None:
             return ["none"]
         settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
-        return [str(self.granule), _code(type(self.scorer).__module__), settings]
+        return [str(self.granule), type(self.scorer).__qualname__, settings]
 
 
 class Memory:
@@ -292,14 +290,15 @@ class Answers:
         made: list[object] = ["whole"]
         if compression is not None:
             own = [self.corpus_digest] if compression.calibrated else []
-            module = type(compression).__module__
-            made = [module, asdict(compression), _code(module), *own]  # type: ignore[call-overload]
+            kind = type(compression)
+            files = files_read(compression)
+            made = [kind.__qualname__, version_of(kind), asdict(compression), files, *own]  # type: ignore[call-overload]
         shorter = self.shortening.identity if decision.prompt < 1.0 else []
-        asked: list[object] = [json.loads(json.dumps(asdict(requests.dataset))), requests.rows.digest]
-        code = _code(*CODE)
+        asked: list[object] = [dataset_asked(asdict(requests.dataset)), requests.rows.digest]
         if requests.concise < 1.0:
             asked += [requests.concise, *Shortening(requests.scorer).identity]
-        return content_hash([self.digest, made, asked, [decision.prompt, *shorter, requests.spare], code])
+        shown = [decision.prompt, *shorter, requests.spare]
+        return content_hash([self.digest, made, asked, shown, versions.WEIGHTS])
 
     def _compression(self, model: float) -> Compression | None:
         return None if model == 1.0 else self.compression(model)
@@ -351,9 +350,3 @@ class Answers:
             return shortened(context, count, scores, spare)
 
         return shorten
-
-
-@cache
-def _code(*modules: str) -> str:
-    """Hash of their code, read once in a process: every column is asked for it."""
-    return source_hash(modules)

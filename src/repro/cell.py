@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, ClassVar
 
-from repro import agreement, data
+from repro import agreement, data, quality, versions
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import machine
+from repro.core.identity import cell_key, dataset_asked, device_asked, model_asked
 from repro.core.local import local_device
-from repro.core.record import Record, cell_key, content_hash
+from repro.core.provenance import host_kind
+from repro.core.record import content_hash
 from repro.core.registry import discover, lookup, unknown
 from repro.core.sources import source_hash
 from repro.data.typed import typed
@@ -24,6 +26,7 @@ from repro.heads_fit import HeadMatch
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
+from repro.models.digest import digest as content_digest
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
@@ -31,38 +34,29 @@ from repro.models.placement import Placement
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
-from repro.models.stored import digest as content_digest
 from repro.settings import check_blank, check_scalars, host_of, kind_of, own_labels
 
-ASKED = (
-    "method",
-    "device",
-    "dataset",
-    "prompts",
-    "prompt_tokens",
-    "max_tokens",
-    "sampling",
-    "seed",
-    "host",
-    "metrics",
-)
-"""What of a configuration decides a cell's outcome, and so its key."""
+ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
+"""Settings that decide a cell's outcome as they stand, and so its key; others count in part."""
 
 ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
 
 CODE = ("repro.compute", "repro.metrics.acceptance", "repro.metrics.text")
-"""Modules that every cell runs beside its method's; metrics are named, since they load late."""
+"""Modules that every cell runs beside its method's, for the hash of the source code in its provenance."""
 
 
 class Cell:
     """A cell that can be computed.
 
     Attributes:
+        version: of this scenario, raised by hand when its outcomes change (docs/identity.md).
         config: the resolved configuration, plain.
         method: what answers.
         labels: short names for tables.
     """
+
+    version: ClassVar[int] = 1
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Check a resolved configuration; nothing long happens.
@@ -176,26 +170,37 @@ class Cell:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
         if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
-        return {**hashes, "dataset": self.rows.digest, "device": content_hash(self.config["device"])}
+        if not self.emulated:
+            hashes["machine"] = content_hash(host_kind())
+        return {**hashes, "dataset": self.rows.digest}
 
     @cached_property
     def key(self) -> str:
         """The cell's identity."""
         asked = {name: self.config[name] for name in ASKED}
-        for role in dict.fromkeys(["target", *self.places]):
-            # Of a checkpoint the content counts, which is among the inputs, and not the place.
-            asked[role] = {name: value for name, value in self.config[role].items() if name != "checkpoint"}
+        asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
+        asked["device"] = device_asked(self.config["device"])
+        asked["dataset"] = None if self.blank else dataset_asked(self.config["dataset"])
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
             asked["match"] = asdict(self.match)
         if self.calibrates:
             asked["calibration"] = self.config["calibration"]
-        return cell_key(asked, self.inputs, self.sources)
+        return cell_key(asked, self.inputs, self.versions)
+
+    @cached_property
+    def versions(self) -> dict[str, int]:
+        """Versions of the components that decide the outcome, by name."""
+        against = () if self.blank else quality.AGAINST_TARGET
+        own = {"scenario generation": self.version}
+        own |= versions.of_component("method", str(self.config["method"]["name"]))
+        own |= versions.of_metrics([self.method.round_metric, *against, *map(str, self.config["metrics"])])
+        return own | versions.COSTS | versions.WEIGHTS
 
     @cached_property
     def sources(self) -> str:
-        """Hash of the code that the cell runs: the method, its metrics, this file, what they stand on."""
+        """Hash of the code that the cell runs, for its provenance: the method, its metrics, what they use."""
         return _sources(str(self.config["method"]["name"]), tuple(self.config["metrics"]))
 
     @cached_property
@@ -314,16 +319,6 @@ def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
     if not isinstance(config[role], Mapping):
         raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
     return ModelConfig.parse(config[role])
-
-
-def is_current(record: Record) -> bool:
-    """Whether the code that made a record is the code of today."""
-    config = record.provenance.config
-    name, metrics = str(config["method"]["name"]), tuple(config["metrics"])
-    try:
-        return _sources(name, metrics) == record.provenance.sources
-    except InputError:  # the method or a metric is gone
-        return False
 
 
 @cache

@@ -16,6 +16,7 @@ from repro.agreement import Matched
 from repro.cell import Cell, last
 from repro.core.device import Device
 from repro.core.facts import facts
+from repro.core.identity import portable, portable_text
 from repro.core.local import LocalDevice
 from repro.core.once import cache_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
@@ -80,7 +81,8 @@ def compute(cell: Cell, progress: Progress) -> Outcome:
 def failed(cell: Cell, error: str) -> Record:
     """The record of a cell that could not be computed, from its traceback."""
     provenance = _provenance(cell, _now(), None, {})
-    return Record(cell.key, cell.config["name"], cell.labels, "failed", {}, provenance, error=error)
+    about = (cell.key, cell.config["name"], cell.labels)
+    return Record(*about, "failed", {}, provenance, error=portable_text(error))
 
 
 @contextmanager
@@ -226,10 +228,12 @@ def _provenance(
     memory = {"resident_set": peak_resident_bytes()}
     if device and cell.emulated:
         memory["emulated_dram"] = int(device.memory.peak)
+    config = portable(cell.config)
     return Provenance(
-        config=cell.config,
-        config_hash=content_hash(cell.config),
+        config=config,
+        config_hash=content_hash(config),
         inputs=cell.inputs,
+        versions=cell.versions,
         sources=cell.sources,
         seed=cell.config["seed"],
         clock="virtual" if cell.emulated else "wall",

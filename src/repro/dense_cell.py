@@ -17,10 +17,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from repro import data
+from repro import data, versions
 from repro.core.errors import InputError
+from repro.core.identity import (
+    cell_key,
+    dataset_asked,
+    files_read,
+    model_asked,
+    portable,
+    portable_text,
+)
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.core.record import Record, Round, Scalar, Spread, cell_key, content_hash
+from repro.core.record import Record, Round, Scalar, Spread, content_hash
 from repro.core.registry import discover, lookup
 from repro.core.sources import source_hash
 from repro.data.corpus import Corpus, load_corpus
@@ -59,15 +67,19 @@ class DenseCell(ABC):
     """A cell that can be computed.
 
     Attributes:
+        version: of the scenario, raised by hand when its outcomes change (docs/identity.md).
         group: the key of the configuration that makes a cell of this kind, and the registry's group.
-        code: modules that such a cell runs beside its component's.
+        code: modules that such a cell runs beside its component's, for the hash in its provenance.
+        metrics: names of the metrics that it scores by.
         config: the resolved configuration, plain.
         component: what the configuration names there, with its fields.
         labels: short names for tables; `method` is the component's, so that tables take it like a method.
     """
 
+    version: ClassVar[int] = 1
     group: ClassVar[str]
     code: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[str, ...]] = ()
 
     emulated: ClassVar[bool] = True  # nothing waits for the wall clock
     blank: ClassVar[bool] = False
@@ -148,34 +160,34 @@ class DenseCell(ABC):
     @property
     def inputs(self) -> dict[str, str]:
         """Content hashes of all that the cell is given."""
-        return {"target": self.target.digest} | ({"corpus": self.corpus.digest} if self.reads_corpus else {})
+        corpus = {"corpus": self.corpus.digest} if self.reads_corpus else {}
+        return {"target": self.target.digest} | corpus | files_read(self.component)
 
     @property
     def asked(self) -> dict[str, Any]:
         """What of the configuration decides the outcome, and so the key."""
         asked: dict[str, Any] = {self.group: self.config[self.group]}
-        # Of a checkpoint the content counts, which is among the inputs, and not the place.
-        asked["target"] = {n: value for n, value in self.config["target"].items() if n != "checkpoint"}
-        return asked | ({"corpus": self.config["corpus"]} if self.reads_corpus else {})
+        asked["target"] = model_asked(self.config["target"])
+        if self.reads_corpus:
+            corpus = self.config["corpus"]
+            asked["corpus"] = corpus | {"dataset": dataset_asked(corpus["dataset"])}
+        return asked
 
     @cached_property
     def key(self) -> str:
         """The cell's identity."""
-        return cell_key(self.asked, self.inputs, self.sources)
+        return cell_key(self.asked, self.inputs, self.versions)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """Versions of the components that decide the outcome, by name."""
+        own = {f"scenario {self.group}": self.version} | versions.of_component(self.group, self.name)
+        return own | versions.of_metrics(self.metrics) | versions.WEIGHTS
 
     @cached_property
     def sources(self) -> str:
-        """Hash of the code that the cell runs."""
+        """Hash of the code that the cell runs, for its provenance."""
         return sources(self.group, self.name, self.code)
-
-    @classmethod
-    def is_current(cls, record: Record) -> bool:
-        """Whether the code that made a record of this kind is the code of today."""
-        name = str(record.provenance.config[cls.group]["name"])
-        try:
-            return sources(cls.group, name, cls.code) == record.provenance.sources
-        except InputError:  # the component is gone
-            return False
 
     def check(self) -> None:
         """Find out before the long work whether it can succeed.
@@ -211,13 +223,15 @@ class DenseCell(ABC):
     def failed(self, error: str) -> Record:
         """The record of a cell that could not be computed, from its traceback."""
         about = (self.key, self.config["name"], self.labels)
-        return Record(*about, "failed", {}, self._provenance(_now()), error=error)
+        return Record(*about, "failed", {}, self._provenance(_now()), error=portable_text(error))
 
     def _provenance(self, started: str) -> Provenance:
+        config = portable(self.config)
         return Provenance(
-            config=self.config,
-            config_hash=content_hash(self.config),
+            config=config,
+            config_hash=content_hash(config),
             inputs=self.inputs,
+            versions=self.versions,
             sources=self.sources,
             seed=self.config["seed"],
             clock="virtual",

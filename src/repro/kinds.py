@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from repro import cell as serving
 from repro import compute as served
 from repro.cell import Cell
 from repro.compute import Outcome, Progress
+from repro.core.errors import InputError
 from repro.core.record import Record
 from repro.dense_cell import DenseCell
 from repro.probed import ProbedCell
@@ -49,6 +49,8 @@ def failed(cell: AnyCell, error: str) -> Record:
 
 
 def is_current(record: Record) -> bool:
-    """Whether the code that made a record is the code of today."""
-    kind = dense(record.provenance.config)
-    return kind.is_current(record) if kind else serving.is_current(record)
+    """Whether the components that made a record have the versions of today."""
+    try:
+        return made(record.provenance.config).versions == record.provenance.versions
+    except (InputError, KeyError):  # a component or a setting of it is gone
+        return False

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from repro.core.errors import InputError
+from repro.core.identity import dataset_asked
 from repro.data.corpus import Corpus, load_corpus
 from repro.dense_cell import DenseCell, Findings, Progress, dense
 from repro.methods.probes.base import Probe
@@ -47,7 +48,8 @@ class ProbedCell(DenseCell):
     @property
     def asked(self) -> dict[str, Any]:
         """See `DenseCell`."""
-        return super().asked | {name: self.config[name] for name in ("dataset", "prompts")}
+        dataset = {"dataset": dataset_asked(self.config["dataset"])}
+        return super().asked | dataset | {"prompts": self.config["prompts"]}
 
     def check(self) -> None:
         """As of `DenseCell`; InputError also for texts that the target cannot hold."""

@@ -28,6 +28,7 @@ from repro.models.decoder import Decoder
 from repro.models.head_model import opened
 from repro.models.model import STORED, Model, ModelConfig
 from repro.models.shape import Bill, precision
+from repro.models.trained_heads import heads_digest
 from repro.named_models import read_model
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,20 @@ class Respondents:
         except InputError as reason:
             log.info("costs alone: %s", reason)
             return {}
+
+    @cached_property
+    def datasets(self) -> dict[str, DatasetConfig]:
+        """The datasets whose rows are asked, by name."""
+        return {name: dataset for name, (dataset, _) in self._rows.items()}
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Content hashes of the rows, of other models that serve, and of what streamlined the prompts."""
+        found = {name: rows.digest for name, (_, rows) in self._rows.items()}
+        found |= {f"model {name}": one.digest for name, one in self._members.items()}
+        if self._concise < 1.0:
+            found["trained heads"] = heads_digest()
+        return found
 
     @cached_property
     def known(self) -> bool:

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from repro import data
+from repro import data, versions
 from repro.core.errors import InputError
+from repro.core.identity import dataset_asked
 from repro.core.once import cache_root, make_once
 from repro.core.record import Round, Scalar, Spread, content_hash
 from repro.core.registry import registered
@@ -26,7 +27,7 @@ from repro.data.config import scoring_of
 from repro.data.naming import Named
 from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
-from repro.dense_cell import DenseCell, Findings, Progress, dense, named, sources
+from repro.dense_cell import DenseCell, Findings, Progress, dense, named
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.likelihood import Likelihood, Reader
 
@@ -49,6 +50,7 @@ class ScoredCell(DenseCell):
 
     group: ClassVar[str] = "compression"
     code: ClassVar[tuple[str, ...]] = ("repro.scored", "repro.metrics.accuracy")
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "multiple_choice", "paired_difference")
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As of `DenseCell`; InputError also for a dataset whose answers are not chosen."""
@@ -92,7 +94,8 @@ class ScoredCell(DenseCell):
     @property
     def asked(self) -> dict[str, Any]:
         """See `DenseCell`."""
-        return super().asked | {name: self.config[name] for name in ("dataset", "prompts", "skip")}
+        dataset = {"dataset": dataset_asked(self.config["dataset"])}
+        return super().asked | dataset | {name: self.config[name] for name in ("prompts", "skip")}
 
     def check(self) -> None:
         """As of `DenseCell`; InputError also for a row that the target cannot hold."""
@@ -124,8 +127,10 @@ class ScoredCell(DenseCell):
 
     def _plain(self, progress: Progress) -> Said:
         """What the model as it is says, remembered for all compressions of it."""
-        inputs = [self.target.digest, self.rows.digest, self.config["dataset"]]
-        key = content_hash({"inputs": inputs, "sources": sources(self.group, BASELINE, self.code)})
+        made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
+        key = content_hash(
+            [self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"]), made_by]
+        )
 
         def build(scratch: Path) -> Path:
             path = scratch / "scores.json"

@@ -7,19 +7,20 @@ under that decision. Must not know how a system makes its levels, nor whose weig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from statistics import mean
 from typing import Any, ClassVar
 
-from repro import data
+from repro import data, versions
 from repro.answers import Question
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
+from repro.core.identity import dataset_asked, device_asked, version_of
 from repro.core.op import Op
 from repro.core.provenance import Provenance
-from repro.core.record import Scalar, Spread, content_hash
+from repro.core.record import Scalar, Spread
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.dense_cell import DenseCell, Findings, Progress
@@ -35,7 +36,7 @@ from repro.methods.deciding import (
     Uniform,
     Unmet,
 )
-from repro.methods.objectives import Decision, Objective
+from repro.methods.objectives import LEVELS, Decision, Objective
 from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.services.base import Service, System, profile_of
 from repro.respondents import Respondents
@@ -104,13 +105,22 @@ class ServedCell(DenseCell):
     @property
     def inputs(self) -> dict[str, str]:
         """See `DenseCell`."""
-        rows = {name: one.rows.digest for name, one in self.respondents.requests.items()}
-        return super().inputs | rows | {"device": content_hash(self.config["device"])}
+        return super().inputs | self.respondents.inputs
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `DenseCell`."""
-        return super().asked | {name: self.config[name] for name in ("trace", "prompts", "seed")}
+        own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
+        own["device"] = device_asked(self.config["device"])
+        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.respondents.datasets.items()}
+        return super().asked | own
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """See `DenseCell`; levels may be made by compressions, and all of it is billed."""
+        level = self.service.compression(LEVELS[0])
+        own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
+        return super().versions | own
 
     def check(self) -> None:
         """As of `DenseCell`; InputError also for a trace of rows that no checkpoint reads."""

@@ -83,7 +83,7 @@ class Sweep:
         self.results = Path(config["results"])
         self.store = Store(self.results / "records")
         self.tracker = Tracker(config["wandb"]["mode"], config["wandb"]["project"], Path(config["outputs"]))
-        self.timelines = Path(config["outputs"]) / "timelines"
+        self.outputs = Path(config["outputs"])
         self.console = console or Console()
 
     def cell(self, config: Mapping[str, Any]) -> Note:
@@ -130,12 +130,13 @@ class Sweep:
 
     def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
         """Write what a cell leaves behind; its timeline first, since the record names it."""
-        path = self.timelines / record.experiment / f"{record.labels['method']}-{record.key[:12]}.json"
+        place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json"
+        path = self.outputs / place
         try:
             if timeline:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, timeline)
-                record = replace(record, provenance=replace(record.provenance, trace=str(path)))
+                record = replace(record, provenance=replace(record.provenance, trace=place))
             self.store.put(record, rounds)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
@@ -184,7 +185,9 @@ class Sweep:
         self.console.print(to_screen(page(table)))
         tracked = self.tracker.sweep(table, files)
         files |= {
-            f"timeline {r.labels['method']}": Path(r.provenance.trace) for r in own if r.provenance.trace
+            f"timeline {r.labels['method']}": self.outputs / r.provenance.trace
+            for r in own
+            if r.provenance.trace
         }
         if tracked:
             files["wandb"] = tracked
@@ -202,7 +205,8 @@ class Sweep:
             return {}
         try:
             rounds = self.store.rounds(chosen(spec.timeline, records).key)
-            return write_timeline(table, spec.timeline, records, rounds, self.results / "tables")
+            folder = self.results / "tables"
+            return write_timeline(table, spec.timeline, records, rounds, folder, self.outputs)
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
             return {}

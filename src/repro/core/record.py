@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from filelock import FileLock
 
@@ -45,12 +45,6 @@ def canonical(value: object) -> str:
 def content_hash(value: object) -> str:
     """SHA-256 in hex of plain data's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
-def cell_key(config: Mapping[str, Any], inputs: Mapping[str, str], sources: str) -> str:
-    """The identity of a cell: what it is asked (`config`), what it is given (`inputs`: content hashes) and
-    what does it (`sources`: `sources.source_hash` of the method)."""
-    return content_hash({"config": config, "inputs": inputs, "sources": sources})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from repro.data.scoring import Scoring, Target
 from repro.data.sources import JsonRow
 from repro.data.template import at
 
+VERSION = 1
+"""Of all builders of prompts and kinds of scoring. Raised by hand when tokens or scores change."""
+
 Tokens = tuple[int, ...]
 
 

@@ -165,12 +165,14 @@ class Method(ABC, Serving):
     """A way of answering requests.
 
     Attributes:
+        version: raised by hand when the method's outcomes change (docs/identity.md).
         lossless: whether the answer is the target's own, which the run then checks.
         round_metric: the registered metric that says what its rounds amount to.
         engine: whose rates an emulated device has (`engines` of its file); "" is nobody's in particular.
     """
 
     engine: ClassVar[str] = ""
+    version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
     round_metric: ClassVar[str] = "acceptance"
 

@@ -67,6 +67,11 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
     return Ranked(found, folder)
 
 
+def parts_read(source: str) -> dict[str, str]:
+    """Content hashes of the committed parts that a profile from this source reads, for a cell's inputs."""
+    return {} if source == "corpus" else {"elastic parts": elastic_profile.parts_digest()}
+
+
 def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, recover: bool) -> Cut:
     """The most important units, with the adapters that were trained for just these if they are wanted.
 

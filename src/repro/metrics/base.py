@@ -42,6 +42,9 @@ class Metric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     inputs: ClassVar[Mapping[str, Any]]
     """The features of the inputs, by name."""
 
+    version: ClassVar[int] = 1
+    """Raised by hand when the metric's figures change (docs/identity.md)."""
+
     unit: ClassVar[str]
     """The unit of the metric's figures: `%`, `share`, `tokens`."""
 

@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.record import content_hash
 from repro.models import lora
 from repro.models.decoder import Decoder
+from repro.models.digest import digest
 from repro.models.elastic import Kept, Order
 from repro.models.folding import plain
 from repro.models.layer_importance import loss, losses_without
 from repro.models.lora import Lora
 from repro.models.origin import folders
 from repro.models.partial import resident
-from repro.models.stored import digest, read_tensors, write_tensors
+from repro.models.stored import read_tensors, write_tensors
 from repro.models.unit_importance import Measure, importance
 
 PROFILE = "profile.safetensors"
@@ -67,7 +69,13 @@ COMMITTED: dict[str, Parts] = {
     ),
 }
 """By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so
-that records become stale when a part changes."""
+that a cell that reads a part has another key when the part changes."""
+
+
+def parts_digest() -> str:
+    """Content hash of all orders and adapters that lie with the project."""
+    return content_hash(COMMITTED)
+
 
 _last: dict[str, Profile] = {}
 

@@ -24,7 +24,7 @@ from repro.models.families import config_of
 from repro.models.features import Captured
 from repro.models.hcmp import DividableNetwork
 from repro.models.memo import Memo, MemoNetwork
-from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.origin import Checkpoint, folders
 from repro.models.placement import Placement, settle
 from repro.models.predictor import Predictor
@@ -274,7 +274,8 @@ class Model:
 
     def memo(self, root: Path, variant: str = "") -> Memo:
         """The file in which what this checkpoint, or a variant of it, says is remembered."""
-        name = f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-{self._host}{variant}"
+        kind = f"{self.config.dtype}-{self._host}-runtime{VERSION}"
+        name = f"{self.digest[:24].replace('+', '-')}-{kind}{variant}"
         return Memo(root / "memo" / f"{name}.sqlite")
 
     def session(

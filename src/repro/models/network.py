@@ -19,6 +19,10 @@ from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
 from repro.models.prefix import Prefix
 
+VERSION = 1
+"""Of the model runtime: what networks, caches, draft heads and sessions compute and bill. Raised by hand when
+an outcome changes."""
+
 RANKED = 64
 """Ranks that a memo keeps of a distribution, and the most that `Row.top` gives."""
 

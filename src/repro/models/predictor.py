@@ -15,7 +15,8 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.decoder import Decoder
-from repro.models.stored import StoredTensors, digest, read_config
+from repro.models.digest import digest
+from repro.models.stored import StoredTensors, read_config
 
 Candidates = tuple[int, ...]
 """C(u): the token ids that a draft holds possible after a node, and those of the node's children."""

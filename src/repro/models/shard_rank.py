@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from repro.core.once import cache_root, make_once
-from repro.core.sources import source_hash
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder, Ends
 from repro.models.layer import LayerWeights
+from repro.models.network import VERSION
 from repro.models.shards import Piece, narrowed, rewritten
 
 log = logging.getLogger(__name__)
@@ -66,9 +66,8 @@ def importance(
         text: token ids to measure on, of which the first `TOKENS` count.
         narrowest: bits.
     """
-    code = source_hash([__name__])[:12]
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
-    path = cache_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-{code}.json"
+    path = cache_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-runtime{VERSION}.json"
 
     def build(scratch: Path) -> Path:
         made = scratch / path.name

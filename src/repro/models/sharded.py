@@ -14,7 +14,6 @@ from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.op import FLASH, Op
 from repro.core.record import content_hash
-from repro.core.sources import source_hash
 from repro.models import shard_rank, shards
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.model import Model
@@ -90,7 +89,7 @@ class ShardedModel:
 
     def memo(self, root: Path) -> Memo:
         """The file in which what these widths of the checkpoint say is remembered."""
-        kind = content_hash([self.widths, source_hash([shards.__name__])])[:16]
+        kind = content_hash(self.widths)[:16]
         return self._model.memo(root, f"-shards-{kind}")
 
     def session(

@@ -1,17 +1,14 @@
-"""The files of a checkpoint folder: its configuration, its tensors by name, and the hash of it all.
+"""The files of a checkpoint folder: its configuration, and its tensors by name.
 
 Owns reading, and the writing of small ones. Knows nothing of what tensors are for.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
 import torch
@@ -23,7 +20,6 @@ from repro.core.errors import InputError
 from repro.core.record import write_atomically
 
 CONFIG = "config.json"
-DIGESTS = ".digests.json"
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
@@ -155,48 +151,3 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """One file of tensors, written whole, with words about them."""
     write_atomically(path, save(dict(tensors), dict(about)))
-
-
-def digest(folder: Path | str) -> str:
-    """SHA-256 over the names and contents of a folder's files (hidden ones left out), in hex.
-
-    Each file's hash is kept in the folder's `.digests.json` with its size and modification time, and computed
-    again when either changed.
-    """
-    folder = Path(folder)
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    if not files:
-        raise InputError(f"{folder} holds no files to hash")
-    known = _known_digests(folder / DIGESTS)
-    fresh = {path.name: _file_digest(path, known.get(path.name)) for path in files}
-    if fresh != known:
-        _remember(folder / DIGESTS, fresh)
-    whole = hashlib.sha256()
-    for name, (_, _, content) in fresh.items():
-        whole.update(f"{name}\0{content}\n".encode())
-    return whole.hexdigest()
-
-
-def _file_digest(path: Path, known: list[Any] | None) -> list[Any]:
-    """Size in bytes, modification time in ns, and SHA-256 of one file."""
-    stat = path.stat()
-    if known is not None and known[:2] == [stat.st_size, stat.st_mtime_ns]:
-        return known
-    with path.open("rb") as file:
-        return [stat.st_size, stat.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()]
-
-
-def _known_digests(path: Path) -> dict[str, list[Any]]:
-    if not path.is_file():
-        return {}
-    found: dict[str, list[Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def _remember(path: Path, digests: dict[str, list[Any]]) -> None:
-    """Write the hashes whole; a folder that is read-only is hashed anew each time, which is only slower."""
-    if not os.access(path.parent, os.W_OK):
-        return
-    with NamedTemporaryFile("w", dir=path.parent, prefix=DIGESTS, delete=False, encoding="utf-8") as file:
-        json.dump(digests, file)
-    Path(file.name).replace(path)

@@ -22,10 +22,10 @@ from repro.core.direct import DirectFile, page_aligned, page_aligned_memory
 from repro.core.errors import InputError
 from repro.core.memory import Memory
 from repro.core.once import cache_root, make_once
-from repro.core.sources import source_hash
 from repro.models import weights
 from repro.models.families import config_of
 from repro.models.layer import LayerWeights, buffer_bytes, layout
+from repro.models.network import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +84,13 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
 def _identity(file: LayerFile) -> dict[str, Any]:
     """All that two files must agree on to be the same but for their contents."""
     slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.kind)]
-    code = source_hash(["repro.models.weights"])
-    return {"form": FORM, "layers": file.layers, "bytes": file.layer_bytes, "slots": slots, "code": code}
+    return {
+        "form": FORM,
+        "layers": file.layers,
+        "bytes": file.layer_bytes,
+        "slots": slots,
+        "runtime": VERSION,
+    }
 
 
 def _write(path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]) -> Path:

@@ -9,11 +9,12 @@ import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.record import content_hash
+from repro.models.digest import digest
 from repro.models.dual_head import PARTS, DualHead, Form
 from repro.models.elastic_profile import Parts
 from repro.models.encoder_folder import open_encoder
 from repro.models.origin import folders
-from repro.models.stored import digest
 from repro.models.word_pieces import load_encoder
 
 COMMITTED: dict[str, Parts] = {
@@ -22,6 +23,11 @@ COMMITTED: dict[str, Parts] = {
     ),
 }
 """By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
+
+
+def heads_digest() -> str:
+    """Content hash of all heads that lie with the project."""
+    return content_hash(COMMITTED)
 
 
 def fingerprint(folder: Path) -> str:

@@ -18,12 +18,13 @@ from repro.core.errors import InputError
 from repro.models import quantize
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder, Ends
+from repro.models.digest import digest
 from repro.models.families import config_of, family_of
 from repro.models.layer import LayerWeights
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.norm import LayerNorm, Norm, RMSNorm
 from repro.models.rope import interleave
-from repro.models.stored import StoredTensors, digest, read_config
+from repro.models.stored import StoredTensors, read_config
 from repro.models.tensor_names import Names
 
 __all__ = ["DTYPES", "digest", "layers", "load", "read_config"]

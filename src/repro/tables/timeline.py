@@ -24,11 +24,17 @@ from repro.tables.table import Table
 
 
 def write_timeline(
-    table: Table, spec: TimelineSpec, records: Sequence[Record], rounds: Sequence[Round], folder: Path
+    table: Table,
+    spec: TimelineSpec,
+    records: Sequence[Record],
+    rounds: Sequence[Round],
+    folder: Path,
+    outputs: Path | None = None,
 ) -> dict[str, Path]:
     """Write the excerpt, its spans as CSV and its picture as `<experiment>.timeline.*`.
 
-    The excerpt comes from the timeline that the cell stored, or is the one that was written before.
+    The excerpt comes from the timeline that the cell stored below `outputs`, or is the one that was written
+    before.
 
     Raises:
         InputError: the spec chooses no single record, rounds that it has not, or lanes without spans; or its
@@ -36,8 +42,8 @@ def write_timeline(
     """
     record = chosen(spec, records)
     path = folder / f"{table.experiment}.timeline"
-    kept, stored = Path(f"{path}.json"), Path(record.provenance.trace or "")
-    if stored.is_file():
+    kept, stored = Path(f"{path}.json"), outputs and outputs / (record.provenance.trace or "")
+    if stored and stored.is_file():
         write_atomically(kept, excerpt(stored.read_text(), rounds, spec.windows, record.key))
     text = kept.read_text() if kept.exists() else "{}"
     if json.loads(text).get("otherData") != {"key": record.key}:

@@ -32,6 +32,9 @@ class Compressed:
 class Compression(Protocol):
     """A way to make a model smaller.
 
+    A class may have a `version`, raised by hand when its outcomes change (docs/identity.md), and `inputs`,
+    the content hashes of files that it reads by itself (`identity.ReadsFiles`).
+
     Attributes:
         calibrated: whether it looks at a corpus; one that does not is given none.
     """

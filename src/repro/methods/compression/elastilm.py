@@ -14,7 +14,7 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.elastic_levels import anchors_of, kept_at
-from repro.methods.elastication import cut, figures, ranked
+from repro.methods.elastication import cut, figures, parts_read, ranked
 from repro.models.decoder import Decoder
 from repro.models.unit_importance import Measure
 
@@ -46,6 +46,10 @@ class ElastiLM:
     lora: bool = True
 
     calibrated: ClassVar[bool] = True
+
+    def inputs(self) -> dict[str, str]:
+        """See `identity.ReadsFiles`."""
+        return parts_read(self.order)
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from repro.core.device import Device
 from repro.core.errors import InputError
+from repro.core.identity import files_read
 from repro.core.registry import unknown
 from repro.methods.compression.base import Compression
 from repro.methods.compression.level import layers_at
@@ -25,6 +26,7 @@ from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.shape import Bill
+from repro.models.trained_heads import heads_digest
 from repro.models.uneven_bill import UnevenBill
 
 DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")
@@ -95,6 +97,8 @@ class Service(ABC):
     fixed_model: float = 1.0
 
     family: ClassVar[tuple[str, ...]] = ()
+    version: ClassVar[int] = 1
+    """Raised by hand when what a service decides or is billed changes (docs/identity.md)."""
 
     def __post_init__(self) -> None:
         """InputError for a name that is none of the choices, or tokens that are not rounded to any number."""
@@ -121,6 +125,14 @@ class Service(ABC):
             level: one of the system's.
         """
         return None
+
+    def inputs(self) -> dict[str, str]:
+        """Content hashes of the files that deciding, scoring or a level reads beside a cell's inputs."""
+        levels = (self.compression(level) for level in (LEVELS[0], 1.0))
+        found = {name: value for level in levels for name, value in files_read(level).items()}
+        if self.decider == "decision_head" or self.scorer in ("score_head", "llmlingua2"):
+            found["trained heads"] = heads_digest()
+        return found
 
 
 def levels_by(step: float) -> tuple[float, ...]:

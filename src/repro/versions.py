@@ -1,0 +1,28 @@
+"""Versions of the components that decide an outcome, by name, as they stand in a cell's key.
+
+Owns which ones every cell has. Must not know keys, nor how an outcome is found to have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from repro.core import cost
+from repro.core.identity import version_of
+from repro.core.registry import discover, lookup
+from repro.data.prompts import VERSION as PROMPTS
+from repro.models import network
+
+COSTS = {"cost model": cost.VERSION}
+WEIGHTS = {"model runtime": network.VERSION, "prompts": PROMPTS}
+
+
+def of_component(group: str, name: str) -> dict[str, int]:
+    """The version of the class registered as `name`."""
+    return {f"{group} {name}": version_of(lookup(group, name))}
+
+
+def of_metrics(names: Iterable[str]) -> dict[str, int]:
+    """Versions of registered metrics."""
+    discover("repro.metrics")  # late: the metrics' library takes seconds to import
+    return {f"metric {name}": version_of(lookup("metric", name)) for name in dict.fromkeys(names)}
