@@ -18,7 +18,7 @@ from repro.core.device import Device
 from repro.core.facts import facts
 from repro.core.identity import portable, portable_text
 from repro.core.local import LocalDevice
-from repro.core.once import cache_root
+from repro.core.once import memory_root
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Scalar, content_hash
 from repro.core.trace import Trace
@@ -91,7 +91,7 @@ def _network(cell: Cell, model: Model | ShardedModel) -> Iterator[Network]:
     if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
         yield model.network()
         return
-    with closing(model.memo(cache_root())) as memo:
+    with closing(model.memo(memory_root())) as memo:
         yield model.network(memo)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from repro import data
 from repro.answers import Answers, Progress, Question, Requests, Shortening
 from repro.core.errors import InputError
-from repro.core.once import cache_root
+from repro.core.once import memory_root
 from repro.core.op import Op
 from repro.data.config import DatasetConfig
 from repro.data.corpus import Corpus
@@ -175,7 +175,7 @@ class Respondents:
             corpus.digest,
             self._requests(model) if name else self.requests,
             Shortening(self._chooser, self._service.granule),
-            cache_root(),
+            memory_root(),
         )
 
 

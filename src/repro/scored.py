@@ -20,7 +20,7 @@ import torch
 from repro import data, versions
 from repro.core.errors import InputError
 from repro.core.identity import dataset_asked
-from repro.core.once import cache_root, make_once
+from repro.core.once import make_once, memory_root
 from repro.core.record import Round, Scalar, Spread, content_hash
 from repro.core.registry import registered
 from repro.data.config import scoring_of
@@ -137,7 +137,7 @@ class ScoredCell(DenseCell):
             path.write_text(json.dumps(self._said(self._baseline, progress)))
             return path
 
-        kept = make_once(cache_root() / "scores" / f"{key}.json", build)
+        kept = make_once(memory_root() / "scores" / f"{key}.json", build)
         scores, figures = json.loads(kept.read_text())
         return Said([[Likelihood(*one) for one in row] for row in scores], figures)
 

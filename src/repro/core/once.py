@@ -1,7 +1,7 @@
 """Things fetched or computed once and kept: found whole, or not found at all.
 
-Owns the cache folder, the lock that lets one process build while others wait, and the free space check.
-Must not know what is being kept.
+Owns the cache folder, the folder of what was computed, the lock that lets one process build while others
+wait, and the free space check. Must not know what is being kept.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import errno
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,6 +36,28 @@ def cache_root(override: Path | str | None = None) -> Path:
     """The cache folder, which may not exist yet: `override`, else $REPRO_CACHE, else `~/.cache/repro`."""
     chosen = override or os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "repro"
     return Path(chosen).expanduser().absolute()
+
+
+_forgetting: ContextVar[Path | None] = ContextVar("forgetting", default=None)
+
+
+def memory_root() -> Path:
+    """The folder of what checkpoints were found to say: that of the cache, or within `forgetting` its own."""
+    return _forgetting.get() or cache_root()
+
+
+@contextmanager
+def forgetting() -> Iterator[Path]:
+    """Remember nothing that was computed before, and in the end nothing of what is computed meanwhile.
+
+    Files that were fetched or converted stay in use. Yields the folder of what is remembered meanwhile.
+    """
+    with tempfile.TemporaryDirectory(prefix="repro-") as folder:
+        token = _forgetting.set(Path(folder))
+        try:
+            yield Path(folder)
+        finally:
+            _forgetting.reset(token)
 
 
 def make_once(

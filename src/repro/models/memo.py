@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from array import array
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -71,6 +72,19 @@ class Memo:
     def close(self) -> None:
         """Let go of the file."""
         self._file.close()
+
+
+def smallest_margin(folder: Path) -> float | None:
+    """The smallest difference of the first two log-probabilities in all memos of a folder; None without any.
+
+    So close two tokens came that another order of additions might have exchanged.
+    """
+    margins: list[float] = []
+    for path in folder.glob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as file:
+            ranks = (_unpack(packed)[1] for (packed,) in file.execute("select ranks from rows"))
+            margins += [logps[0] - logps[1] for logps in ranks if len(logps) > 1]
+    return min(margins, default=None)
 
 
 def _key(prefix: Prefix, source: int) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from repro.core.once import cache_root, make_once
+from repro.core.once import make_once, memory_root
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
@@ -67,7 +67,7 @@ def importance(
         narrowest: bits.
     """
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
-    path = cache_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-runtime{VERSION}.json"
+    path = memory_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-runtime{VERSION}.json"
 
     def build(scratch: Path) -> Path:
         made = scratch / path.name

@@ -1,0 +1,255 @@
+"""`python -m repro.check`: compute committed cells again and compare what comes out with what is committed.
+
+    python -m repro.check                           every cell of every table
+    python -m repro.check lever/fig10 mllm_npu      of these tables, or of all tables of a paper
+    python -m repro.check --sample 60               so many, drawn by the hashes of their keys
+    python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
+
+Owns the selection of cells and the comparison. Must not know how a cell is computed. Nothing that was
+computed before is read but the records: what a run would remember goes to a folder that is thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from repro import kinds
+from repro.core.errors import InputError
+from repro.core.once import forgetting
+from repro.core.provenance import host_kind
+from repro.core.record import Record, Scalar, Spread, Store, canonical
+from repro.core.registry import unknown
+from repro.models.memo import smallest_margin
+from repro.paths import conf_dir, project_root
+from repro.run import load_components
+from repro.tables import members
+
+EXACT = 1e-9
+"""Relative difference of numbers on the same kind of host: sums may be taken in another order, no more."""
+
+OTHER_HOST = 1e-3
+"""The same on another kind of host, whose kernels round otherwise."""
+
+TIE = 1e-4
+"""Logits by which two choices may be apart that another kind of host exchanges, fp32."""
+
+State = Literal["equal", "tie", "different", "not checkable here"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one cell: how it compares, and why or where it does not."""
+
+    record: Record
+    state: State
+    reason: str = ""
+
+
+def check(record: Record, data_dir: str | None) -> Verdict:
+    """Compute one committed cell again and compare it.
+
+    Args:
+        record: what is committed.
+        data_dir: a folder of dataset rows, or None.
+    """
+    if record.provenance.clock == "wall":
+        return Verdict(record, "not checkable here", "its times are those of another machine's wall clock")
+    config = {**record.provenance.config, "data_dir": data_dir}
+    try:
+        cell = kinds.made(config)
+        if cell.versions != record.provenance.versions:
+            changes = _changes(record.provenance.versions, cell.versions)
+            return Verdict(record, "different", f"versions: {changes}")
+        if cell.inputs != record.provenance.inputs:
+            changes = _changes(record.provenance.inputs, cell.inputs)
+            return Verdict(record, "different", f"inputs: {changes}")
+        if cell.key != record.key:
+            return Verdict(record, "different", "what its configuration asks has another key now")
+        cell.check()
+    except InputError as wrong:
+        return Verdict(record, "not checkable here", " ".join(str(wrong).split()))
+    try:
+        other = kinds.compute(cell, _silent).record
+    except Exception as wrong:
+        return Verdict(record, "different", f"{type(wrong).__name__}: {wrong}")
+    same_host = host_kind() == dict(record.provenance.host)
+    found = list(differences(record, other, same_host))
+    if not found:
+        return Verdict(record, "equal")
+    reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+    if same_host:
+        return Verdict(record, "different", reason)
+    margin = _margin(cell)
+    if margin is not None and margin <= TIE:
+        tie = f"another kind of host, and two first choices are {margin:.1g} apart in logits"
+        return Verdict(record, "tie", f"{tie}: {reason}")
+    return Verdict(record, "different", f"on another kind of host: {reason}")
+
+
+def _margin(cell: kinds.AnyCell) -> float | None:
+    """How close the first two choices of any model came while a cell was computed; None without such rows."""
+    with forgetting() as folder:
+        kinds.compute(cell, _silent)
+        return smallest_margin(folder / "memo")
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Progress that nobody sees."""
+
+
+def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
+    """Figures that differ by more than is allowed.
+
+    On the same kind of host numbers agree to `EXACT` and all else is equal. On another kind a figure with a
+    standard error or an interval may lie anywhere within it, and other numbers agree to `OTHER_HOST`.
+    """
+    for name in sorted(record.values.keys() | other.values.keys()):
+        before, after = record.values.get(name), other.values.get(name)
+        spread = None if same_host else record.uncertainty.get(name)
+        if not _agree(before, after, spread, EXACT if same_host else OTHER_HOST):
+            yield f"{name} {before} -> {after}"
+
+
+def _agree(before: Scalar, after: Scalar, spread: Spread | None, relative: float) -> bool:
+    if isinstance(before, str) or isinstance(after, str) or before is None or after is None:
+        return before == after
+    if isinstance(spread, tuple):
+        return spread[0] <= after <= spread[1]
+    if spread is not None:
+        return abs(before - after) <= spread
+    if isinstance(before, int) and isinstance(after, int):
+        return before == after
+    return math.isclose(before, after, rel_tol=relative, abs_tol=1e-15)
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Entries of two mappings that are not the same, in words."""
+    names = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
+    return ", ".join(f"{n} {_short(before.get(n))} -> {_short(after.get(n))}" for n in names)
+
+
+def _short(value: Any) -> str:
+    return "none" if value is None else str(value)[:12]
+
+
+# --- which cells --------------------------------------------------------------------------------------------
+
+
+def artifacts(tables: Path) -> list[str]:
+    """All tables that list their cells."""
+    suffix = ".cells.json"
+    found = sorted(tables.rglob(f"*{suffix}"))
+    return [path.relative_to(tables).as_posix().removesuffix(suffix) for path in found]
+
+
+def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
+    """The records of tables, or of all tables below a paper's name, by key; of all tables if none is named.
+
+    Raises:
+        InputError: nothing has one of the names.
+    """
+    known = artifacts(results / "tables")
+    for name in names:
+        if name not in known and not any(one.startswith(f"{name}/") for one in known):
+            papers = {one.partition("/")[0] for one in known}
+            raise InputError(unknown("table with cells", name, {*known, *papers}))
+    wanted = [one for one in known if not names or one in names or one.partition("/")[0] in names]
+    store = Store(results / "records")
+    return {r.key: r for one in wanted for r in members.read(results / "tables", one, store)}
+
+
+def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
+    """The records of a list of tables, each with labels that a record must have, and how many at most.
+
+    Raises:
+        InputError: an entry finds no record.
+    """
+    found: dict[str, Record] = {}
+    for entry in listed:
+        where = dict(entry.get("where", {})).items()
+        records = chosen(results, [entry["table"]]).values()
+        own = [r for r in in_order(records) if where <= dict(r.labels).items()][: entry.get("first")]
+        if not own:
+            raise InputError(f"conf/check.yaml: {entry} finds no cell in {results}")
+        found |= {record.key: record for record in own}
+    return found
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Records in the order of their keys' hashes, which has nothing to do with what they say."""
+    return sorted(records, key=lambda record: sha256(record.key.encode()).hexdigest())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. The exit status is 1 if a cell differs or too few were checked, 2 for bad input."""
+    whole = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m repro.check", description=__doc__, formatter_class=whole)
+    parser.add_argument("artifact", nargs="*", help="tables (lever/fig10) or papers (lever); all by default")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of their cells")
+    parser.add_argument("--fixed", action="store_true", help="the list of conf/check.yaml")
+    parser.add_argument("--data", default=os.environ.get("REPRO_DATA"), help="a folder of dataset rows")
+    parser.add_argument("--results", type=Path, default=project_root() / "results")
+    given = parser.parse_args(arguments)
+    try:
+        load_components()
+        if given.sample is not None and given.sample < 1:
+            raise InputError(f"--sample is {given.sample}; it must be at least 1")
+        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+        found = fixed(given.results, listed) if given.fixed else chosen(given.results, given.artifact)
+        records = in_order(found.values())[: given.sample]
+        if not records:
+            raise InputError(f"{given.results} has no table with cells; name another folder by --results")
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    with forgetting():
+        return report(Console(), verdicts(records, given.data))
+
+
+def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[Verdict]:
+    """Check cells one after the other under a bar of progress; cells of one model follow each other."""
+    columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("checking", total=len(records))
+        for record in sorted(records, key=_likeness):
+            yield check(record, data_dir)
+            bar.advance(task)
+
+
+def _likeness(record: Record) -> str:
+    config = record.provenance.config
+    return canonical([config["target"], config.get("compression"), config["dataset"], record.experiment])
+
+
+def report(console: Console, found: Iterable[Verdict]) -> int:
+    """Print every cell that is not equal and the tally; returns the exit status."""
+    tally: Counter[str] = Counter()
+    for verdict in found:
+        tally[verdict.state] += 1
+        if verdict.state != "equal":
+            record = verdict.record
+            name = f"{record.experiment} {' '.join(record.labels.values())} ({record.key[:12]})"
+            console.print(f"{verdict.state}: {name}: {verdict.reason}", highlight=False, soft_wrap=True)
+    asked, checked = tally.total(), tally.total() - tally["not checkable here"]
+    counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
+    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False)
+    if 2 * checked < asked:
+        console.print("fewer than half of the cells could be checked", style="red")
+    return int(tally["different"] > 0 or 2 * checked < asked)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

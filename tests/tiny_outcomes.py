@@ -1,0 +1,336 @@
+"""What each versioned component makes of tiny inputs that are the same on every host: `tests/outcomes.json`.
+
+    python tests/tiny_outcomes.py            compare with what is committed
+    python tests/tiny_outcomes.py --write    write it anew, after a version was raised or a setting changed
+
+A cell's key promises its outcome. So each entry holds a key, the versions in it and an outcome; where the key
+is the same and the outcome is not, a version should have been raised. Weights are drawn by numpy, bit by bit
+the same everywhere, and the phone is a copy that no fit touches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+
+from invented_rows import INVENTED
+from repro import compute as generation
+from repro import kinds, scored, versions
+from repro.core.identity import cell_key, dataset_asked
+from repro.core.once import forgetting
+from repro.core.record import content_hash
+from repro.core.registry import discover, registered
+from repro.data.config import read_config
+from repro.data.prompts import prompts
+from repro.data.rows import Rows
+from repro.metrics.base import score
+from repro.models.head_ranks import FILE, HeadRanks
+from repro.models.likelihood import Reader
+from tiny_checkpoints import CONTROL, write_tokenizer
+from tiny_project import Project, publish
+from tiny_requests import Bytes
+
+HERE = Path(__file__).resolve().parent
+COMMITTED = HERE / "outcomes.json"
+PHONE = HERE / "outcomes_phone.json"
+RELATIVE = {
+    "method": 1e-6,
+    "service": 1e-6,
+    "compression": 2e-3,
+    "probe": 2e-3,
+    "metric": 1e-9,
+    "dataset": 0.0,
+}
+"""How far numbers may lie apart: of virtual clocks little, of weights what two hosts differ in."""
+
+SHAPE = {
+    "vocab_size": len(CONTROL) + 256,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "eos_token_id": 0,
+}
+HEADS = 3
+OWN = ("target.shape=null", "target.precision=null", "draft.shape=null", "draft.precision=null")
+BLANK = ("target.checkpoint=null", "model@target=qwen3_8b_q4_0", "prompt_tokens=96", "prompts=1")
+BILLED = ("target.checkpoint=null", "+model/shape@target.shape=llama_7b")
+MEDUSA = ("model@draft=smollm2_135m_medusa", "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct")
+INT8, FP16 = "target.precision=int8", "target.precision=fp16"
+SPECIAL: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("medusa", "medusa_em", "ghidorah"), MEDUSA),
+    **dict.fromkeys(
+        ("llama_cpp_cpu", "mnn_cpu", "powerinfer2_npu", "mllm_npu"), (*BLANK, "target.precision=int8")
+    ),
+    **dict.fromkeys(("mlc_gpu", "tflite_gpu"), (*BLANK, "target.precision=fp16")),
+    "lever": ("method.pruning=off", INT8, "draft.precision=int8"),
+}
+"""What some methods need beside the tiny target and draft."""
+
+REAL = ("tree_attention",)
+"""Methods that only a real machine runs: their outcome is its time, and their text is the target's own."""
+
+CHOICES = ("dataset=piqa", "prompts=4", "corpus.texts=3", "corpus.tokens=64")
+LEVELS = (
+    "trace=standalone",
+    "app.dataset=null",
+    "app.tokens=64",
+    "app.ttft=0.7",
+    "app.tpot=0.9",
+    "prompts=1",
+)
+SCORED = {
+    "predictions": [[1, 2, 3, 4], [5, 6]],
+    "references": [[1, 2, 9, 4], [5, 6]],
+    "prediction_texts": ["a red ball lies here", "yes"],
+    "reference_texts": ["a blue ball lies there", "yes"],
+    "drafted": [[4, 4], [3]],
+    "accepted": [[2, 4], [0]],
+    "emitted": [[3, 5], [1]],
+    "correct": [1, 0, 1, 1],
+    "loglikelihoods": [[-1.0, -2.0], [-3.0, -2.5]],
+    "lengths": [[4, 9], [5, 5]],
+    "answers": [0, 0],
+    "values": [3.0, 5.0, 4.0],
+    "baseline_values": [2.0, 5.5, 3.0],
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An entry: what it is of, its key, the versions in the key, and what came out."""
+
+    key: str
+    versions: dict[str, int]
+    found: dict[str, Any]
+
+
+def project_in(root: Path) -> Project:
+    """Target, draft and Medusa heads without a random number of torch's; rows; results of its own."""
+    generator = np.random.default_rng(7)
+    config = hf.LlamaConfig(**SHAPE)
+    model = hf.LlamaForCausalLM(config)
+    state = {name: _drawn(generator, tensor.shape) for name, tensor in model.state_dict().items()}
+    drafted = {name: t + 0.06 * _drawn(generator, t.shape) for name, t in state.items()}
+    for name, tensors in (("target", state), ("draft", drafted)):
+        config.save_pretrained(root / name)
+        save_file(tensors, root / name / "model.safetensors")
+        write_tokenizer(root / name)
+    width = SHAPE["hidden_size"]
+    heads = {}
+    for head in range(HEADS):
+        heads[f"{head}.0.linear.weight"] = _drawn(generator, (width, width))
+        heads[f"{head}.0.linear.bias"] = _drawn(generator, (width,))
+    (root / "heads").mkdir()
+    about = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "tiny"}
+    (root / "heads" / "config.json").write_text(json.dumps(about))
+    save_file(heads, root / "heads" / "model.safetensors")
+    ranks = torch.from_numpy(generator.integers(0, 6, (40, HEADS), dtype=np.int16))
+    HeadRanks(ranks, (0, 20)).save(root / "heads" / FILE, {})
+    (root / "data").mkdir()
+    goals = [
+        {"goal": f"Goal {i}", "sol1": "a short end", "sol2": f"another end of {i}", "label": i % 2}
+        for i in range(4)
+    ]
+    tasks = [
+        {
+            "task_id": f"T/{i}",
+            "prompt": f"def f{i}(a, b):\n",
+            **dict.fromkeys(("canonical_solution", "test"), ""),
+        }
+        | {"entry_point": "f"}
+        for i in range(2)
+    ]
+    texts = [{"text": f"word{i} and {i * i} more, " * 20} for i in range(6)]
+    for file, rows in (
+        ("piqa", goals),
+        ("openai_humaneval", tasks),
+        ("wikitext-2-raw-v1_train", texts),
+        ("wikitext-2-raw-v1_test", texts),
+    ):
+        (root / "data" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Project(root, root)
+
+
+def _drawn(generator: np.random.Generator, shape: Any) -> torch.Tensor:
+    """Uniform fp32 numbers, exact on every platform; norms, which are vectors, around 1."""
+    shape = tuple(shape)
+    found = generator.random(shape, dtype=np.float32) - np.float32(0.5)
+    if len(shape) == 1:
+        return torch.from_numpy(found * np.float32(0.25) + np.float32(1.0))
+    return torch.from_numpy(found * np.float32(4.0 * shape[-1] ** -0.5))
+
+
+def cells(project: Project) -> dict[str, dict[str, Any]]:
+    """The configuration of every component that makes a cell."""
+    phone = json.loads(PHONE.read_text())
+    found = {}
+    for name in ours("method"):
+        heads = "heads" if MEDUSA[0] in SPECIAL.get(name, ()) else "draft"
+        folder = f"draft.checkpoint.folder={project.root}/{heads}"
+        own = SPECIAL.get(name, ())
+        billed = () if BLANK[0] in own else OWN
+        found[f"method {name}"] = project.config(f"method={name}", "max_tokens=12", *billed, folder, *own)
+    for name in ours("compression"):
+        found[f"compression {name}"] = project.config(f"compression={name}", *CHOICES, *OWN)
+    for name in ours("probe"):
+        asked = ("dataset=wikitext2", f"probe={name}", "probe.tokens=64", "prompts=2", *CHOICES[2:], *OWN)
+        found[f"probe {name}"] = project.config(*asked)
+    for name in ours("service"):
+        chance = ("service.decider=random", "service.scorer=none", "trace.requests=4", "prompts=1")
+        asked = (f"service={name}", *LEVELS, *chance, *BILLED, FP16)
+        found[f"service {name}"] = project.config(*asked)
+    return {name: config | {"device": phone} for name, config in found.items()}
+
+
+def ours(group: str) -> list[str]:
+    """Names of a group that this project registers and that an emulated phone runs."""
+    own = [name for name, cls in registered(group).items() if cls.__module__.startswith("repro.")]
+    return [name for name in own if name not in REAL]
+
+
+def of_cell(config: Mapping[str, Any]) -> Outcome:
+    """What a cell makes: its figures, its tokens, its continuations' likelihoods, events of its timeline."""
+    cell = kinds.made(config)
+    with heard() as (answers, nats):
+        outcome = kinds.compute(cell, lambda what, done, total: None)
+    found: dict[str, Any] = {"values": {n: v for n, v in outcome.record.values.items() if v is not None}}
+    if answers:
+        found["tokens"] = content_hash(answers)
+    if nats:
+        found["nats"] = nats
+    if outcome.timeline:
+        found["events"] = len(json.loads(outcome.timeline)["traceEvents"])
+    return Outcome(cell.key, dict(cell.versions), found)
+
+
+@contextmanager
+def heard() -> Iterator[tuple[list[Any], list[float]]]:
+    """Listen to the answers and the likelihoods while cells compute."""
+    answers: list[Any] = []
+    nats: list[float] = []
+    serve, scores = generation.serve, Reader.score
+
+    def served(*arguments: Any) -> Any:
+        found = serve(*arguments)
+        answers.extend(list(one.tokens) for one in found)
+        return found
+
+    def scoring(*arguments: Any) -> Any:
+        found = scores(*arguments)
+        nats.extend(one.nats for one in found)
+        return found
+
+    generation.serve, Reader.score = served, scoring  # type: ignore[assignment, method-assign]
+    try:
+        yield answers, nats
+    finally:
+        generation.serve, Reader.score = serve, scores  # type: ignore[method-assign]
+
+
+def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
+    """Every metric on one invented outcome."""
+    discover("repro.metrics")
+    for name in ours("metric"):
+        own = versions.of_metrics([name])
+        yield f"metric {name}", Outcome(cell_key(SCORED, {}, own), own, {"values": score([name], SCORED)})
+
+
+def dataset_outcomes() -> Iterator[tuple[str, Outcome]]:
+    """The prompt and the continuations that every dataset makes of an invented row."""
+    own = {"prompts": versions.WEIGHTS["prompts"]}
+    for name, one in INVENTED.items():
+        config = read_config(name)
+        asked = dataset_asked(json.loads(json.dumps(asdict(config))))
+        made = prompts(config, Rows((one.row,), "", "", one.shots), Bytes())
+        said = [
+            [p.text, p.reference, p.answer, [[*c.context, *c.token_ids] for c in p.continuations]]
+            for p in made
+        ]
+        key = cell_key(asked, {"row": content_hash([one.row, list(one.shots)])}, own)
+        yield f"dataset {name}", Outcome(key, own, {"said": content_hash(said)})
+
+
+def all_outcomes(only: str = "") -> Iterator[tuple[str, Outcome]]:
+    """Every component's outcome, or those whose name begins with something."""
+    for name, outcome in (*metric_outcomes(), *dataset_outcomes()):
+        if name.startswith(only):
+            yield name, outcome
+    with tempfile.TemporaryDirectory() as folder, forgetting():
+        project = project_in(Path(folder))
+        scored._compressed.cache_clear()
+        for name, config in cells(project).items():
+            if name.startswith(only):
+                yield name, of_cell(config)
+
+
+def complaint(name: str, before: Mapping[str, Any], after: Outcome) -> str | None:
+    """What is wrong with a component's outcome, in a sentence; None if it is as committed."""
+    again = "run `python tests/tiny_outcomes.py --write`"
+    if before["key"] != after.key:
+        changed = {
+            n
+            for n in before["versions"] | after.versions
+            if before["versions"].get(n) != after.versions.get(n)
+        }
+        why = ", ".join(sorted(changed)) or "a setting or an input"
+        return f"{name} has another key ({why} changed); {again}"
+    wrong = unlike(before["found"], json.loads(json.dumps(after.found)), RELATIVE.get(name.split()[0], 0.0))
+    if wrong is None:
+        return None
+    return (
+        f"the outcome of {name} changed ({wrong}) and no version did; raise the one whose code changed "
+        f"({', '.join(f'{n} {v}' for n, v in after.versions.items())}), then {again}"
+    )
+
+
+def unlike(a: Any, b: Any, relative: float, at: str = "") -> str | None:
+    """The first place in which two structures differ, None where they are alike."""
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        return next((w for n in a if (w := unlike(a[n], b[n], relative, f"{at}.{n}"))), None)
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return next((w for i in range(len(a)) if (w := unlike(a[i], b[i], relative, f"{at}[{i}]"))), None)
+    if isinstance(a, float) and isinstance(b, float):
+        return None if math.isclose(a, b, rel_tol=relative, abs_tol=1e-12) else f"{at[1:]}: {a} -> {b}"
+    return None if a == b else f"{at[1:]}: {a} -> {b}"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write outcomes.json anew")
+    parser.add_argument("--only", default="", help="components whose names begin so, such as 'method lever'")
+    given = parser.parse_args()
+    publish()
+    committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {}
+    found = {}
+    wrong = 0
+    for name, outcome in all_outcomes(given.only):
+        found[name] = {"key": outcome.key, "versions": outcome.versions, "found": outcome.found}
+        said = complaint(name, committed[name], outcome) if name in committed else f"{name} is new"
+        wrong += said is not None
+        print(said or f"{name}: as committed", flush=True)
+    if given.write:
+        kept = {n: v for n, v in committed.items() if given.only and not n.startswith(given.only)}
+        COMMITTED.write_text(json.dumps(kept | found, indent=1, sort_keys=True) + "\n")
+    return int(wrong > 0 and not given.write)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
