@@ -21,7 +21,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Round, Scalar, Spread, cell_key, content_hash
-from repro.core.registry import discover, lookup
+from repro.core.registry import lookup
 from repro.core.sources import source_hash
 from repro.data.corpus import Corpus, load_corpus
 from repro.data.typed import typed
@@ -246,7 +246,6 @@ def named(group: str, given: Mapping[str, Any]) -> Any:
 @cache
 def sources(group: str, name: str, code: tuple[str, ...]) -> str:
     """Hash of a component's code and of the modules named beside it."""
-    discover("repro.metrics")  # late: the metrics' library takes seconds to import
     return source_hash({lookup(group, name).__module__, *code})
 
 
