@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -33,6 +35,8 @@ from repro.core.registry import lookup, names
 CONF_ENTRY_POINTS = "repro.conf"
 """Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
 
+Needless = Callable[[str, Any], bool]
+
 _groups: tuple[str, ...] = ()
 
 
@@ -51,18 +55,34 @@ class SearchPath(SearchPathPlugin):
     """Where configuration is found: our folder, the registered components, packages that announce some."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Read the main folder by `ConfFolder`, and append the rest."""
-        for element in search_path.get_path():
-            path = str(element.path).removeprefix("file://")
-            if element.provider == "main" and "://" not in path:
-                element.path = f"{ConfFolder.scheme()}://{path}"
+        """Append what is ours, and have `ConfFolder` read all that lies in folders."""
         search_path.append("repro", f"{Components.scheme()}://")
         for entry in entry_points(group=CONF_ENTRY_POINTS):
             search_path.append("repro-user", f"pkg://{entry.value}")
+        for element in search_path.get_path():
+            folder = _folder(str(element.path))
+            if folder is not None:
+                element.path = f"{ConfFolder.scheme()}://{folder}"
+
+
+def _folder(path: str) -> str | None:
+    """The folder that an element of the search path stands for; `None` where it is none."""
+    scheme, _, rest = path.rpartition("://")
+    if scheme == "pkg":
+        spec = find_spec(rest.replace("/", "."))
+        folders = [*(spec.submodule_search_locations or ())] if spec else []
+        return folders[0] if len(folders) == 1 else None
+    return rest if scheme in ("", "file") else None
 
 
 class ConfFolder(FileConfigSource):
-    """A folder of YAML whose files are each parsed once in a process, and again when they change."""
+    """A folder of YAML whose files are each parsed once in a process, and again when they change.
+
+    Attributes:
+        needless: says by key and value what of a file about the whole configuration a cell does without.
+    """
+
+    needless: ClassVar[ContextVar[Needless]] = ContextVar("needless", default=lambda key, value: False)
 
     @staticmethod
     def scheme() -> str:
@@ -77,6 +97,9 @@ class ConfFolder(FileConfigSource):
         except FileNotFoundError as wrong:
             raise ConfigLoadError(f"Config not found : {path}") from wrong
         header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
+        if header["package"] == "_global_" and isinstance(content, dict):
+            needless = self.needless.get()
+            content = {key: value for key, value in content.items() if not needless(key, value)}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
 
 
@@ -159,21 +182,27 @@ class Composer(ConfigLoaderImpl):
     comes. This one keeps what it composed first. A launcher that starts other processes composes there.
     """
 
-    def __init__(self, loader: ConfigLoader, tidy: Callable[[DictConfig], None]) -> None:
-        """Compose as `loader` does; `tidy` takes from each cell what only the sweep needs."""
+    def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
+        """Compose as `loader` does, without what is `needless` to a cell, which is said by key and value."""
         super().__init__(loader.get_search_path())
-        self._tidy = tidy
+        self._needless = needless
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         """The configuration of one cell; the second time that it is asked for it is handed over."""
-        known = self._ahead.pop(tuple(sweep_overrides), None)
-        if known is not None:
-            return known
-        composed = super().load_sweep_config(master_config, sweep_overrides)
-        self._tidy(composed)
-        self._ahead[tuple(sweep_overrides)] = composed
-        return composed
+        asked = tuple(sweep_overrides)
+        if asked not in self._ahead:
+            self._ahead[asked] = self._composed(master_config, sweep_overrides)
+            return self._ahead[asked]
+        return self._ahead.pop(asked)
+
+    def _composed(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
+        token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
+        try:
+            return super().load_sweep_config(master_config, sweep_overrides)
+        finally:
+            ConfFolder.needless.reset(token)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process composes for itself."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro import data
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Round, Scalar, Spread, cell_key, content_hash
 from repro.core.registry import lookup
@@ -30,6 +28,12 @@ from repro.models.decoder import Decoder
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.settings import check_scalars, own_labels
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many steps are done, and of how many."""

@@ -31,7 +31,7 @@ from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-PUBLISHED = ("method", *(kind.group for kind in DENSE))
+PUBLISHED = ("method", *DENSE)
 """Groups of the registry that are groups of options."""
 WIDE = 200
 """Columns of a screen that is none."""
@@ -73,7 +73,7 @@ class Finish(Callback):
         """Let every cell be composed once."""
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, drop_table)
+        hydra.config_loader = Composer(hydra.config_loader, needless)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Gather the notes of all cells; the exit code tells whether any failed."""
@@ -113,10 +113,9 @@ def table_section(config: DictConfig) -> dict[str, Any] | None:
     return {str(name): value for name, value in section.items()} if isinstance(section, dict) else None
 
 
-def drop_table(config: DictConfig) -> None:
-    """Take the `table:` section from a sweep's cell: its end makes the table, and copies take long."""
-    if config.table is not None and not computes_nothing(config.table):
-        config.table = None
+def needless(key: str, value: Any) -> bool:
+    """Whether a cell of a sweep does without a part of its experiment: the sweep's end makes the table."""
+    return key == "table" and bool(value) and not computes_nothing(value)
 
 
 def task(config: DictConfig) -> None:
@@ -155,7 +154,7 @@ def attempt(config: DictConfig) -> Note:
     except (InputError, OmegaConfBaseException) as wrong:
         labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
         labels["agreement"] = "matched" if config.match else "native"
-        for group in (kind.group for kind in DENSE if config.get(kind.group)):
+        for group in (group for group in DENSE if config.get(group)):
             named = str(config[group].name)
             labels |= {
                 "method": named,

@@ -11,13 +11,18 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.layer import LayerWeights
 from repro.models.network import LateRow, Network, Row, Step
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class Memo:

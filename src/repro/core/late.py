@@ -1,0 +1,31 @@
+"""Libraries that are imported when they are first used.
+
+Torch alone takes longer to import than most commands take to answer. A module that mentions it without
+needing it at once writes
+
+    if TYPE_CHECKING:
+        import torch
+        from torch import Tensor
+    else:
+        torch = late("torch")
+
+Knows no library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+class Late(ModuleType):
+    """Stands for a module, and imports it when one of its attributes is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
+def late(name: str) -> Late:
+    """The module of a name, imported when it is first used."""
+    return Late(name)
