@@ -7,8 +7,10 @@ configurations whenever it looks for anything.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields, make_dataclass
 from functools import cache
@@ -200,10 +202,23 @@ class Composer(ConfigLoaderImpl):
         changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
         token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
         try:
-            return super().load_sweep_config(master_config, sweep_overrides)
+            with _uncollected():
+                return super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process composes for itself."""
         return {**self.__dict__, "_ahead": {}}
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which looks through all configurations again and again as one is made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
