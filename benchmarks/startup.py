@@ -4,7 +4,7 @@
     python benchmarks/startup.py --only help typo --rounds 5
 
 Every command is a process of its own. Finished cells are computed before, into a folder that is removed at
-the end; checkpoints and rows come from where any run finds them. Wall seconds say little where others work too.
+the end; checkpoints and rows come from where any run finds them. Wall seconds say little on a busy machine.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ Knows no library.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -29,3 +32,19 @@ class Late(ModuleType):
 def late(name: str) -> Late:
     """The module of a name, imported when it is first used."""
     return Late(name)
+
+
+@contextmanager
+def absent(name: str) -> Iterator[None]:
+    """As if a library were not installed, for one that imports it only to offer more.
+
+    Where it is imported already it stays.
+    """
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # Python's way to refuse an import
+    try:
+        yield
+    finally:
+        del sys.modules[name]
