@@ -36,7 +36,7 @@ ONLY = {
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},
     "wandb": {"tracking.py"},
-    "hydra": {"run.py"},
+    "hydra": {"composing.py", "run.py"},
     "numba": {"models/tree_loops.py", "methods/tree_replay.py"},
     "llvmlite": {"models/tree_loops.py"},
     "time": {"core/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import evaluate
-from evaluate.info import Features, Value
-
 from repro.core.errors import InputError
+from repro.core.late import absent
 from repro.core.registry import lookup
+
+with absent(
+    "transformers"
+):  # evaluate's evaluators, which nobody here uses, would import its pipelines and torch
+    import evaluate
+    from evaluate.info import Features, Value
 
 # The types of inputs under evaluate's own names: `repro.data` stays the only importer of `datasets`.
 INTEGER, NUMBER, TEXT = Value("int64"), Value("float64"), Value("string")
