@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -212,15 +213,52 @@ def test_rules_are_told_apart_by_rows_and_retention(
     tune_pruning.main([*given, "--predictor", str(made / "predictor")])
     first, *rules = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["layer"] == 1
-    assert first["trees"] >= 6
-    whole = len(tune_pruning.POLICIES) * len(tune_pruning.TEMPERATURES) * len(tune_pruning.THRESHOLDS)
-    assert len(rules) == whole
+    whole = train_predictor.read(made / "work")
+    heldout = [whole[place] for place in train_predictor.split(whole, 10**9)[1]]
+    used = heldout[:: max(1, len(heldout) // sizes["answers-used"])][: sizes["answers-used"]]
+    assert first["trees"] == sum(len(range(1, len(one.tokens), sizes["every"])) for one in used) > 0
+    grid = product(tune_pruning.POLICIES, tune_pruning.TEMPERATURES, tune_pruning.THRESHOLDS)
+    found = {key(rule): rule for rule in rules}
+    assert list(found) == [
+        key({"threshold": high, "temperature": heat, **policy}) for policy, heat, high in grid
+    ]
     assert all(0 < rule["rows_kept"] <= 1 and 0 <= rule["retention"] <= 1 for rule in rules)
-    for stricter, rule in zip(rules[1:], rules, strict=False):
-        if stricter["threshold"] > rule["threshold"]:
-            assert stricter["rows_kept"] <= rule["rows_kept"] or stricter["unpruned"] > rule["unpruned"]
-    safe, bare = rules[: whole // 5], rules[2 * whole // 5 : 3 * whole // 5]
-    assert all(one["rows_kept"] >= other["rows_kept"] for one, other in zip(safe, bare, strict=True))
+    for heat in tune_pruning.TEMPERATURES:
+        every = [
+            [
+                found[key({"threshold": high, "temperature": heat, **policy})]
+                for high in tune_pruning.THRESHOLDS
+            ]
+            for policy in ({"safeguards": False}, {})
+        ]
+        # Without safeguards a stricter rule keeps a part of what a milder one keeps. With them it may keep
+        # more: a tree that would come out too small is kept whole. They never remove a node.
+        for milder, stricter in pairwise(every[0]):
+            assert all(stricter[name] <= milder[name] for name in ("rows_kept", "retention", "unpruned"))
+        for bare, safe in zip(*every, strict=True):
+            assert all(bare[name] <= safe[name] for name in ("rows_kept", "retention", "unpruned"))
+
+
+def key(rule: dict[str, object]) -> tuple[tuple[str, object], ...]:
+    """The settings of a rule, without its outcome."""
+    outcomes = ("rows_kept", "retention", "unpruned")
+    return tuple((name, value) for name, value in rule.items() if name not in outcomes)
+
+
+def test_a_stricter_rule_may_keep_more_of_a_tree_that_would_come_out_too_small() -> None:
+    """The one way in which a higher threshold keeps more: the tree is verified whole."""
+    tree = TokenTree(Prefix.of([9]))
+    for parent, token in ((0, 1), (0, 2), (0, 3), (1, 4)):
+        tree.grow(parent, token)
+    shares = torch.tensor([0.6, 0.3, 0.1]).log()
+    scores = [shares, torch.tensor([0.0, 0.0]), *[torch.empty(0)] * 3]
+    case = tune_pruning.Case(tree, [(1, 2, 3), (4, 5), (), (), ()], scores, [0, 1])
+    rows = [
+        tune_pruning.outcome(PruningRule(threshold=one, backbone=0, near_root=0, least_nodes=4), [case])
+        for one in (0.05, 0.2, 0.4)
+    ]
+    assert [one["rows_kept"] for one in rows] == [1.0, 0.8, 1.0]
+    assert [one["unpruned"] for one in rows] == [1.0, 0.0, 1.0]
 
 
 def test_an_outcome_counts_rows_and_accepted_tokens() -> None:
