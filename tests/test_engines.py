@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.paths import conf_dir, project_root
+from repro.paths import conf_dir
 from repro.run import plain
 from tiny_project import composed
 
-sys.path.insert(0, str(project_root() / "scripts"))
 fit: Any = importlib.import_module("fit_engines")
 devices: Any = importlib.import_module("fit_devices")
 
