@@ -118,7 +118,7 @@ def test_the_command_says_one_thing_and_fails(
 
 
 def test_one_error_for_all_cells_of_a_sweep(shared: Project, tmp_path: Path) -> None:
-    done = shared.apart(tmp_path).run("experiment=quickstart", "target.checkpoint.folder=/not/there")
+    done = shared.apart(tmp_path).here("experiment=quickstart", "target.checkpoint.folder=/not/there")
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
     assert "folder '/not/there' is not there; tried" in done.stderr
