@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import wandb_logs
 from repro.core.registry import registered
 from repro.run import WIDE
 from tiny_project import Project, write_project
@@ -24,11 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def wandb_runs(folder: Path) -> list[dict[str, Any]]:
     """What wandb's own reader says of every run below a folder."""
-    found = []
-    for run in sorted(folder.glob("offline-run-*")):
-        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", "--summary", str(run)]
-        found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    return found
+    return [wandb_logs.summary(run) for run in sorted(folder.glob("offline-run-*"))]
 
 
 def events(timeline: Path) -> list[dict[str, Any]]:

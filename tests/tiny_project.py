@@ -169,7 +169,7 @@ class Project:
 
 
 def composed(*overrides: str) -> Any:
-    """What Hydra makes of overrides, `experiment=` among them: composed once, then copied (0.2 s against 0.01)."""
+    """What Hydra makes of overrides, `experiment=` among them; of the same ones again, a copy."""
     return copy.deepcopy(_composed(conf_dir(), overrides))
 
 
