@@ -80,8 +80,13 @@ def _is_nothing(statement: ast.stmt) -> bool:
     return constant or isinstance(statement, ast.Pass)
 
 
+@cache
+def libraries(path: Path) -> frozenset[str]:
+    return frozenset(i.split(".")[0] for i in imports(tree(path)))
+
+
 def importers(library: str) -> set[str]:
-    return {name(p) for p in FILES if library in {i.split(".")[0] for i in imports(tree(p))}}
+    return {name(p) for p in FILES if library in libraries(p)}
 
 
 def test_all_rooms_and_files_are_seen() -> None:

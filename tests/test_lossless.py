@@ -315,7 +315,7 @@ def test_the_draft_alone_writes_its_own_text(device: str) -> None:
 
 
 SMALL = 3
-DRAWS = 1500
+DRAWS = 750
 ONE_LAYER = Bill(replace(SHAPE, layers=1), precision("fp32"))
 HOT = Sampling(temperature=1.0)
 
