@@ -103,8 +103,9 @@ def test_the_command_says_one_thing_and_fails(
     said: str,
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "")
-    for module in ("hydra.core.utils", "hydra._internal.hydra"):  # logging is this process's, and pytest's
-        monkeypatch.setattr(f"{module}.configure_log", lambda *_: None)
+    monkeypatch.setattr(
+        "hydra._internal.logging_config.configure_logging", lambda *_: None
+    )  # logging is this process's, and pytest's
     monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
     monkeypatch.setattr(sys, "argv", ["repro", *shared.apart(tmp_path).overrides, argument])
     with pytest.raises(SystemExit) as ended:

@@ -175,8 +175,8 @@ class Project:
             for name in DROPPED:
                 patch.delenv(name, raising=False)
             patch.setattr(sys, "argv", ["repro", *command[3:]])
-            for module in ("hydra.core.utils", "hydra._internal.hydra"):  # logging is this process's
-                patch.setattr(f"{module}.configure_log", lambda *_: None)
+            # Hydra would close all handlers, and absl's one the stream of pytest.
+            patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
             patch.setattr(run, "quiet", lambda: None)
             with redirect_stdout(out), redirect_stderr(err):
                 try:
