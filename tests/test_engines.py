@@ -112,7 +112,7 @@ def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
 
 def test_a_pair_is_an_engine_with_a_model_that_it_supports() -> None:
     pairs = sorted(path.stem for path in (conf_dir() / "pair").glob("*.yaml"))
-    assert len(pairs) == 22
+    assert len(pairs) >= 22
     for name in pairs:
         config = plain(composed(f"pair={name}", "workload=mllm_clock"))
         engine = config["method"]["name"]

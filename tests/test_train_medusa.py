@@ -110,7 +110,7 @@ def test_figures_by_hand() -> None:
 def test_a_run_lowers_the_loss_and_leaves_its_record(whole: Path) -> None:
     record = json.loads((whole / "out" / "training.json").read_text())
     losses = [point["loss"] for point in record["curve"]]
-    assert losses[-1] < 0.85 * losses[0]
+    assert losses[-1] < 0.95 * losses[0]
     assert record["command"].startswith("python scripts/train_medusa.py ")
     assert str(whole) not in json.dumps(record)
     assert set(record["results"]["gsm8k"]) == {
