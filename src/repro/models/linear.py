@@ -75,6 +75,7 @@ class PlainLinear(Held):
 # Private to torch; None in builds without oneDNN, which then multiply plain weights.
 _packed_product: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _reorder: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+_has_bf16: Any = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
 _product4 = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
 
@@ -107,8 +108,10 @@ class PackedLinear(Held):
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether this build of torch can reorder this weight for oneDNN."""
-    return _packed_product is not None and _reorder is not None and weight.device.type == "cpu"
+    """Whether torch can reorder this weight for oneDNN; of bf16 a processor without AVX-512 cannot."""
+    if _packed_product is None or _reorder is None or weight.device.type != "cpu":
+        return False
+    return weight.dtype != torch.bfloat16 or (_has_bf16 is not None and bool(_has_bf16()))
 
 
 def packed(plain: PlainLinear) -> Linear:
