@@ -110,6 +110,14 @@ def test_the_core_knows_no_torch() -> None:
     assert not {p for p in importers("torch") if p.startswith("core/")}
 
 
+def test_no_test_imports_another() -> None:
+    """What several need lies in modules without tests; each process of a parallel run would make it anew."""
+    tests = sorted(Path(__file__).parent.glob("*.py"))
+    assert len(tests) >= 100
+    wrong = {p.name: found for p in tests if (found := {i for i in libraries(p) if i.startswith("test_")})}
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_a_file_is_short_has_a_docstring_and_swallows_no_error(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
