@@ -80,8 +80,13 @@ def _is_nothing(statement: ast.stmt) -> bool:
     return constant or isinstance(statement, ast.Pass)
 
 
+@cache
+def libraries(path: Path) -> frozenset[str]:
+    return frozenset(i.split(".")[0] for i in imports(tree(path)))
+
+
 def importers(library: str) -> set[str]:
-    return {name(p) for p in FILES if library in {i.split(".")[0] for i in imports(tree(p))}}
+    return {name(p) for p in FILES if library in libraries(p)}
 
 
 def test_all_rooms_and_files_are_seen() -> None:
@@ -103,6 +108,14 @@ def test_a_library_has_its_importers_and_no_others(library: str) -> None:
 
 def test_the_core_knows_no_torch() -> None:
     assert not {p for p in importers("torch") if p.startswith("core/")}
+
+
+def test_no_test_imports_another() -> None:
+    """What several need lies in modules without tests; each process of a parallel run would make it anew."""
+    tests = sorted(Path(__file__).parent.glob("*.py"))
+    assert len(tests) >= 100
+    wrong = {p.name: found for p in tests if (found := {i for i in libraries(p) if i.startswith("test_")})}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

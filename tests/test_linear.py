@@ -62,6 +62,13 @@ def test_packing_is_used_where_torch_has_it_and_plain_weights_elsewhere(monkeypa
     assert packed(plain) is plain
 
 
+def test_bf16_stays_plain_where_the_processor_cannot_reorder_it(monkeypatch):
+    monkeypatch.setattr(linear, "_has_bf16", lambda: False)
+    half, whole = PlainLinear(torch.randn(64, 32).bfloat16()), PlainLinear(torch.randn(64, 32))
+    assert packed(half) is half
+    assert isinstance(packed(whole), PackedLinear)
+
+
 @pytest.mark.parametrize("twin", [False, True])
 @pytest.mark.parametrize("rows", ROWS)
 def test_int8_is_within_half_a_step_of_each_weight(weight_and_bias, rows, twin):

@@ -92,6 +92,13 @@ def _reorder() -> Any:
     return getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
+@cache
+def _has_bf16() -> bool:
+    """Whether oneDNN multiplies bf16 here, which takes AVX-512."""
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asked is not None and bool(asked())
+
+
 @dataclass(frozen=True, slots=True)
 class PackedLinear(Held):
     """A dense weight in oneDNN's own blocked order, which cannot be read back or stored.
@@ -121,8 +128,10 @@ class PackedLinear(Held):
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether this build of torch can reorder this weight for oneDNN."""
-    return _packed_product() is not None and _reorder() is not None and weight.device.type == "cpu"
+    """Whether torch can reorder this weight for oneDNN; of bf16 a processor without AVX-512 cannot."""
+    if _packed_product() is None or _reorder() is None or weight.device.type != "cpu":
+        return False
+    return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
 def packed(plain: PlainLinear) -> Linear:
