@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Lint, format, types and tests, in an environment of their own. All four run; any failure is the exit status.
+# Lint, format, types, tests and a sample of committed results computed again, in an environment of their own.
+# All run; any failure is the exit status.
 #
 #   bash scripts/test.sh                 what every commit must pass
 #   bash scripts/test.sh --slow --gpu    also the tests that need minutes, or a GPU
@@ -37,6 +38,9 @@ check "mypy" .venv-test/bin/mypy
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 check "pytest" .venv-test/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m "$marks" \
     ${rest[@]+"${rest[@]}"}
+if ((${#rest[@]} == 0)); then
+    check "repro.check" .venv-test/bin/python -m repro.check --fixed
+fi
 
 if ((${#failed[@]})); then
     printf 'failed: %s\n' "${failed[@]}" >&2
