@@ -38,7 +38,7 @@ from repro.models.checkpoint import open_checkpoint, tokenizer
 from repro.models.likelihood import Reader
 from repro.models.origin import Checkpoint
 from repro.paths import conf_dir
-from repro.run import load_components
+from repro.composing import load_components
 from repro.scored import choice, metric_of
 
 TASKS = {
