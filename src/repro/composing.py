@@ -32,20 +32,20 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-from repro.core.registry import lookup, names
+from repro.core.registry import discover, lookup, names
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
 
 Needless = Callable[[str, Any], bool]
 
-_groups: tuple[str, ...] = ()
+_published: list[str] = []
 
 
 def publish(*groups: str) -> None:
     """Make these groups of the registry groups of options, and let Hydra know all of this module."""
-    global _groups
-    _groups = groups
+    load_components()
+    _published[:] = groups
     for plugin in (ConfFolder, Components, SearchPath):
         Plugins.instance().register(plugin)
     # A repository is copied whenever Hydra looks for an option, and the one store of all structured
@@ -58,7 +58,7 @@ class SearchPath(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append what is ours, and have `ConfFolder` read all that lies in folders."""
-        search_path.append("repro", f"{Components.scheme()}://")
+        search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
         for entry in entry_points(group=CONF_ENTRY_POINTS):
             search_path.append("repro-user", f"pkg://{entry.value}")
         for element in search_path.get_path():
@@ -125,7 +125,8 @@ def _loader() -> Any:
 class Components(ConfigSource):
     """Registered components as options of their groups: the typed fields of a class are its configuration.
 
-    A component's module is imported when it is chosen; to list names takes no import.
+    Its path names the groups, since some launchers use it in a process that has published nothing. A
+    component's module is imported when it is chosen; to list names takes no import.
     """
 
     @staticmethod
@@ -133,25 +134,30 @@ class Components(ConfigSource):
         """What its paths begin with."""
         return "components"
 
+    @property
+    def groups(self) -> list[str]:
+        """The published groups, in alphabetical order."""
+        return sorted(self.path.split(","))
+
     def available(self) -> bool:
         """It always is."""
         return True
 
     def is_group(self, config_path: str) -> bool:
         """Whether a path is a published group, or the root of all."""
-        return config_path.strip("/") in ("", *_groups)
+        return config_path.strip("/") in ("", *self.groups)
 
     def is_config(self, config_path: str) -> bool:
         """Whether a path is `group/name` of a registered component."""
         group, name = _split(config_path)
-        return group in _groups and name in names(group)
+        return group in self.groups and name in _names(group)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         """Groups at the root, names in a group."""
         group = config_path.strip("/")
         if not group:
-            return [] if results_filter == ObjectType.CONFIG else sorted(_groups)
-        return [] if results_filter == ObjectType.GROUP else names(group)
+            return [] if results_filter == ObjectType.CONFIG else self.groups
+        return [] if results_filter == ObjectType.GROUP else _names(group)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """A component's fields with their types and defaults."""
@@ -160,6 +166,16 @@ class Components(ConfigSource):
             raise ConfigLoadError(f"Config not found : {group}/{name}")
         config = OmegaConf.structured(_fields(group, name))
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})
+
+
+def load_components() -> None:
+    """Find what registers itself, ours and what packages announce as `repro.components`."""
+    discover("repro.methods", "repro.data", "repro.metrics")
+
+
+def _names(group: str) -> list[str]:
+    load_components()
+    return names(group)
 
 
 def _split(config_path: str) -> tuple[str, str]:

@@ -23,9 +23,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from rich.console import Console
 
 from repro import composing
-from repro.composing import Composer
+from repro.composing import Composer, load_components
 from repro.core.errors import InputError
-from repro.core.registry import discover, unknown
+from repro.core.registry import unknown
 from repro.kinds import DENSE
 from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
@@ -39,13 +39,7 @@ WIDE = 200
 
 def publish() -> None:
     """Make every registered method, compression, probe and service a Hydra option."""
-    load_components()
     composing.publish(*PUBLISHED)
-
-
-def load_components() -> None:
-    """Find what registers itself, ours and what packages announce as `repro.components`."""
-    discover("repro.methods", "repro.data", "repro.metrics")
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
