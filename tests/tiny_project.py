@@ -160,9 +160,9 @@ class Project:
         }
         return {name: value for name, value in os.environ.items() if name not in DROPPED} | own
 
-    def run(self, *arguments: str, python_path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m repro` to its end, with both outputs as text."""
-        command, environment = self.command(*arguments), self.environment(*python_path)
+        command, environment = self.command(*arguments), self.environment()
         return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
 
     def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
