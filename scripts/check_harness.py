@@ -30,6 +30,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from repro import data
+from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.data.config import scoring_of
@@ -38,7 +39,6 @@ from repro.models.checkpoint import open_checkpoint, tokenizer
 from repro.models.likelihood import Reader
 from repro.models.origin import Checkpoint
 from repro.paths import conf_dir
-from repro.run import load_components
 from repro.scored import choice, metric_of
 
 TASKS = {

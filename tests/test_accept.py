@@ -19,7 +19,7 @@ from repro.models.tree import TokenTree
 from tiny import chance_of
 
 VOCAB = 6
-DRAWS = 10_000
+DRAWS = 5_000
 P = torch.tensor([0.30, 0.05, 0.25, 0.05, 0.35, 0.00])
 Q = torch.tensor([0.05, 0.40, 0.15, 0.20, 0.10, 0.10])
 AFTER = {token: torch.roll(P, token + 1) for token in range(VOCAB)}
@@ -132,7 +132,7 @@ def emitted(drafter: Drafter, draws: int = DRAWS) -> tuple[Tensor, Tensor]:
 def test_acceptance_leaves_the_targets_distribution(drafter: Drafter) -> None:
     first, pairs = emitted(drafter)
     assert chance_of(first, P) > 1e-3
-    second = [chance_of(pairs[token], AFTER[token]) for token in range(VOCAB) if pairs[token].sum() > 500]
+    second = [chance_of(pairs[token], AFTER[token]) for token in range(VOCAB) if pairs[token].sum() > 250]
     assert all(chance > 1e-3 for chance in second)
     assert bool(second) == (drafter is not bare)
 

@@ -103,8 +103,9 @@ def test_the_command_says_one_thing_and_fails(
     said: str,
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "")
-    for module in ("hydra.core.utils", "hydra._internal.hydra"):  # logging is this process's, and pytest's
-        monkeypatch.setattr(f"{module}.configure_log", lambda *_: None)
+    monkeypatch.setattr(
+        "hydra._internal.logging_config.configure_logging", lambda *_: None
+    )  # logging is this process's, and pytest's
     monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
     monkeypatch.setattr(sys, "argv", ["repro", *shared.apart(tmp_path).overrides, argument])
     with pytest.raises(SystemExit) as ended:
@@ -118,7 +119,7 @@ def test_the_command_says_one_thing_and_fails(
 
 
 def test_one_error_for_all_cells_of_a_sweep(shared: Project, tmp_path: Path) -> None:
-    done = shared.apart(tmp_path).run("experiment=quickstart", "target.checkpoint.folder=/not/there")
+    done = shared.apart(tmp_path).here("experiment=quickstart", "target.checkpoint.folder=/not/there")
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
     assert "folder '/not/there' is not there; tried" in done.stderr

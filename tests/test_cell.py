@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from invented_answers import answer
 from repro import values
 from repro.cell import Cell
 from repro.compute import compute
 from repro.core.errors import InputError
 from repro.core.op import CPU, FLASH
 from repro.core.trace import Phase, Span, Trace
-from repro.methods.base import Generation, Request, Round
+from repro.methods.base import Generation
 from tiny_project import Project, write_project
 
 LOCAL = ("device=local_cpu", "device.pace=null", "method=std", "prompts=1", "max_tokens=4", "cooldown=0")
@@ -28,13 +29,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(autouse=True)
 def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
-
-
-def answer(tokens: int, first: float, *rounds: tuple[int, int, int, float, float]) -> Generation:
-    """An answer that came a second before its first token; rounds: rows, accepted, emitted, start, end."""
-    made = [Round(rows - 1, rows, a, e, rows - 1, "", start, end) for rows, a, e, start, end in rounds]
-    ended = rounds[-1][4] if rounds else first
-    return Generation(Request("r", (1,), tokens), list(range(tokens)), made, first - 1.0, first, ended)
 
 
 def invented() -> tuple[list[Generation], Trace]:

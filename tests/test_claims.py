@@ -172,11 +172,11 @@ class TestClaims:
             table = f"table:\n  title: T\n  paper: edgellm\n  claims:\n{claims}"
             (conf / f"{name}.yaml").write_text(f"# @package _global_\nname: edgellm/{name}\n{table}")
         search = f"hydra.searchpath=[file://{tmp_path}/conf]"
-        done = project.run(search, "experiment=edgellm/every_claim")
+        done = project.here(search, "experiment=edgellm/every_claim")
         assert done.returncode == 0, done.stderr
         assert (project.out / "results" / "tables" / "edgellm" / "every_claim.md").exists()
         assert f"Of {len(ids)} claims" in done.stdout
         assert project.store.all() == []
-        done = project.run(search, "experiment=edgellm/forgetful")
+        done = project.here(search, "experiment=edgellm/forgetful")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"error: in edgellm/forgetful the claims lack {ids[0]}\n"

@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import wandb_logs
 from repro.core.registry import registered
 from repro.run import WIDE
 from tiny_project import Project, write_project
@@ -24,11 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def wandb_runs(folder: Path) -> list[dict[str, Any]]:
     """What wandb's own reader says of every run below a folder."""
-    found = []
-    for run in sorted(folder.glob("offline-run-*")):
-        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", "--summary", str(run)]
-        found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    return found
+    return [wandb_logs.summary(run) for run in sorted(folder.glob("offline-run-*"))]
 
 
 def events(timeline: Path) -> list[dict[str, Any]]:
@@ -78,13 +73,13 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_one_cell_prints_its_figures_and_help_names_the_choices(project: Project, tmp_path: Path) -> None:
-    done = project.apart(tmp_path).run("method=std")
+    done = project.apart(tmp_path).here("method=std")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     shown = {line[0]: line[1] for line in lines if len(line) == 2}
     assert shown["exact_match"] == "1"
     assert shown["target_calls"] == "10"
-    text = project.run("--help").stdout
+    text = project.here("--help").stdout
     assert f"method: {', '.join(registered('method'))}\n" in text
     for word in ("oneplus_12", "humaneval", "quickstart", "sweep=list", "sweep=retry", "sweep=force"):
         assert word in text

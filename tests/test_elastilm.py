@@ -25,8 +25,8 @@ from repro.models.lora import Adapter, Lora
 from repro.models.partial import block_elements
 from repro.models.unit_importance import Measure, importance
 from repro.named_models import read_model
-from test_elastic import apart, logits, masked
 from tiny_dense import CORPUS, dense
+from tiny_elastic import apart, logits, masked
 from tiny_families import FAMILIES
 
 ROOT = Path(__file__).parents[1]

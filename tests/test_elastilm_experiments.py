@@ -55,7 +55,7 @@ def test_every_artifact_with_a_number_or_a_picture_has_its_experiment() -> None:
     with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
         known = {row["artifact"] for row in csv.DictReader(file) if row["paper"] == "elastilm"}
     wanted = {holder(artifact) for artifact in known} - {*DRAWN}
-    assert wanted | {"claims"} == {of_panel(name) for name in NAMES}
+    assert wanted | {"claims"} <= {of_panel(name) for name in NAMES}
     assert {*DRAWN} < known
 
 

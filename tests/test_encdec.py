@@ -202,8 +202,13 @@ def test_every_lossless_method_says_what_generate_says(
 ) -> None:
     method = registered("method")[name](**SETTINGS.get(name, {}))
     for seed in range(2):
-        own = greedy(made(family)[0], source(seed), 12)
-        assert answered(method, pairs[family], seed).tokens == own
+        assert answered(method, pairs[family], seed).tokens == generated(family, seed)
+
+
+@cache
+def generated(family: str, seed: int) -> list[int]:
+    """What `generate` says, once for all methods."""
+    return greedy(made(family)[0], source(seed), 12)
 
 
 def test_lossless_methods_are_known() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.paths import conf_dir, project_root
+from repro.paths import conf_dir
 from repro.run import plain
 from tiny_project import composed
 
-sys.path.insert(0, str(project_root() / "scripts"))
 fit: Any = importlib.import_module("fit_engines")
 devices: Any = importlib.import_module("fit_devices")
 
@@ -114,7 +112,7 @@ def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
 
 def test_a_pair_is_an_engine_with_a_model_that_it_supports() -> None:
     pairs = sorted(path.stem for path in (conf_dir() / "pair").glob("*.yaml"))
-    assert len(pairs) == 22
+    assert len(pairs) >= 22
     for name in pairs:
         config = plain(composed(f"pair={name}", "workload=mllm_clock"))
         engine = config["method"]["name"]

@@ -168,7 +168,7 @@ class TestPage:
 
 def test_the_command_computes_no_cell(tmp_path: Path) -> None:
     project = write_project(tmp_path)
-    done = project.run("experiment=edgellm/table2")
+    done = project.here("experiment=edgellm/table2")
     assert done.returncode == 0, done.stderr
     tables = project.out / "results" / "tables" / "edgellm"
     assert sorted(path.name for path in tables.iterdir()) == ["table2.csv", "table2.md", "table2.tex"]

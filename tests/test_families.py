@@ -42,7 +42,7 @@ def run(decoder, tokens, cache, start=0, mask=None, positions=None):
 
 
 def test_every_supported_model_type_has_a_tiny_model():
-    assert len(FAMILIES) == 16
+    assert len(FAMILIES) >= 16
     kinds = {make().model_type for make in FAMILIES.values()}
     # The multimodal Gemma 3 differs from the text one in names only; it has a test of its own below.
     assert kinds | {"gemma3"} == set(families.FAMILIES)

@@ -20,6 +20,8 @@ from tiny_eagle import inputs_of_layers
 FAMILY = "qwen-2.5"  # its later layers slide
 DEPTHS = (1, 2, 4)
 TOKENS = (3, 17, 92, 5, 40, 8, 11, 60)
+# Rounding moves these rows by a few 1e-5 on some processors, a misplaced part by 1e-2.
+TOLERANCE = 1e-4
 
 
 def target() -> Decoder:
@@ -33,7 +35,7 @@ def truth(prefix: Prefix, depths: tuple[int, ...] = DEPTHS) -> Tensor:
 
 
 def close(found: Tensor, prefixes: list[Prefix]) -> None:
-    torch.testing.assert_close(found, torch.stack(list(map(truth, prefixes))), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, torch.stack(list(map(truth, prefixes))), atol=TOLERANCE, rtol=0)
 
 
 def run(network: DecoderNetwork, *wanted: Prefix) -> None:
@@ -47,7 +49,7 @@ def test_the_input_of_a_layer_is_the_output_of_the_one_before() -> None:
         short = DecoderNetwork(lowest(made, layers))
         step = short.begin([Prefix.of(TOKENS)])
         step.layers(0, layers)
-        torch.testing.assert_close(step.hidden()[0], seen[layers][-1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(step.hidden()[0], seen[layers][-1], atol=TOLERANCE, rtol=0)
     assert torch.equal(seen[0], made.embed(tokens, positions))
 
 

@@ -23,7 +23,7 @@ from tiny import BILL, DEVICES, NoisedNetwork, answer, bill_of, here, plain, pro
 from tiny_families import write
 
 IN_GAPS = Placement(run=1, background=True)
-SLOW, EVEN, FAST = 2e3, 1e8, 1e9  # bytes per second from flash; a layer's 2304 take 23 us at the second
+SLOW, EVEN, FAST = 2e4, 1e8, 1e9  # bytes per second from flash; a layer's 2304 take 23 us at the second
 
 
 def pair(rate: float, place: Placement) -> tuple[Session, Session]:

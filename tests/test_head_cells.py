@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,17 +10,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import head_ranks
 from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.heads_fit import head_match
 from repro.methods.verification_tree import grown, measured_acceptance, searched
 from repro.models.head_ranks import FILE, Calibration, HeadRanks
-from repro.models.origin import PROJECT
 from tiny_project import SHAPE, Project, write_project
-
-sys.path.insert(0, str(PROJECT / "scripts"))
-
-import head_ranks
 
 IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]
 MATCH = f"match=[{','.join(IDS)}]"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import unpickle
 from repro.core.errors import InputError
 from repro.models import weights
 from repro.models.head_model import HeadModel
-from repro.models.origin import PROJECT
 from repro.models.placement import STREAMED
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project
-
-sys.path.insert(0, str(PROJECT / "scripts"))
-
-import unpickle
 
 
 @pytest.fixture(scope="module")

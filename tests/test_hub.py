@@ -9,7 +9,10 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils._paths import filter_repo_objects
 
 from repro.core.errors import InputError
 from repro.models import hub
@@ -75,7 +78,9 @@ def test_a_hub_that_does_not_answer_is_given_up_soon(monkeypatch):
 def offer(monkeypatch, **sizes: int) -> None:
     """Let the hub say that the repository holds these files."""
     files = [SimpleNamespace(rfilename=name.replace("__", "."), size=size) for name, size in sizes.items()]
-    monkeypatch.setattr(hub.HfApi, "model_info", lambda self, repo, **_: SimpleNamespace(siblings=files))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda self, repo, **_: SimpleNamespace(siblings=files)
+    )
 
 
 @pytest.mark.parametrize("converted_at", [None, "refs/pr/6"])
@@ -83,7 +88,7 @@ def test_a_repository_of_pickles_is_refused_and_says_where_safetensors_are(monke
     offer(monkeypatch, pytorch_model__bin=10, config__json=1)
     request = SimpleNamespace(title="Adding `safetensors` variant", git_reference=converted_at)
     requests = [request] if converted_at else []
-    monkeypatch.setattr(hub.HfApi, "get_repo_discussions", lambda self, repo, **_: iter(requests))
+    monkeypatch.setattr(huggingface_hub.HfApi, "get_repo_discussions", lambda self, repo, **_: iter(requests))
     with pytest.raises(InputError, match=converted_at or "local folder of safetensors"):
         open_checkpoint(replace(NOWHERE, hub=REPO), offline=False)
 
@@ -100,15 +105,15 @@ def test_only_weights_configuration_and_tokenizer_are_asked_for(tmp_path, monkey
 
     def snapshot_download(repo, **options):
         if options.get("local_files_only"):
-            raise hub.LocalEntryNotFoundError("not there")
+            raise LocalEntryNotFoundError("not there")
         asked.update(options)
         return str(write_snapshot(tmp_path / "hub"))
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     open_checkpoint(replace(NOWHERE, hub=REPO), offline=False)
     names = ["model.safetensors", "config.json", "tokenizer.model", "merges.txt"]
     refused = ["pytorch_model.bin", "modeling.py", "onnx/config.json", "consolidated.safetensors"]
-    kept = hub.filter_repo_objects(
+    kept = filter_repo_objects(
         names + refused, allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
     )
     assert list(kept) == names

@@ -58,8 +58,15 @@ def test_plain_and_packed_bf16_are_the_product_within_its_rounding(weight_and_bi
 def test_packing_is_used_where_torch_has_it_and_plain_weights_elsewhere(monkeypatch):
     plain = PlainLinear(torch.randn(8, 8))
     assert isinstance(packed(plain), PackedLinear)
-    monkeypatch.setattr(linear, "_reorder", None)
+    monkeypatch.setattr(linear, "_reorder", lambda: None)
     assert packed(plain) is plain
+
+
+def test_bf16_stays_plain_where_the_processor_cannot_reorder_it(monkeypatch):
+    monkeypatch.setattr(linear, "_has_bf16", lambda: False)
+    half, whole = PlainLinear(torch.randn(64, 32).bfloat16()), PlainLinear(torch.randn(64, 32))
+    assert packed(half) is half
+    assert isinstance(packed(whole), PackedLinear)
 
 
 @pytest.mark.parametrize("twin", [False, True])

@@ -16,8 +16,8 @@ from repro.models.elastic import UnitDecoder, copied, reordered, submodel
 from repro.models.linear import PlainLinear
 from repro.models.lora import Adapter, Lora, Site
 from repro.models.parted import JoinedLinear, TransposedLinear
-from test_elastic import apart, logits, order_of, uneven
 from tiny_dense import dense
+from tiny_elastic import apart, logits, order_of, uneven
 
 FAMILIES = ["llama-2", "qwen-3", "opt", "gpt-2"]
 

@@ -112,7 +112,7 @@ def kinds(generation: Generation) -> Counter[str]:
 
 
 def test_every_family_is_here() -> None:
-    assert len(FAMILIES) == 16
+    assert len(FAMILIES) >= 16
     assert (len(CHAINS), len(TREES), len(EXPANSIONS), len(STRENGTHS)) == (3, 24, 3, 3)
     assert len(ABLATED) == 3
 
@@ -315,7 +315,7 @@ def test_the_draft_alone_writes_its_own_text(device: str) -> None:
 
 
 SMALL = 3
-DRAWS = 1500
+DRAWS = 750
 ONE_LAYER = Bill(replace(SHAPE, layers=1), precision("fp32"))
 HOT = Sampling(temperature=1.0)
 

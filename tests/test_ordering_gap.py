@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 pytest.importorskip("ortools")
 
+import ordering_gap
 from repro.core.op import CPU, NPU
 from repro.methods.ordering import ORDERS, Task, schedule
-from repro.paths import project_root
-
-sys.path.insert(0, str(project_root() / "scripts"))
-import ordering_gap
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,8 +14,9 @@ import pytest
 
 from records import provenance, record
 from repro.core.errors import InputError
+from repro.core.identity import cell_key
 from repro.core.provenance import PACKAGES, circumstances, git_state, peak_resident_bytes
-from repro.core.record import Record, Store, cell_key, write_atomically
+from repro.core.record import Record, Store, write_atomically
 from repro.core.sources import source_hash
 
 KEY = "ab" * 32
@@ -60,12 +61,12 @@ class TestRecord:
 
 class TestKey:
     def test_depends_on_every_part_and_on_no_order(self) -> None:
-        base = cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, "s")
-        assert base == cell_key({"b": {"c": 2.0}, "a": 1}, {"dataset": "x"}, "s")
+        base = cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, {"m": 1})
+        assert base == cell_key({"b": {"c": 2.0}, "a": 1}, {"dataset": "x"}, {"m": 1})
         others = [
-            cell_key({"a": 2, "b": {"c": 2.0}}, {"dataset": "x"}, "s"),
-            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "y"}, "s"),
-            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, "t"),
+            cell_key({"a": 2, "b": {"c": 2.0}}, {"dataset": "x"}, {"m": 1}),
+            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "y"}, {"m": 1}),
+            cell_key({"a": 1, "b": {"c": 2.0}}, {"dataset": "x"}, {"m": 2}),
         ]
         assert len({base, *others}) == 4
 

@@ -13,8 +13,8 @@ from repro.models.folding import plain
 from repro.models.observe import places
 from repro.models.round_to_nearest import nearest, rounded
 from repro.named_models import read_model
-from test_elastic import order_of
 from tiny_dense import dense, logits
+from tiny_elastic import order_of
 
 
 def test_the_largest_of_a_row_is_its_largest_code() -> None:

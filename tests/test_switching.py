@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
-
-from test_elastic import apart, uneven
-from tiny_dense import dense
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import switching
 from repro.models.elastic import reordered
+from tiny_dense import dense
+from tiny_elastic import apart, uneven
 
 
 def test_every_arm_runs_once_a_round_and_once_before() -> None:

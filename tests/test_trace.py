@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro import __file__ as package
-from repro.core.device import EmulatedDevice
 from repro.core.trace import Phase, Span, Trace, most_at_once
-from repro.methods.base import Request
-from repro.methods.decoding.edgellm import EdgeLLM
-from tiny import BILL, TableNetwork, answer, toy
+from tiny_runs import edgellm_trace
 
 
 def span(on: str, start: float, end: float, joules: float = 0.0) -> Span:
@@ -81,22 +78,10 @@ def test_chrome_events() -> None:
     assert shown == [("decode", 0, 0, 5e6), ("cpu 0", 1, 0, 2e6), ("npu 1", 2, 1e6, 3e6)]
 
 
-def edgellm_trace() -> str:
-    """A run with tree, provisional drafting, streaming and contention; printed by the other process too."""
-    device = EmulatedDevice(toy())
-    networks = {
-        "target": TableNetwork(10, seed=1, sharpness=2),
-        "draft": TableNetwork(10, seed=1, sharpness=1.5),
-    }
-    bills = dict.fromkeys(networks, BILL)
-    answer(EdgeLLM(limit=5, choices=3), Request("r", (1, 2, 3), 24), device, networks, bills)
-    return device.trace.chrome("edgellm")
-
-
 def test_another_process_with_other_hashes_writes_the_same_bytes() -> None:
     here = Path(__file__).parent
     paths = os.pathsep.join([str(Path(package).parents[1]), str(here)])
-    code = "import test_trace; print(test_trace.edgellm_trace(), end='')"
+    code = "import tiny_runs; print(tiny_runs.edgellm_trace(), end='')"
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "1"},

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import wandb
 
+import wandb_logs
 from records import record
 from repro.core.errors import InputError
 from repro.tables.build import build
 from repro.tables.files import write_all
 from repro.tables.spec import TableSpec
 from repro.tracking import Tracker
-
-ROUNDS = [{"round": n, "rows": 4 - n % 2, "stop": "confidence"} for n in range(5)]
+from wandb_logs import ROUNDS, one_cell
 
 
 @pytest.fixture(autouse=True)
@@ -30,26 +30,15 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(tmp_path / "home"))
 
 
-def inspect(run: Path, *flags: str) -> list[dict[str, Any]]:
-    """What wandb's own reader finds in a run's log."""
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", *flags, str(run)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [json.loads(text)] if "--summary" in flags else [json.loads(line) for line in text.splitlines()]
-
-
 def summary(run: Path | None) -> dict[str, Any]:
     assert run is not None
-    return inspect(run, "--summary")[0]
+    return wandb_logs.summary(run)
 
 
 def table_file(run: Path, name: str) -> dict[str, Any]:
     found = list((run / "files" / "media" / "table").glob(f"{name}_*.table.json"))
     assert len(found) == 1
     return dict(json.loads(found[0].read_text()))
-
-
-def one_cell(folder: str, method: str) -> str:
-    return str(Tracker(folder=Path(folder)).cell(record(method, {"speed": 1.0}), ROUNDS))
 
 
 def test_a_cell_is_one_finished_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +61,7 @@ def test_a_cell_is_one_finished_run(tmp_path: Path, capfd: pytest.CaptureFixture
     rounds = table_file(run, "rounds")
     assert rounds["columns"] == ["round", "rows", "stop"]
     assert rounds["data"] == [[n, 4 - n % 2, "confidence"] for n in range(5)]
-    log = inspect(run)
+    log = wandb_logs.lines(run)
     curves = [
         line["history"]["item"]["round/rows"] for line in log if "round/rows" in str(line.get("history"))
     ]
@@ -82,6 +71,14 @@ def test_a_cell_is_one_finished_run(tmp_path: Path, capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("", "")
     assert wandb.run is None
     assert not list((tmp_path / "home").rglob("staging/*")), "files were left in the user's home"
+
+
+def test_the_command_of_the_readme_shows_a_run(tmp_path: Path) -> None:
+    run = Tracker(folder=tmp_path).cell(record("std", {"speed": 2.5}))
+    assert run is not None
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json", str(run)]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(text) == summary(run)
 
 
 def test_a_failed_cell_is_a_failed_run(tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_a_sweep_is_one_run_with_table_and_picture(tmp_path: Path) -> None:
     assert run is not None
     assert table_file(run, "table")["data"] == [["std", "2.00"]]
     assert len(list((run / "files" / "media" / "images").glob("*.png"))) == 1
-    artifacts = [line["artifact"] for line in inspect(run) if line["type"] == "artifact"]
+    artifacts = [line["artifact"] for line in wandb_logs.lines(run) if line["type"] == "artifact"]
     manifest = next(a for a in artifacts if a["type"] == "table")["manifest"]
     assert sorted(each["path"] for each in manifest["contents"]) == [
         f"table.{n}" for n in ("csv", "md", "png", "tex")

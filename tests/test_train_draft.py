@@ -2,99 +2,30 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
+
+import train_draft
+from distill import answers, draft, evaluation, prompts, training
+from repro.core.errors import InputError
+from tiny_training import draft_command
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import train_draft  # noqa: E402
-from distill import answers, draft, evaluation, prompts, training  # noqa: E402
-from repro.core.errors import InputError  # noqa: E402
 
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-draft"
-SOURCE = '''
-class Shelf:
-    def _is_full(self, books: List[int], limit=3):
-        """Tell whether the shelf holds more books than the limit.
-
-        Never shown: a second paragraph.
-
-        >>> Shelf()._is_full([1], 3)
-        False
-        """
-        return len(books) > limit
-
-def undocumented(x):
-    return x
-
-def number_{n}(value, step):
-    """Return value number {n} after so many steps."""
-    return value
-'''
-TEMPLATE = (
-    "{% for m in messages %}<u>{{ m['content'] }}<e>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny target, sources to harvest, questions, and a wheel of held-out prompts."""
-    root = tmp_path_factory.mktemp("places")
-    torch.manual_seed(0)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: index for index, letter in enumerate(["<u>", "<a>", "<e>", *letters])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<e>", chat_template=TEMPLATE)
-    fast.add_special_tokens({"additional_special_tokens": ["<u>", "<a>"]})
-    fast.save_pretrained(root / "target")
-    config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=32, intermediate_size=48, num_hidden_layers=3, eos_token_id=2,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(root / "target")
-    (root / "code").mkdir()
-    for n in range(12):
-        (root / "code" / f"module_{n:02d}.py").write_text(SOURCE.replace("{n}", str(n)))
-    (root / "code" / "broken.py").write_text("def (:")
-    questions = [{"question": f"What is {n} and {n}?"} for n in range(6)]
-    (root / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
-    rows = [{"prompt": f'def held_{n}(x):\n    """Give {n}."""\n'} for n in range(4)]
-    with zipfile.ZipFile(root / "heldout.whl", "w") as wheel:
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        wheel.writestr("package/data/HumanEval.jsonl.gz", gzip.compress(text.encode()))
-    return root
-
-
-def command(places: Path, where: Path, **changed: object) -> list[str]:
-    options: dict[str, object] = {
-        "target": places / "target", "out": where / "out", "work": where / "work",
-        "code-root": places / "code",
-        "prompts": f"{places / 'questions.jsonl'}:2:6", "heldout": f"{places / 'heldout.whl'}:0:3",
-        "heldout-chat": f"{places / 'questions.jsonl'}:0:2", "tokens": 10**6, "batch": 4, "answer": 12,
-        "layers": 2, "width": 40, "steps": 60, "every": 20, "batch-tokens": 1024, "rate": 0.01, "threads": 1,
-    }  # fmt: skip
-    options.update({name.replace("_", "-"): value for name, value in changed.items()})
-    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
 @pytest.fixture(scope="module")
 def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One unbroken run of all phases."""
     where = tmp_path_factory.mktemp("whole")
-    train_draft.main(command(places, where))
+    train_draft.main(draft_command(places, where))
     return where
 
 
@@ -167,13 +98,13 @@ def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
 
     monkeypatch.setattr(answers, "write_shard", killed_while_writing)
     with pytest.raises(KeyboardInterrupt):
-        train_draft.main(command(places, tmp_path))
+        train_draft.main(draft_command(places, tmp_path))
     assert len(answers.shards(tmp_path / "work")) == 2
     monkeypatch.setattr(answers, "write_shard", real_write)
     monkeypatch.setattr(training.Trainer, "_update", killed_while_training)
     with pytest.raises(KeyboardInterrupt):
-        train_draft.main(command(places, tmp_path))
-    train_draft.main(command(places, tmp_path))
+        train_draft.main(draft_command(places, tmp_path))
+    train_draft.main(draft_command(places, tmp_path))
     unbroken, resumed = answers.shards(whole / "work"), answers.shards(tmp_path / "work")
     assert len(unbroken) == len(resumed) > 5
     for one, other in zip(unbroken, resumed, strict=True):
@@ -186,7 +117,7 @@ def test_a_killed_run_finds_the_same_shards_and_the_same_draft(
 
 def test_parts_together_make_all_shards(places: Path, whole: Path, tmp_path: Path) -> None:
     for part in ("0/2", "1/2"):
-        train_draft.main(command(places, tmp_path, phases="harvest,generate", part=part))
+        train_draft.main(draft_command(places, tmp_path, phases="harvest,generate", part=part))
     made = [path.name for path in answers.shards(tmp_path / "work")]
     assert made == [path.name for path in answers.shards(whole / "work")]
 
@@ -266,7 +197,7 @@ def test_bad_input_is_named(
 ) -> None:
     where = tmp_path if "prompts" in changed else whole
     with pytest.raises(InputError, match=named):
-        train_draft.main(command(places, where, **changed))
+        train_draft.main(draft_command(places, where, **changed))
 
 
 def test_the_committed_draft_is_small_and_recorded() -> None:

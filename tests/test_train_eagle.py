@@ -6,57 +6,32 @@ import hashlib
 import json
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import train_eagle
+from distill import answers, head, mixture, questions, training, unroll
+from repro.core.errors import InputError
+from repro.models import eagle_head, weights
+from repro.models.eagle import EagleNetwork
+from repro.models.prefix import Prefix
+from repro.models.remembered import Remembered
+from repro.models.stored import read_config
+from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
 
-import train_eagle  # noqa: E402
-from distill import answers, head, mixture, questions, training, unroll  # noqa: E402
-from repro.core.errors import InputError  # noqa: E402
-from repro.models import eagle_head, weights  # noqa: E402
-from repro.models.eagle import EagleNetwork  # noqa: E402
-from repro.models.prefix import Prefix  # noqa: E402
-from repro.models.remembered import Remembered  # noqa: E402
-from repro.models.stored import read_config  # noqa: E402
-from test_train_draft import places as draft_places  # noqa: E402, F401
-
-LAYERS = 6
+pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-eagle3"
 
 
 @pytest.fixture(scope="module")
-def places(draft_places: Path) -> Path:  # noqa: F811
-    """The tiny draft's folder, with a target deep enough to have three features, and rows of datasets."""
-    torch.manual_seed(1)
-    config = LlamaConfig(
-        vocab_size=259, hidden_size=32, intermediate_size=48, num_hidden_layers=LAYERS, eos_token_id=2,
-        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(draft_places / "target")
-    rows = {
-        "gsm8k": [{"question": f"Ann has {n + 3} of {n + 20}. How many?", "answer": "4"} for n in range(6)],
-        "mbpp": [
-            {"task_id": n, "text": f"Write {n}.", "code": "", "test_list": [f"assert f({n})"]}
-            for n in range(6)
-        ],
-    }
-    data = draft_places / "data"
-    data.mkdir()
-    for name, lines in rows.items():
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    return draft_places
-
-
-@pytest.fixture(autouse=True)
-def data(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRO_DATA", str(places / "data"))
+def places(deep_places: Path) -> Path:
+    return deep_places
 
 
 def command(places: Path, where: Path, **changed: object) -> list[str]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from test_elastic import order_of, uneven
-from tiny_dense import dense
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from distill.answers import Answer  # noqa: E402
-from distill.recovery import (  # noqa: E402
+from distill.answers import Answer
+from distill.recovery import (
     NOTHING,
     Adapters,
     RecoveryTrainer,
@@ -25,13 +18,15 @@ from distill.recovery import (  # noqa: E402
     packed_loss,
     passes,
 )
-from distill.training import Schedule  # noqa: E402
-from repro.core.errors import InputError  # noqa: E402
-from repro.data.prompts import Prompt  # noqa: E402
-from repro.models import lora  # noqa: E402
-from repro.models.cache import KVCache  # noqa: E402
-from repro.models.differentiable import DifferentiableDecoder  # noqa: E402
-from repro.models.elastic import reordered, submodel  # noqa: E402
+from distill.training import Schedule
+from repro.core.errors import InputError
+from repro.data.prompts import Prompt
+from repro.models import lora
+from repro.models.cache import KVCache
+from repro.models.differentiable import DifferentiableDecoder
+from repro.models.elastic import reordered, submodel
+from tiny_dense import dense
+from tiny_elastic import order_of, uneven
 
 FAMILIES = ["llama-2", "qwen-2.5", "gemma-2", "opt"]
 

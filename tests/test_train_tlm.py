@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from distill import decisions, meeting  # noqa: E402
-from distill.decisions import Grid, Judge, Labels, spare, summary, weight  # noqa: E402
-from distill.heads import (  # noqa: E402
+from distill import decisions, meeting
+from distill.decisions import Grid, Judge, Labels, spare, summary, weight
+from distill.heads import (
     UNJUDGED,
     DecisionTrainer,
     Example,
@@ -25,7 +21,7 @@ from distill.heads import (  # noqa: E402
     scored,
     word_figures,
 )
-from distill.surprisal import (  # noqa: E402
+from distill.surprisal import (
     Marked,
     label,
     matched,
@@ -36,16 +32,16 @@ from distill.surprisal import (  # noqa: E402
     word_nats,
     words,
 )
-from distill.training import Schedule  # noqa: E402
-from repro.core.errors import InputError  # noqa: E402
-from repro.methods.deciding import Ask, Oracle  # noqa: E402
-from repro.methods.objectives import Decision, Objective  # noqa: E402
-from repro.models.dual_head import DualHead, Form  # noqa: E402
-from repro.models.likelihood import Reader  # noqa: E402
-from repro.models.token_spans import Span  # noqa: E402
-from repro.models.word_pieces import WordPieces, load_encoder  # noqa: E402
-from tiny_dense import dense  # noqa: E402
-from tiny_encoder import Characters, write  # noqa: E402
+from distill.training import Schedule
+from repro.core.errors import InputError
+from repro.methods.deciding import Ask, Oracle
+from repro.methods.objectives import Decision, Objective
+from repro.models.dual_head import DualHead, Form
+from repro.models.likelihood import Reader
+from repro.models.token_spans import Span
+from repro.models.word_pieces import WordPieces, load_encoder
+from tiny_dense import dense
+from tiny_encoder import Characters, write
 
 TEXT = Characters()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from invented_ranks import record
 from repro import forms as searches
 from repro.core.errors import InputError
 from repro.forms import form
@@ -16,7 +17,6 @@ from repro.methods.verification_tree import grown, measured_acceptance, refined
 from repro.tables import mask_page, tree_page
 from repro.tables.forms import FormSpec, FormsSpec, LookaheadSpec, branching, lookahead_mask, tree_mask
 from repro.tables.forms_page import write_forms
-from test_verification_tree import record
 
 PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
 BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from invented_answers import answer
 from repro import values
 from repro.core.device import EmulatedDevice
 from repro.core.op import CPU
@@ -10,7 +11,6 @@ from repro.methods.base import Generation, Request, Round
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Pass, Session
-from test_cell import answer
 from tiny import BILL, toy
 
 

@@ -58,6 +58,13 @@ def test_no_extreme_saturates(code: int, weight: int) -> None:
         assert (one.times(x, 1.0) == 1024 * code * weight).all()
 
 
+def test_halves_of_a_weight_give_the_same_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors whose products of 8 bits saturate."""
+    weight, x = codes_of(16, 64), codes_of(5, 64, seed=1)
+    monkeypatch.setattr(w8a8, "_int_mm_saturates", lambda: True)
+    assert torch.equal(w8a8._integers(x, weight.t()).long(), integer(x, weight))
+
+
 def test_scales_and_bias_are_those_of_the_outputs() -> None:
     weight, bias = codes_of(9, 32), torch.randn(9, generator=seeded(2))
     scale = torch.rand(9, generator=seeded(3)) + 0.5

@@ -41,8 +41,7 @@ def elsewhere(name: str) -> str:
 
 def test_there_is_one_for_every_row_of_table_iv() -> None:
     known = [path.stem for path in (conf_dir() / "workload").glob("*.yaml")]
-    known = [name for name in known if not name.startswith(("lever_", "ghidorah_", "mllm_"))]
-    assert sorted(known) == sorted([*CONTENT, *map(elsewhere, ELSEWHERE)])
+    assert {*CONTENT, *map(elsewhere, ELSEWHERE)} <= set(known)
     cells = select(load_cells(), paper="edgellm", artifact="table4")
     assert len({(cell.model, cell.dataset) for cell in cells}) == len(CONTENT)
 

@@ -5,21 +5,27 @@ The draft is the target with noise on its weights, so that some of what it draft
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 from rich.console import Console
 
+from repro import run
 from repro.core.record import Record, Store
 from repro.models.origin import PROJECT
 from repro.paths import conf_dir
@@ -29,6 +35,15 @@ from tiny_checkpoints import CONTROL, write_tokenizer
 
 METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
 PROMPTS = ("def add(a, b):\n", "def last(items):\n", "def twice(n):\n")
+USUAL = (
+    "draft.checkpoint.shares_embeddings_with=null",
+    "prompts=2",
+    "max_tokens=6",
+    "wandb.mode=disabled",
+)
+"""Settings of every command of a test."""
+DROPPED = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS")
+"""Variables of the environment that a test's command does not see."""
 SHAPE = {
     "vocab_size": len(CONTROL) + 256,
     "hidden_size": 64,
@@ -63,20 +78,20 @@ class Project:
         return replace(self, out=out, more=(*self.more, *more))
 
     @property
+    def folders(self) -> dict[str, str]:
+        """The settings that differ from test to test: where models and rows are, and where results go."""
+        return {
+            "target.checkpoint.folder": f"{self.root}/target",
+            "draft.checkpoint.folder": f"{self.root}/draft",
+            "data_dir": f"{self.root}/data",
+            "results": f"{self.out}/results",
+            "outputs": f"{self.out}/outputs",
+        }
+
+    @property
     def overrides(self) -> list[str]:
         """Tiny models, invented rows, everything that is written below the root."""
-        return [
-            f"target.checkpoint.folder={self.root}/target",
-            f"draft.checkpoint.folder={self.root}/draft",
-            "draft.checkpoint.shares_embeddings_with=null",
-            f"data_dir={self.root}/data",
-            f"results={self.out}/results",
-            f"outputs={self.out}/outputs",
-            "prompts=2",
-            "max_tokens=6",
-            "wandb.mode=disabled",
-            *self.more,
-        ]
+        return [*(f"{name}={folder}" for name, folder in self.folders.items()), *USUAL, *self.more]
 
     @property
     def store(self) -> Store:
@@ -94,9 +109,19 @@ class Project:
         folder = self.out / "outputs" / "timelines"
         return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.json"))}
 
+    def composed(self, *overrides: str) -> Any:
+        """What Hydra makes of all overrides. Folders are filled in, so that tests share compositions."""
+        others = (*self.more, *overrides)
+        if any(_touch(other, name) for other in others for name in self.folders):
+            return composed(*self.overrides, *overrides)
+        config = composed(*USUAL, *others)
+        for name, folder in self.folders.items():
+            OmegaConf.update(config, name, folder)
+        return config
+
     def config(self, *overrides: str) -> dict[str, Any]:
         """The resolved configuration of one cell."""
-        return plain(composed(*self.overrides, *overrides))
+        return plain(self.composed(*overrides))
 
     def cell(self, *overrides: str) -> Note:
         """Do one cell in this process, with nothing on the screen."""
@@ -115,7 +140,7 @@ class Project:
 
     def table(self, notes: list[Note]) -> tuple[dict[str, Path], str]:
         """The quickstart's table of these cells: its files, and what stood on the screen."""
-        config = composed(*self.overrides, "experiment=quickstart")
+        config = self.composed("experiment=quickstart")
         screen = io.StringIO()
         sweep = Sweep(plain(config), Console(file=screen, width=200))
         return sweep.finish("quickstart", spec_of(config), notes), screen.getvalue()
@@ -133,26 +158,54 @@ class Project:
             "HF_HUB_OFFLINE": "1",
             "HOME": str(self.root / "home"),
         }
-        dropped = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS")
-        return {name: value for name, value in os.environ.items() if name not in dropped} | own
+        return {name: value for name, value in os.environ.items() if name not in DROPPED} | own
 
-    def run(self, *arguments: str, python_path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m repro` to its end, with both outputs as text."""
-        command, environment = self.command(*arguments), self.environment(*python_path)
+        command, environment = self.command(*arguments), self.environment()
         return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+
+    def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What `run` does, in this process, where all that takes seconds to import is imported already."""
+        command, out, err, code = self.command(*arguments), io.StringIO(), io.StringIO(), 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.root)
+            for name, value in {**self.environment(), run.FULL_ERROR: ""}.items():
+                patch.setenv(name, value)
+            for name in DROPPED:
+                patch.delenv(name, raising=False)
+            patch.setattr(sys, "argv", ["repro", *command[3:]])
+            # Hydra would close all handlers, and absl's one the stream of pytest.
+            patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
+            patch.setattr(run, "quiet", lambda: None)
+            with redirect_stdout(out), redirect_stderr(err):
+                try:
+                    run.main()
+                except SystemExit as ended:
+                    code = int(ended.code or 0)
+        return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def _touch(override: str, name: str) -> bool:
+    """Whether an override sets or removes a setting, or one that holds it."""
+    key = override.partition("=")[0].lstrip("~+")
+    return f"{name}.".startswith(f"{key}.")
 
 
 def composed(*overrides: str) -> Any:
-    """What Hydra makes of overrides, `experiment=` among them."""
+    """What Hydra makes of overrides, `experiment=` among them; of the same ones again, a copy."""
+    return copy.deepcopy(_composed(conf_dir(), overrides))
+
+
+@cache
+def _composed(folder: Path, overrides: tuple[str, ...]) -> Any:
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(str(folder), version_base="1.3"):
         return compose("config", overrides=list(overrides))
 
 
 def spec_of(config: Any) -> dict[str, Any]:
     """The plain `table:` section of a composed configuration."""
-    from omegaconf import OmegaConf
-
     section = OmegaConf.to_container(config.table, resolve=True)
     assert isinstance(section, dict)
     return {str(name): value for name, value in section.items()}

@@ -19,7 +19,7 @@ from repro.core.identity import cell_key, dataset_asked, device_asked, model_ask
 from repro.core.local import local_device
 from repro.core.provenance import host_kind
 from repro.core.record import content_hash
-from repro.core.registry import discover, lookup, unknown
+from repro.core.registry import discover, lookup, module_of, unknown
 from repro.core.sources import source_hash
 from repro.data.typed import typed
 from repro.heads_fit import HeadMatch
@@ -328,5 +328,5 @@ def _sources(method: str, metrics: tuple[str, ...]) -> str:
 
 
 def _metric_module(name: str) -> str:
-    discover("repro.metrics")  # late: the metrics' library takes seconds to import
-    return lookup("metric", name).__module__
+    discover("repro.metrics")
+    return module_of("metric", name)  # not imported: the metrics' library takes seconds

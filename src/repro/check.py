@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from repro import kinds
+from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.once import forgetting
 from repro.core.provenance import host_kind
@@ -34,7 +35,6 @@ from repro.core.record import Record, Scalar, Spread, Store, canonical
 from repro.core.registry import unknown
 from repro.models.memo import smallest_margin
 from repro.paths import conf_dir, project_root
-from repro.run import load_components
 from repro.tables import members
 
 EXACT = 1e-9

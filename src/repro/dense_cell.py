@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro import data, versions
 from repro.core.errors import InputError
@@ -27,9 +24,10 @@ from repro.core.identity import (
     portable,
     portable_text,
 )
+from repro.core.late import late
 from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.core.record import Record, Round, Scalar, Spread, content_hash
-from repro.core.registry import discover, lookup
+from repro.core.registry import lookup
 from repro.core.sources import source_hash
 from repro.data.corpus import Corpus, load_corpus
 from repro.data.typed import typed
@@ -38,6 +36,12 @@ from repro.models.decoder import Decoder
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.settings import check_scalars, own_labels
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many steps are done, and of how many."""
@@ -260,7 +264,6 @@ def named(group: str, given: Mapping[str, Any]) -> Any:
 @cache
 def sources(group: str, name: str, code: tuple[str, ...]) -> str:
     """Hash of a component's code and of the modules named beside it."""
-    discover("repro.metrics")  # late: the metrics' library takes seconds to import
     return source_hash({lookup(group, name).__module__, *code})
 
 

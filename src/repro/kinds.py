@@ -6,27 +6,41 @@ Owns that choice and nothing of what the kinds do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from repro import compute as served
 from repro.cell import Cell
-from repro.compute import Outcome, Progress
 from repro.core.errors import InputError
 from repro.core.record import Record
 from repro.dense_cell import DenseCell
-from repro.probed import ProbedCell
-from repro.scored import ScoredCell
-from repro.served import ServedCell
 
-DENSE: tuple[type[DenseCell], ...] = (ScoredCell, ProbedCell, ServedCell)
-"""The kinds that decode nothing; a cell is of one if its configuration has the kind's group."""
+if TYPE_CHECKING:
+    from repro.compute import Outcome, Progress
+
+DENSE = ("compression", "probe", "service")
+"""Groups whose cells decode nothing; a cell is of that kind if its configuration has the group."""
 
 AnyCell = Cell | DenseCell
 
 
 def dense(config: Mapping[str, Any]) -> type[DenseCell] | None:
     """The kind without decoding that a resolved configuration makes; None for one that decodes."""
-    return next((kind for kind in DENSE if config.get(kind.group)), None)
+    group = next((group for group in DENSE if config.get(group)), None)
+    return _kind(group) if group else None
+
+
+def _kind(group: str) -> type[DenseCell]:
+    """The kind of a group; each is imported when there is a cell of it."""
+    if group == "compression":
+        from repro.scored import ScoredCell
+
+        return ScoredCell
+    if group == "probe":
+        from repro.probed import ProbedCell
+
+        return ProbedCell
+    from repro.served import ServedCell
+
+    return ServedCell
 
 
 def made(config: Mapping[str, Any]) -> AnyCell:
@@ -37,15 +51,21 @@ def made(config: Mapping[str, Any]) -> AnyCell:
 
 def compute(cell: AnyCell, progress: Progress) -> Outcome:
     """What a cell leaves behind; raises whatever went wrong."""
+    from repro import compute as served  # late, with torch
+
     if isinstance(cell, Cell):
         return served.compute(cell, progress)
     record, rounds = cell.compute(progress)
-    return Outcome(record, [dict(one) for one in rounds], timeline="")
+    return served.Outcome(record, [dict(one) for one in rounds], timeline="")
 
 
 def failed(cell: AnyCell, error: str) -> Record:
     """The record of a cell that could not be computed, from its traceback."""
-    return served.failed(cell, error) if isinstance(cell, Cell) else cell.failed(error)
+    if not isinstance(cell, Cell):
+        return cell.failed(error)
+    from repro import compute as served
+
+    return served.failed(cell, error)
 
 
 def is_current(record: Record) -> bool:

@@ -52,7 +52,7 @@ def scores(
     round_metric: str = "acceptance",
 ) -> dict[str, Scalar]:
     """What the rounds amount to if a target verified; metrics against its own answers if given; the rest."""
-    from repro.metrics.base import score  # late: the metrics' library takes seconds to import
+    from repro.metrics.base import score
 
     discover("repro.metrics")
     names = [round_metric] if verified and any(r.rows for g in generations for r in g.rounds) else []

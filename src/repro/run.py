@@ -9,84 +9,50 @@ import logging
 import os
 import sys
 import traceback
-from dataclasses import field, fields, make_dataclass
-from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import hydra
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.experimental.callback import Callback
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
+from repro import composing
+from repro.composing import Composer, load_components
 from repro.core.errors import InputError
-from repro.core.registry import ENTRY_POINTS, discover, registered, unknown
+from repro.core.registry import unknown
 from repro.kinds import DENSE
 from repro.paths import conf_dir
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
-CONF_ENTRY_POINTS = "repro.conf"
-"""Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
 FULL_ERROR = "HYDRA_FULL_ERROR"
-PUBLISHED = ("method", *(kind.group for kind in DENSE))
+PUBLISHED = ("method", *DENSE)
 """Groups of the registry that are groups of options."""
 WIDE = 200
 """Columns of a screen that is none."""
 
 
-class UserConf(SearchPathPlugin):
-    """Lets configuration of installed packages be found beside ours."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append every announced package."""
-        for entry in entry_points(group=CONF_ENTRY_POINTS):
-            search_path.append("repro-user", f"pkg://{entry.value}")
-
-
 def publish() -> None:
-    """Make every registered method and compression a Hydra option: its typed fields are its configuration."""
-    load_components()
-    for group in PUBLISHED:
-        for name, cls in registered(group).items():
-            types = get_type_hints(cls)
-            rows: list[Any] = [("name", str, field(default=name))]
-            rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
-            ConfigStore.instance().store(group=group, name=name, node=make_dataclass(cls.__name__, rows))
-    Plugins.instance().register(UserConf)
-
-
-@cache
-def load_components() -> None:
-    """Import what registers itself, ours and every module of the packages announced as `repro.components`.
-
-    Once in a process is enough: a sweep of ninety cells would look through all packages ninety times.
-    """
-    announced = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
-    discover("repro.methods", "repro.data", *filter(_is_package, announced))
-
-
-def _is_package(announced: str) -> bool:
-    found = find_spec(announced.partition(":")[0])
-    return ":" not in announced and found is not None and found.submodule_search_locations is not None
+    """Make every registered method, compression, probe and service a Hydra option."""
+    composing.publish(*PUBLISHED)
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
     """The configuration resolved into plain dictionaries, Hydra's own part and `without` left out."""
     left = {"hydra", "table", *without}
-    ours = OmegaConf.masked_copy(config, [str(name) for name in config if name not in left])
-    content = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
-    assert isinstance(content, dict)
-    return {str(name): value for name, value in content.items()}
+    return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
+
+
+def _plain_value(config: DictConfig, name: str) -> Any:
+    value = config[name]
+    if not isinstance(value, Container):
+        return value
+    return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
 
 
 def notes_folder(config: DictConfig) -> Path:
@@ -96,6 +62,12 @@ def notes_folder(config: DictConfig) -> Path:
 
 class Finish(Callback):
     """At a sweep's end: how its cells fared, its table, and where everything lies."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Let every cell be composed once."""
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        hydra.config_loader = Composer(hydra.config_loader, needless)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Gather the notes of all cells; the exit code tells whether any failed."""
@@ -135,6 +107,11 @@ def table_section(config: DictConfig) -> dict[str, Any] | None:
     return {str(name): value for name, value in section.items()} if isinstance(section, dict) else None
 
 
+def needless(key: str, value: Any) -> bool:
+    """Whether a cell of a sweep does without a part of its experiment: the sweep's end makes the table."""
+    return key == "table" and bool(value) and not computes_nothing(value)
+
+
 def task(config: DictConfig) -> None:
     """One cell, alone or in a sweep, or claims or facts, which have no cells of their own.
 
@@ -151,8 +128,9 @@ def task(config: DictConfig) -> None:
     if job.mode == RunMode.MULTIRUN:
         note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
         return
-    sweep = Sweep(plain(config), screen())
-    note = sweep.cell(plain(config))
+    given = plain(config)
+    sweep = Sweep(given, screen())
+    note = sweep.cell(given)
     sweep.finish(str(config.name), None, [note])
     if note.state == "failed":
         raise InputError(note.error)
@@ -165,11 +143,12 @@ def task(config: DictConfig) -> None:
 def attempt(config: DictConfig) -> Note:
     """A sweep's cell: bad input fails that cell and not the sweep."""
     try:
-        return Sweep(plain(config), screen()).cell(plain(config))
+        given = plain(config)
+        return Sweep(given, screen()).cell(given)
     except (InputError, OmegaConfBaseException) as wrong:
         labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
         labels["agreement"] = "matched" if config.match else "native"
-        for group in (kind.group for kind in DENSE if config.get(kind.group)):
+        for group in (group for group in DENSE if config.get(group)):
             named = str(config[group].name)
             labels |= {
                 "method": named,

@@ -26,7 +26,6 @@ from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
-from repro.forms import form
 from repro.kinds import AnyCell, is_current
 from repro.models.shape import PRECISIONS
 from repro.paths import conf_dir
@@ -36,16 +35,13 @@ from repro.tables.build import build
 from repro.tables.claims import ClaimsSpec
 from repro.tables.claims_page import write_claims
 from repro.tables.facts import FactsSpec, Sources, read_settings
-from repro.tables.facts_page import write_facts
 from repro.tables.files import FORMATS, write_all
 from repro.tables.forms import FormsSpec
-from repro.tables.forms_page import write_forms
 from repro.tables.layout import Page, page
 from repro.tables.reference import load_cells
 from repro.tables.render import to_screen
 from repro.tables.spec import TableSpec
 from repro.tables.table import Table
-from repro.tables.timeline import chosen, write_timeline
 from repro.tracking import Tracker
 
 MODES = ("run", "list", "retry", "force")
@@ -203,6 +199,8 @@ class Sweep:
         """The picture of a timeline, if the experiment has one; where it cannot be made the table stands."""
         if spec.timeline is None:
             return {}
+        from repro.tables.timeline import chosen, write_timeline  # late, with matplotlib
+
         try:
             rounds = self.store.rounds(chosen(spec.timeline, records).key)
             folder = self.results / "tables"
@@ -230,9 +228,14 @@ def write_read(
         spec = ClaimsSpec.parse(experiment, section)
         return write_claims(spec, folder, load_cells(), bibliography, formats)
     if "facts" not in section:
+        from repro.forms import form  # late, with torch, numba and matplotlib
+        from repro.tables.forms_page import write_forms
+
         drawn = FormsSpec.parse(experiment, section)
         forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
         return write_forms(drawn, forms, folder, bibliography, formats)
+    from repro.tables.facts_page import write_facts  # late, with matplotlib
+
     return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
 
 

@@ -24,5 +24,5 @@ def of_component(group: str, name: str) -> dict[str, int]:
 
 def of_metrics(names: Iterable[str]) -> dict[str, int]:
     """Versions of registered metrics."""
-    discover("repro.metrics")  # late: the metrics' library takes seconds to import
+    discover("repro.metrics")
     return {f"metric {name}": version_of(lookup("metric", name)) for name in dict.fromkeys(names)}

@@ -108,8 +108,8 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
 
     from repro import compute as generation
     from repro import kinds
+    from repro.composing import load_components
     from repro.core.provenance import circumstances
-    from repro.run import load_components
 
     torch.set_num_threads(1)
     load_components()

@@ -20,10 +20,10 @@ from typing import Any
 import yaml
 
 from repro import kinds
+from repro.composing import load_components
 from repro.core.identity import portable
 from repro.core.record import Record, Store, content_hash, write_atomically
 from repro.paths import conf_dir, project_root
-from repro.run import load_components
 
 HERE = Path(__file__).resolve().parent
 ROWS = ("dataset", "calibration", "corpus")

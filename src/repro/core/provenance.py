@@ -11,7 +11,9 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -81,9 +83,8 @@ class Provenance:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(Provenance).items():
-            choices = get_args(hint)
-            if name in ("clock", "weights", "costs") and getattr(self, name) not in choices:
+        for name, choices in _choices().items():
+            if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
         object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
         object.__setattr__(self, "notes", tuple(self.notes))
@@ -93,8 +94,20 @@ class Provenance:
         return asdict(self)
 
 
+@cache
+def _choices() -> dict[str, tuple[str, ...]]:
+    hints = get_type_hints(Provenance)
+    return {name: get_args(hints[name]) for name in ("clock", "weights", "costs")}
+
+
 def circumstances() -> dict[str, Any]:
     """The fields of `Provenance` that are the same for every cell of a process: code, packages, host."""
+    return deepcopy(_circumstances())
+
+
+@cache
+def _circumstances() -> dict[str, Any]:
+    """Found out once: git is asked three times, and every package's metadata is read."""
     commit, dirty = git_state()
     return {"commit": commit, "dirty": dirty, "packages": package_versions(), "host": host_kind()}
 

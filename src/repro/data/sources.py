@@ -16,14 +16,18 @@ import urllib.request
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
-
-import httpx2
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.once import Unavailable, cache_root
 from repro.data.config import HubSource
 from repro.models.wheels import Wheel, fetch
+
+if TYPE_CHECKING:
+    import httpx2
+else:
+    httpx2 = late("httpx2")
 
 log = logging.getLogger(__name__)
 

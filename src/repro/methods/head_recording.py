@@ -5,7 +5,7 @@ Knows nothing of trees, nor of what becomes of the ranks.
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.device import Device
 from repro.methods.base import Request
@@ -14,6 +14,9 @@ from repro.models.head_ranks import answer_ranks
 from repro.models.network import Row
 from repro.models.prefix import Prefix
 from repro.models.session import Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.methods.tree_replay import Replay
 from repro.models.head_ranks import TOP, Calibration, HeadRanks
 
 Path = tuple[int, ...]
@@ -181,6 +180,8 @@ def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
     accepted, the target's own token follows it and is the next root, and an answer's end cuts. An answer's
     first token, which the prefill gives, belongs to no verification.
     """
+    from repro.methods.tree_replay import Replay  # late, with numba
+
     return ranks.positions / Replay(ranks).rounds(tree.paths)
 
 
@@ -200,6 +201,8 @@ def refined(
         ranks: the recorded answers.
         told: hears how many exchanges were made.
     """
+    from repro.methods.tree_replay import Replay
+
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:
         told(exchanges)

@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import Tokenizer
-
 from repro.core.registry import register
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
@@ -30,7 +27,7 @@ class RougeL(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, prediction_texts: Sequence[str], reference_texts: Sequence[str]) -> Scores:
-        return {"rouge_l": _mean_f(RougeScorer(["rougeL"]), prediction_texts, reference_texts, "rouge_l")}
+        return {"rouge_l": _mean_f(_scorer(), prediction_texts, reference_texts, "rouge_l")}
 
 
 @register("metric", "rouge_l_tokens")
@@ -41,7 +38,7 @@ class RougeLTokens(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
-        scorer = RougeScorer(["rougeL"], tokenizer=_Words())
+        scorer = _scorer(tokenizer=_Words())
         return {"rouge_l_tokens": _mean_f(scorer, _words(predictions), _words(references), "rouge_l_tokens")}
 
 
@@ -58,18 +55,24 @@ class ExactMatch(Metric):
         return {"exact_match": same / len(predictions)}
 
 
-class _Words(Tokenizer):  # type: ignore[misc]  # rouge_score has no types
-    """Splits at blanks and changes nothing."""
+class _Words:
+    """A tokenizer as `rouge_score` wants one; splits at blanks and changes nothing."""
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()
+
+
+def _scorer(**settings: Any) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer  # late: it imports nltk
+
+    return RougeScorer(["rougeL"], **settings)
 
 
 def _words(rows: Sequence[Sequence[int]]) -> list[str]:
     return [" ".join(map(str, row)) for row in rows]
 
 
-def _mean_f(scorer: RougeScorer, predictions: Sequence[str], references: Sequence[str], name: str) -> float:
+def _mean_f(scorer: Any, predictions: Sequence[str], references: Sequence[str], name: str) -> float:
     """Mean F-measure, in percent."""
     require_rows(predictions, name)
     pairs = zip(predictions, references, strict=True)

@@ -7,13 +7,17 @@ distribution as it is, for chosen as for sampled drafts. Who drives a walk decid
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.sampling import draw
 from repro.models.tree import TokenTree
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 Said = TypeVar("Said")
 

@@ -7,14 +7,20 @@ stands for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
 
 # From so many rows on, torch's tiled attention beats two grouped products: early where it skips the masked
 # half of a causal pass, late where it has to read a mask.

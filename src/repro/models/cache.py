@@ -6,12 +6,17 @@ Owns the storage and which slots are valid. Knows nothing of tokens, trees or we
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.config import DecoderConfig
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class KVCache:
@@ -25,7 +30,7 @@ class KVCache:
         self,
         config: DecoderConfig,
         capacity: int,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         if capacity < 1:
@@ -34,7 +39,12 @@ class KVCache:
         self._lengths = [0] * config.layers
         self._adopt(
             torch.zeros(
-                config.layers, 2 * config.kv_heads, capacity, config.head_dim, dtype=dtype, device=device
+                config.layers,
+                2 * config.kv_heads,
+                capacity,
+                config.head_dim,
+                dtype=dtype or torch.float32,
+                device=device,
             ),
             torch.zeros(config.layers, capacity, dtype=torch.int64, device=device),
         )

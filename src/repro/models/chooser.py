@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models import accept
 from repro.models.accept import Said, Walk
 from repro.models.network import Row
 from repro.models.sampling import Sampling, draw
 from repro.models.tree import TokenTree
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class Proposal(NamedTuple):

@@ -5,7 +5,14 @@ Knows CUDA (and ROCm, which torch calls by the same name). Knows nothing of mode
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 
 class CudaEvent:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.attention import Sight, attend, sight
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
@@ -23,14 +21,25 @@ from repro.models.linear import Linear
 from repro.models.norm import Norm
 from repro.models.rope import frequencies, rotations
 
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
+
 __all__ = ["Decoder", "DecoderConfig", "Ends"]
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "relu": F.relu,
-}
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    known: dict[str, Callable[[Tensor], Tensor]] = {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": partial(F.gelu, approximate="tanh"),
+        "relu": F.relu,
+    }
+    return known[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class Decoder:
         self.config = config
         self.layers = list(layers)
         self.ends = ends
-        self._activation = _ACTIVATIONS[config.activation]
+        self._activation = _activation(config.activation)
         device = ends.embedding.device
         kinds = {config.is_sliding(i): config.rope_of(i) for i in range(config.layers)}
         self._frequencies = {

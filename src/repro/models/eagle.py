@@ -10,18 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.cache import KVCache
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.lineage import HeadLineage
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, Row, Step
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class DraftRow(Row):
@@ -84,7 +90,7 @@ class EagleNetwork:
         """See `Network`; a tree's levels follow one another within the pass."""
         return _EagleStep(self, wanted)
 
-    @torch.inference_mode()
+    @inference
     def keep(self, text: Prefix) -> None:
         """Forget what neither leads to `text` nor goes on from it, and what was guessed before it."""
         self.cache.keep(*self.lineage.keep(text))
@@ -105,7 +111,7 @@ class _EagleStep(Step):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
         network.cache.truncate(network.lineage.length)  # a pass that was left half way has no slots
 
-    @torch.inference_mode()
+    @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "a head stays in memory"
         for wave in self._waves if first < last else ():
@@ -131,7 +137,7 @@ class _EagleStep(Step):
         lineage.add(wave)
         network.guesses.update(zip(wave, out.unbind(), strict=True))
 
-    @torch.inference_mode()
+    @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         head = self._network.head

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.registry import unknown
 from repro.models import families
 from repro.models.attention import attend, sight
@@ -28,10 +25,18 @@ from repro.models.rope import frequencies, interleave, rotations
 from repro.models.shape import Shape
 from repro.models.stored import StoredTensors
 
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
+
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Of SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM` and are told by `draft_vocab_size`."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
 LEVELS = 3
 
@@ -192,7 +197,7 @@ def load(
         raise InputError(
             f"an EAGLE-3 head computes in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}"
         )
-    stored = _Stored(folder, DTYPES[dtype], torch.device(device))
+    stored = _Stored(folder, getattr(torch, dtype), torch.device(device))
     c, wide = config.layer, 2 * config.layer.hidden
     return EagleHead(
         config=config,

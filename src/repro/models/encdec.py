@@ -13,17 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.registry import unknown
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import Row, Step
 from repro.models.prefix import Prefix
 from repro.models.shape import Encoder, Shape
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 DTYPES = ("float32", "bfloat16")
 
@@ -112,7 +117,7 @@ class EncoderDecoder:
         self.config = config
         self._model = model
 
-    @torch.inference_mode()
+    @inference
     def encode(self, tokens: Sequence[int]) -> Tensor:
         """The encoder's rows of a source, `[1, tokens, hidden]`."""
         rows: Tensor = self._model.get_encoder()(input_ids=self._tensor([tokens])).last_hidden_state
@@ -124,7 +129,7 @@ class EncoderDecoder:
 
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
-    @torch.inference_mode()
+    @inference
     def decode(self, sequences: Sequence[Sequence[int]], encoded: Tensor, cache: Any) -> Tensor:
         """Logits `[batch, tokens, vocab]` of equally long sequences that go on from a cache, which grows."""
         out = self._model(

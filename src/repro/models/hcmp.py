@@ -7,23 +7,29 @@ what a part takes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.divided_linear import Part, split_linear
 from repro.models.features import Captured
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork
 from repro.models.split import Sight as Asked
 from repro.models.split import Split
 from repro.models.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
 
-CPU = torch.device("cpu")
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
+CPU = "cpu"
 MEGATRON = "megatron"
 
 
@@ -76,11 +82,11 @@ class DividedDecoder(Decoder):
         split: the division in force; it may change between passes.
     """
 
-    def __init__(self, decoder: Decoder, split: Split, other: torch.device = CPU) -> None:
+    def __init__(self, decoder: Decoder, split: Split, other: torch.device | str = CPU) -> None:
         """`decoder` is whole or has divided linears; `other` is where the split's other part computes."""
         super().__init__(decoder.config, decoder.layers, decoder.ends)
         self.split = split
-        self._other = other
+        self._other = torch.device(other)
 
     def rehearse(self, asked: Asked) -> None:
         """One layer's attention over made-up keys, for its seconds alone."""
@@ -195,18 +201,20 @@ class DividableNetwork(DecoderNetwork):
         if split is None:
             self.decoder = self._whole
             return
-        if self._whole.device.type == CPU.type:
+        if self._whole.device.type == CPU:
             split = Split(share=0.0, left=split.left, to=split.to)
         before = self._divided
         if before is None or (before.split.share, before.split.form) != (split.share, split.form):
             linears = (
-                divided_linears(self._whole, split.share, split.form, CPU) if split.share else self._whole
+                divided_linears(self._whole, split.share, split.form, torch.device(CPU))
+                if split.share
+                else self._whole
             )
             self._divided = before = DividedDecoder(linears, split)
         before.split = split
         self.decoder = before
 
-    @torch.inference_mode()
+    @inference
     def attend(self, asked: Asked) -> None:
         """One layer's attention as it is divided at present, for its seconds alone."""
         if isinstance(self.decoder, DividedDecoder):

@@ -178,7 +178,7 @@ class HeadModel(Model):
 class EagleModel(HeadModel):
     """An EAGLE-3 head."""
 
-    dtypes = tuple(eagle_head.DTYPES)
+    dtypes = eagle_head.DTYPES
 
     @cached_property
     def head_config(self) -> EagleConfig:
@@ -203,7 +203,7 @@ class EagleModel(HeadModel):
 class MedusaModel(HeadModel):
     """Medusa heads."""
 
-    dtypes = tuple(medusa_head.DTYPES)
+    dtypes = medusa_head.DTYPES
 
     def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
         """See `HeadModel`; InputError also where more heads are billed than compute."""

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.network import RANKED, Row
 from repro.models.stored import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 FILE = "ranks.safetensors"
 """The name of a record in the folder of the heads' checkpoint."""

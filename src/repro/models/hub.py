@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx2
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import LocalEntryNotFoundError
-from huggingface_hub.utils._paths import filter_repo_objects
+from huggingface_hub import constants
 
 from repro.core.once import Unavailable, require_space
 from repro.models.folder import MEDUSA, missing_from
@@ -31,6 +28,11 @@ def is_offline(offline: bool | None) -> bool:
 
 def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
     """The snapshot in the local hub cache if it has every file, else None. Touches no network."""
+    if not Path(constants.HF_HUB_CACHE, f"models--{hub.repo.replace('/', '--')}").is_dir():
+        return None
+    from huggingface_hub import snapshot_download  # late: it takes half a second to import
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
     try:
         found = snapshot_download(
             hub.repo,
@@ -52,6 +54,10 @@ def download(hub: Hub) -> Path:
         Unavailable: no network, no such repository, no access to it, or it has no safetensors.
         InputError: the disk is too full for it.
     """
+    import httpx2
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.utils._paths import filter_repo_objects
+
     try:
         info = HfApi().model_info(
             hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
@@ -80,6 +86,8 @@ def download(hub: Hub) -> Path:
 
 def _advice(repo: str) -> str:
     """Where the repository's safetensors are: the hub's converter offers them as a pull request."""
+    from huggingface_hub import HfApi
+
     for request in HfApi().get_repo_discussions(repo, author=CONVERTER, discussion_type="pull_request"):
         if "safetensors" in request.title.lower():
             return f"set its hub.revision to {request.git_reference}, where the hub's converter put them"

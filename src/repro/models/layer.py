@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.linear import Linear
 from repro.models.norm import Norm, RMSNorm
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 # Direct I/O wants addresses and lengths in multiples of a sector.
 ALIGNMENT = 512

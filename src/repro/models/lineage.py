@@ -8,12 +8,17 @@ that an encoder read lie before the trunk, in no slots.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class Lineage:

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from repro.core.late import late
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
+
 
 # Up to so many rows the weight-only kernels beat 16-bit products (benchmarks/decode.py --rows).
 INT8_ROWS = 2
@@ -27,7 +35,7 @@ class Held:
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name, in the order of the fields."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
         """The same operator over other tensors of the same names and shapes."""
@@ -72,10 +80,23 @@ class PlainLinear(Held):
         return self.weight.nbytes
 
 
-# Private to torch; None in builds without oneDNN, which then multiply plain weights.
-_packed_product: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-_reorder: Any = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-_product4 = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+@cache
+def _packed_product() -> Any:
+    """Private to torch; None in builds without oneDNN, which then multiply plain weights."""
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+@cache
+def _reorder() -> Any:
+    """Likewise."""
+    return getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+
+
+@cache
+def _has_bf16() -> bool:
+    """Whether oneDNN multiplies bf16 here, which takes AVX-512."""
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return asked is not None and bool(asked())
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +114,12 @@ class PackedLinear(Held):
     @classmethod
     def of(cls, plain: PlainLinear, rows: int = PACKED_ROWS) -> PackedLinear:
         """Reorder a plain weight for products of about `rows` rows."""
-        blocked = _reorder(plain.weight, rows)
+        blocked = _reorder()(plain.weight, rows)
         return cls(blocked, plain.weight.dtype, plain.weight.nbytes, plain.bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        y: Tensor = _packed_product(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
+        y: Tensor = _packed_product()(x.to(self.dtype), self.blocked, self.bias, "none", [], "")
         return y
 
     def tensors(self) -> dict[str, Tensor]:
@@ -107,8 +128,10 @@ class PackedLinear(Held):
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether this build of torch can reorder this weight for oneDNN."""
-    return _packed_product is not None and _reorder is not None and weight.device.type == "cpu"
+    """Whether torch can reorder this weight for oneDNN; of bf16 a processor without AVX-512 cannot."""
+    if _packed_product() is None or _reorder() is None or weight.device.type != "cpu":
+        return False
+    return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
 def packed(plain: PlainLinear) -> Linear:
@@ -164,7 +187,9 @@ class Int4Linear(Held):
         """See `Linear`."""
         if self.wide is not None and x.shape[0] > INT4_ROWS:
             return self.wide(x)
-        y: Tensor = _product4(x.to(torch.bfloat16), self.codes, self.group, self.scales)
+        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
+            x.to(torch.bfloat16), self.codes, self.group, self.scales
+        )
         if y.shape[1] != self.outputs:
             y = y[:, : self.outputs]
         return y if self.bias is None else y + self.bias

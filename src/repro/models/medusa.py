@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.features import Features
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.lineage import MedusaLineage
 from repro.models.medusa_head import MedusaHeads
 from repro.models.memo import Memo
 from repro.models.network import Row, Step
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class MedusaNetwork:
@@ -67,7 +73,7 @@ class _MedusaStep(Step):
         self._missing: list[Place] = []
         self._hidden: Tensor | None = None
 
-    @torch.inference_mode()
+    @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         assert streamed is None, "heads stay in memory"
         if first == last:
@@ -87,7 +93,7 @@ class _MedusaStep(Step):
         found = {place: memo.get(place[0], place[1] + 1) for place in dict.fromkeys(self._wanted)}
         return {place: row for place, row in found.items() if row}
 
-    @torch.inference_mode()
+    @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         if self._hidden is not None:
             self._project(self._hidden)

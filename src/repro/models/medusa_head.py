@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.registry import unknown
 from repro.models.decoder import Ends
 from repro.models.folder import MEDUSA
@@ -26,7 +23,15 @@ from repro.models.norm import Norm
 from repro.models.shape import Shape
 from repro.models.stored import PickledTensors, StoredTensors, Tensors
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
+
+DTYPES = ("float32", "bfloat16")
 NAMED = "medusa_num_heads"
 
 
@@ -153,8 +158,8 @@ def load(
     tensors, c, width = _tensors(folder), config, config.target_hidden
 
     def linear(weight: str, outputs: int, bias: str = "") -> Linear:
-        own = tensors.take(weight, (outputs, width)).to(device, DTYPES[dtype], copy=True)
-        added = tensors.take(bias, (outputs,)).to(device, DTYPES[dtype], copy=True) if bias else None
+        own = tensors.take(weight, (outputs, width)).to(device, getattr(torch, dtype), copy=True)
+        added = tensors.take(bias, (outputs,)).to(device, getattr(torch, dtype), copy=True) if bias else None
         return packed(PlainLinear(own, added))
 
     blocks = [

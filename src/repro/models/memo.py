@@ -12,13 +12,18 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.layer import LayerWeights
 from repro.models.network import LateRow, Network, Row, Step
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class Memo:

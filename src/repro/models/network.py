@@ -7,17 +7,22 @@ token is wanted, carried through the layers in runs, and read off at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.cache import KVCache
 from repro.models.decoder import Decoder
 from repro.models.features import Captured
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.lineage import Lineage
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 VERSION = 1
 """Of the model runtime: what networks, caches, draft heads and sessions compute and bill. Raised by hand when
@@ -147,7 +152,7 @@ class DecoderNetwork:
         """Start a pass; the rows are the missing sequences, once or once a branch; wanted ones are read."""
         return _DecoderStep(self, wanted, branches)
 
-    @torch.inference_mode()
+    @inference
     def keep(self, text: Prefix) -> None:
         """Drop and compact slots; in the mode of the passes, whose cache may have grown in it."""
         self.cache.keep(*self.lineage.keep(text))
@@ -176,7 +181,7 @@ class _DecoderStep(Step):
         with torch.inference_mode():
             self._x = network.decoder.embed(tokens, self._positions)
 
-    @torch.inference_mode()
+    @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         network = self._network
         for i in range(first, last):
@@ -191,7 +196,7 @@ class _DecoderStep(Step):
     def hidden(self) -> Tensor:
         return self._x[self._read]
 
-    @torch.inference_mode()
+    @inference
     def drop(self, kept: Sequence[int]) -> None:
         """Rows that only catch up stay; the cache of the layers so far is compacted like the rows."""
         wanted = [self._rows[i] for i in self._read]
@@ -206,7 +211,7 @@ class _DecoderStep(Step):
         if self._mask is not None:
             self._mask = self._mask[stay][:, [*range(before), *(before + i for i in stay)]]
 
-    @torch.inference_mode()
+    @inference
     def rows(self, at: Sequence[int] | None = None) -> list[Row]:
         read = self._read if at is None else [self._read[i] for i in at]
         everything = read == list(range(len(self._x)))

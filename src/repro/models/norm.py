@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.linear import Held
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.decoder import Decoder
 from repro.models.digest import digest
+from repro.models.inference import inference
 from repro.models.stored import StoredTensors, read_config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 Candidates = tuple[int, ...]
 """C(u): the token ids that a draft holds possible after a node, and those of the node's children."""
@@ -114,7 +119,7 @@ class Predictor:
         """Of the change to the output projection."""
         return self.config.rank
 
-    @torch.inference_mode()
+    @inference
     def scores(self, hidden: Tensor, candidates: Sequence[Candidates]) -> list[Tensor]:
         """Scores of each row's candidates, fp32 `[len(candidates[i])]` for each row `i`.
 

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models.linear import Int4Linear, Int8Linear, PlainLinear, packed
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch = late("torch")
+    F = late("torch.nn.functional")
 
 # The block of GGUF's Q4_0 and Q4_1, and the smallest that torch's 4-bit kernel takes.
 GROUP = 32

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.decoder import Decoder
 from repro.models.features import Captured
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 class Remembered:

@@ -7,11 +7,16 @@ side by side (`interleave`), so that a rotation is one complex multiplication; s
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.models.config import Rope
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:

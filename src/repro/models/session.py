@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.core.device import Device
 from repro.models.accept import Accepted, along
@@ -27,6 +25,9 @@ from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
 from repro.models.split import sight
 from repro.models.tree import TokenTree
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Verdict(NamedTuple):

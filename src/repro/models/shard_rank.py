@@ -9,18 +9,24 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from repro.core.late import late
 from repro.core.once import make_once, memory_root
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder, Ends
+from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import VERSION
 from repro.models.shards import Piece, narrowed, rewritten
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +98,7 @@ class _Profile:
         self._positions = torch.arange(len(text), device=device)
         self._tokens = torch.tensor(text, device=device)
 
-    @torch.inference_mode()
+    @inference
     def divergences(self, narrowest: int) -> list[list[float]]:
         """See `importance`."""
         x, rows = self._decoder.embed(self._tokens, self._positions), []

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models import weights
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder, Ends
 from repro.models.layer import LayerWeights
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.shard_plan import FULL, OUTLIERS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 DENSE = ("float32", "bfloat16")
 """Dtypes whose weights can be sliced."""
@@ -37,7 +41,7 @@ class Piece(NamedTuple):
     columns: slice
 
 
-Rewrite = Callable[[Piece, Tensor], Tensor]
+Rewrite: TypeAlias = "Callable[[Piece, Tensor], Tensor]"
 """What a shard's piece becomes, `[rows, columns]` like the piece that it is given."""
 
 

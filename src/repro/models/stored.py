@@ -9,15 +9,19 @@ import json
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.record import write_atomically
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 CONFIG = "config.json"
 
@@ -130,7 +134,7 @@ def unpickled(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} holds more than tensors: {error}") from error
     except (RuntimeError, EOFError) as error:
         raise InputError(f"{path} is not a whole file of tensors: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise InputError(f"{path} is not one mapping of names to tensors")
     return found
 
@@ -150,4 +154,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """One file of tensors, written whole, with words about them."""
+    from safetensors.torch import save
+
     write_atomically(path, save(dict(tensors), dict(about)))

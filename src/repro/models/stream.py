@@ -13,19 +13,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from repro.core.direct import DirectFile, page_aligned, page_aligned_memory
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.memory import Memory
 from repro.core.once import cache_root, make_once
 from repro.models import weights
 from repro.models.families import config_of
 from repro.models.layer import LayerWeights, buffer_bytes, layout
 from repro.models.network import VERSION
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from repro.models.prefix import Prefix
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TokenTree:

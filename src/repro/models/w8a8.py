@@ -71,7 +71,7 @@ class Int8Weight(Held):
         """
         if self.blocked is not None:
             return _fused(codes, step, self.blocked, self.scale, self.bias)
-        y = torch._int_mm(codes, self.weight.t()).float().mul_(self.scale * step)
+        y = _integers(codes, self.weight.t()).float().mul_(self.scale * step)
         return y if self.bias is None else y.add_(self.bias)
 
     def columns(self, at: Tensor) -> Tensor:
@@ -201,6 +201,20 @@ def fuses() -> bool:
     codes = torch.full((16, 64), HIGH, dtype=torch.int8)
     found = _fused(codes, 1.0, _reorder(weight, None), torch.ones(16), None)
     return bool((found == 64 * HIGH * HIGH).all())
+
+
+@cache
+def _int_mm_saturates() -> bool:
+    """Whether torch's own 8-bit product does what `fuses` looks for in the fused one."""
+    most = torch.full((16, 64), HIGH, dtype=torch.int8)
+    return bool((torch._int_mm(most, most.t()) != 64 * HIGH * HIGH).any())
+
+
+def _integers(codes: Tensor, weight: Tensor) -> Tensor:
+    """The exact product, int32: where products of 8 bits saturate, of two parts of the weight that cannot."""
+    if not _int_mm_saturates():
+        return torch._int_mm(codes, weight)
+    return torch._int_mm(codes, weight >> 1).mul_(2).add_(torch._int_mm(codes, weight & 1))
 
 
 def _fused(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeAlias
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.models import quantize
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder, Ends
@@ -27,9 +26,15 @@ from repro.models.rope import interleave
 from repro.models.stored import StoredTensors, read_config
 from repro.models.tensor_names import Names
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
 __all__ = ["DTYPES", "digest", "layers", "load", "read_config"]
 
-Build = Callable[[Tensor, Tensor | None], Linear]
+Build: TypeAlias = "Callable[[Tensor, Tensor | None], Linear]"
 
 DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
 

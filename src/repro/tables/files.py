@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.core.record import write_atomically
 from repro.core.registry import unknown
 from repro.tables.bibliography import citations
-from repro.tables.figure import draw
 from repro.tables.latex import to_latex
 from repro.tables.layout import page
 from repro.tables.render import to_csv, to_markdown
@@ -22,7 +21,7 @@ FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
     "md": lambda table, bibtex: to_markdown(page(table), bibtex),
     "csv": lambda table, bibtex: to_csv(table),
     "tex": lambda table, bibtex: to_latex(page(table), bibtex),
-    "png": lambda table, bibtex: draw(table),
+    "png": lambda table, bibtex: _picture(table),
 }
 
 
@@ -59,3 +58,9 @@ def write_files(experiment: str, folder: Path, contents: Mapping[str, str | byte
     except OSError as wrong:
         raise InputError(f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}") from wrong
     return files
+
+
+def _picture(table: Table) -> bytes:
+    from repro.tables.figure import draw  # late: matplotlib takes a second to import
+
+    return draw(table)

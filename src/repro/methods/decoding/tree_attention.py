@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-
-import torch
+from typing import TYPE_CHECKING
 
 from repro.core.device import Device
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.op import CPU, Op
 from repro.core.record import Scalar
 from repro.core.registry import register
@@ -21,6 +21,11 @@ from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.verification_tree import searched
 from repro.models.session import Session
 from repro.models.tree_kernels import FORMS, Kernel, TreePattern, kernel
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
 
 OURS = "optimized"
 CALLS = 10

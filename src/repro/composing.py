@@ -1,0 +1,240 @@
+"""What of Hydra is ours: where it finds components and configuration, and how a sweep's cells are composed.
+
+Beside `run` the only module that knows Hydra. Must not know what a configuration means. Most of it is here
+for speed: Hydra would parse every file anew for every cell, compose each cell twice, and copy all structured
+configurations whenever it looks for anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import field, fields, make_dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
+
+from repro.core.registry import discover, lookup, names
+
+CONF_ENTRY_POINTS = "repro.conf"
+"""Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
+
+Needless = Callable[[str, Any], bool]
+
+_published: list[str] = []
+
+
+def publish(*groups: str) -> None:
+    """Make these groups of the registry groups of options, and let Hydra know all of this module."""
+    load_components()
+    _published[:] = groups
+    for plugin in (ConfFolder, Components, SearchPath):
+        Plugins.instance().register(plugin)
+    # A repository is copied whenever Hydra looks for an option, and the one store of all structured
+    # configurations with it; nobody changes the copy.
+    ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
+
+
+class SearchPath(SearchPathPlugin):
+    """Where configuration is found: our folder, the registered components, packages that announce some."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append what is ours, and have `ConfFolder` read all that lies in folders."""
+        search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
+        for entry in entry_points(group=CONF_ENTRY_POINTS):
+            search_path.append("repro-user", f"pkg://{entry.value}")
+        for element in search_path.get_path():
+            folder = _folder(str(element.path))
+            if folder is not None:
+                element.path = f"{ConfFolder.scheme()}://{folder}"
+
+
+def _folder(path: str) -> str | None:
+    """The folder that an element of the search path stands for; `None` where it is none."""
+    scheme, _, rest = path.rpartition("://")
+    if scheme == "pkg":
+        spec = find_spec(rest.replace("/", "."))
+        folders = [*(spec.submodule_search_locations or ())] if spec else []
+        return folders[0] if len(folders) == 1 else None
+    return rest if scheme in ("", "file") else None
+
+
+class ConfFolder(FileConfigSource):
+    """A folder of YAML whose files are each parsed once in a process, and again when they change.
+
+    Attributes:
+        needless: says by key and value what of a file about the whole configuration a cell does without.
+    """
+
+    needless: ClassVar[ContextVar[Needless]] = ContextVar("needless", default=lambda key, value: False)
+
+    @staticmethod
+    def scheme() -> str:
+        """What its paths begin with."""
+        return "conf"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """The configuration of a file, made anew from what was parsed, since composing changes it."""
+        path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
+        try:
+            stat = os.stat(path)
+        except FileNotFoundError as wrong:
+            raise ConfigLoadError(f"Config not found : {path}") from wrong
+        header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
+        if header["package"] == "_global_" and isinstance(content, dict):
+            needless = self.needless.get()
+            content = {key: value for key, value in content.items() if not needless(key, value)}
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
+
+
+@cache
+def _parsed(path: str, changed: int, size: int) -> tuple[dict[str, str | None], Any]:
+    """A file's package header and its content; `changed` and `size` tell one state of it from another."""
+    text = Path(path).read_text(encoding="utf-8")
+    content = yaml.load(text, Loader=_loader())
+    if not isinstance(content, (dict, list, str, type(None))):
+        raise OSError(f"Invalid loaded object type: {type(content).__name__}")
+    return ConfigSource._get_header_dict(text[:512]), {} if content is None else content
+
+
+@cache
+def _loader() -> Any:
+    """OmegaConf's own rules of what YAML means, on the C parser where PyYAML has it."""
+    rules = get_yaml_loader()
+    return type("Loader", (yaml.CSafeLoader, rules), {}) if yaml.__with_libyaml__ else rules
+
+
+class Components(ConfigSource):
+    """Registered components as options of their groups: the typed fields of a class are its configuration.
+
+    Its path names the groups, since some launchers use it in a process that has published nothing. A
+    component's module is imported when it is chosen; to list names takes no import.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        """What its paths begin with."""
+        return "components"
+
+    @property
+    def groups(self) -> list[str]:
+        """The published groups, in alphabetical order."""
+        return sorted(self.path.split(","))
+
+    def available(self) -> bool:
+        """It always is."""
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        """Whether a path is a published group, or the root of all."""
+        return config_path.strip("/") in ("", *self.groups)
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether a path is `group/name` of a registered component."""
+        group, name = _split(config_path)
+        return group in self.groups and name in _names(group)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Groups at the root, names in a group."""
+        group = config_path.strip("/")
+        if not group:
+            return [] if results_filter == ObjectType.CONFIG else self.groups
+        return [] if results_filter == ObjectType.GROUP else _names(group)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """A component's fields with their types and defaults."""
+        group, name = _split(config_path)
+        if not self.is_config(config_path):
+            raise ConfigLoadError(f"Config not found : {group}/{name}")
+        config = OmegaConf.structured(_fields(group, name))
+        return ConfigResult(self.provider, self.full_path(), config, {"package": None})
+
+
+def load_components() -> None:
+    """Find what registers itself, ours and what packages announce as `repro.components`."""
+    discover("repro.methods", "repro.data", "repro.metrics")
+
+
+def _names(group: str) -> list[str]:
+    load_components()
+    return names(group)
+
+
+def _split(config_path: str) -> tuple[str, str]:
+    group, _, name = config_path.strip("/").removesuffix(".yaml").rpartition("/")
+    return group, name
+
+
+@cache
+def _fields(group: str, name: str) -> type:
+    """The fields of a component as a class of its own, after its name."""
+    cls = lookup(group, name)
+    types = get_type_hints(cls)
+    rows: list[Any] = [("name", str, field(default=name))]
+    rows += [(f.name, types[f.name], field(default=f.default)) for f in fields(cls)]
+    return make_dataclass(cls.__name__, rows)
+
+
+class Composer(ConfigLoaderImpl):
+    """Composes each cell of a sweep once.
+
+    Hydra composes all cells before the first one starts, to find errors early, and each again when its turn
+    comes. This one keeps what it composed first. A launcher that starts other processes composes there.
+    """
+
+    def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
+        """Compose as `loader` does, without what is `needless` to a cell, which is said by key and value."""
+        super().__init__(loader.get_search_path())
+        self._needless = needless
+        self._ahead: dict[tuple[str, ...], DictConfig] = {}
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """The configuration of one cell; the second time that it is asked for it is handed over."""
+        asked = tuple(sweep_overrides)
+        if asked not in self._ahead:
+            self._ahead[asked] = self._composed(master_config, sweep_overrides)
+            return self._ahead[asked]
+        return self._ahead.pop(asked)
+
+    def _composed(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
+        token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
+        try:
+            with _uncollected():
+                return super().load_sweep_config(master_config, sweep_overrides)
+        finally:
+            ConfFolder.needless.reset(token)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process composes for itself."""
+        return {**self.__dict__, "_ahead": {}}
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection, which looks through all configurations again and again as one is made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()

@@ -1,0 +1,31 @@
+"""Functions that compute without a record for gradients.
+
+Like `torch.inference_mode` as a decorator, which would import torch where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from repro.core.late import late
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def inference(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, run in torch's inference mode; not for generators and coroutines."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.inference_mode():
+            return function(*args, **kwargs)
+
+    return run

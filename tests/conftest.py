@@ -1,0 +1,33 @@
+"""What tests share: folders that a process writes once and that tests only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of what `train_draft.py` begins with."""
+    from tiny_training import write_places
+
+    root = tmp_path_factory.mktemp("places")
+    write_places(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def deep_places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of what `train_eagle.py` and `train_medusa.py` begin with."""
+    from tiny_training import write_deep_places
+
+    root = tmp_path_factory.mktemp("deep_places")
+    write_deep_places(root)
+    return root
+
+
+@pytest.fixture
+def training_rows(deep_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets are those of `deep_places`."""
+    monkeypatch.setenv("REPRO_DATA", str(deep_places / "data"))
