@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from repro.core import cost
-from repro.core.once import forgetting
 from repro.methods.compression import per_group
 from repro.models import accept
 from tiny_outcomes import (
@@ -34,12 +33,6 @@ ENTRIES: dict[str, dict[str, Any]] = json.loads(COMMITTED.read_text())
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The configuration of every component that makes a cell, on the tiny model."""
     return cells(project_in(tmp_path_factory.mktemp("outcomes")))
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    with forgetting():
-        yield
 
 
 @cache

@@ -135,7 +135,8 @@ def written(of: Record, folder: Path, **timeline: Any) -> dict[str, Path]:
     made, spec = table(of, **timeline)
     assert spec.timeline is not None
     folder.mkdir(exist_ok=True)
-    return write_timeline(made, spec.timeline, [of, record("std", {})], ROUNDS, folder)
+    others = [of, record("std", {})]
+    return write_timeline(made, spec.timeline, others, ROUNDS, folder, folder.parent)
 
 
 def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
@@ -150,7 +151,7 @@ def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
     assert files["diagram"].read_bytes().startswith(b"\x89PNG")
     again = written(stored, tmp_path / "b")
     assert [p.read_bytes() for p in again.values()] == [p.read_bytes() for p in files.values()]
-    Path(str(stored.provenance.trace)).unlink()
+    (tmp_path / str(stored.provenance.trace)).unlink()
     assert [p.read_bytes() for p in written(stored, tmp_path / "b").values()] == [
         p.read_bytes() for p in files.values()
     ]

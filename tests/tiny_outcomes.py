@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 
 from invented_rows import INVENTED
 from repro import compute as generation
-from repro import kinds, scored, versions
+from repro import kinds, versions
 from repro.core.identity import cell_key, dataset_asked
 from repro.core.once import forgetting
 from repro.core.record import content_hash
@@ -206,7 +206,7 @@ def ours(group: str) -> list[str]:
 def of_cell(config: Mapping[str, Any]) -> Outcome:
     """What a cell makes: its figures, its tokens, its continuations' likelihoods, events of its timeline."""
     cell = kinds.made(config)
-    with heard() as (answers, nats):
+    with forgetting(), heard() as (answers, nats):
         outcome = kinds.compute(cell, lambda what, done, total: None)
     found: dict[str, Any] = {"values": {n: v for n, v in outcome.record.values.items() if v is not None}}
     if answers:
@@ -270,9 +270,8 @@ def all_outcomes(only: str = "") -> Iterator[tuple[str, Outcome]]:
     for name, outcome in (*metric_outcomes(), *dataset_outcomes()):
         if name.startswith(only):
             yield name, outcome
-    with tempfile.TemporaryDirectory() as folder, forgetting():
+    with tempfile.TemporaryDirectory() as folder:
         project = project_in(Path(folder))
-        scored._compressed.cache_clear()
         for name, config in cells(project).items():
             if name.startswith(only):
                 yield name, of_cell(config)
