@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -92,18 +93,29 @@ def check(record: Record, data_dir: str | None) -> Verdict:
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     if same_host:
         return Verdict(record, "different", reason)
-    margin = _margin(cell)
-    if margin is not None and margin <= TIE:
-        tie = f"another kind of host, and two first choices are {margin:.1g} apart in logits"
-        return Verdict(record, "tie", f"{tie}: {reason}")
+    if tie := _tie(cell, other):
+        return Verdict(record, "tie", f"another kind of host, and {tie}: {reason}")
     return Verdict(record, "different", f"on another kind of host: {reason}")
 
 
-def _margin(cell: kinds.AnyCell) -> float | None:
-    """How close the first two choices of any model came while a cell was computed; None without such rows."""
-    with forgetting() as folder:
-        kinds.compute(cell, _silent)
-        return smallest_margin(folder / "memo")
+def _tie(cell: kinds.AnyCell, first: Record) -> str | None:
+    """Whether rounding alone decides what a cell says, in words; None if it does not.
+
+    It does where the first two choices of a model come as close as two orders of additions may differ, and
+    where this very host says something else with another number of threads.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if threads > 1 else 2)
+    try:
+        with forgetting() as folder:
+            second = kinds.compute(cell, _silent).record
+            margin = smallest_margin(folder / "memo")
+    finally:
+        torch.set_num_threads(threads)
+    if margin is not None and margin <= TIE:
+        return f"two first choices are {margin:.1g} apart in logits"
+    changed = next(differences(first, second, same_host=True), None)
+    return changed and f"another number of threads changes {changed} here"
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -111,25 +123,36 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
-    """Figures that differ by more than is allowed.
+    """Committed figures that differ by more than is allowed; figures that came later are not looked at.
 
-    On the same kind of host numbers agree to `EXACT` and all else is equal. On another kind a figure with a
-    standard error or an interval may lie anywhere within it, and other numbers agree to `OTHER_HOST`.
+    On the same kind of host numbers agree to `EXACT` and all else is equal. On another kind numbers agree to
+    `OTHER_HOST`; of a cell whose figures have standard errors or intervals these figures alone are compared,
+    and may lie within the 95% interval of the difference of two such runs: 8-bit rounding of activations makes
+    other answers of the last bit of a sum.
     """
-    for name in sorted(record.values.keys() | other.values.keys()):
+    drawn = record.uncertainty if not same_host else {}
+    for name in sorted(drawn or record.values):
         before, after = record.values.get(name), other.values.get(name)
-        spread = None if same_host else record.uncertainty.get(name)
-        if not _agree(before, after, spread, EXACT if same_host else OTHER_HOST):
+        apart = _apart(drawn[name], other.uncertainty.get(name)) if name in drawn else None
+        if not _agree(before, after, apart, EXACT if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
 
 
-def _agree(before: Scalar, after: Scalar, spread: Spread | None, relative: float) -> bool:
+def _apart(one: Spread, other: Spread | None) -> float:
+    """By how much two runs may differ, from the standard errors or 95% intervals of both."""
+    return math.hypot(_half(one), _half(one if other is None else other))
+
+
+def _half(spread: Spread) -> float:
+    """Half of a 95% interval."""
+    return (spread[1] - spread[0]) / 2 if isinstance(spread, tuple) else 1.96 * spread
+
+
+def _agree(before: Scalar, after: Scalar, apart: float | None, relative: float) -> bool:
     if isinstance(before, str) or isinstance(after, str) or before is None or after is None:
         return before == after
-    if isinstance(spread, tuple):
-        return spread[0] <= after <= spread[1]
-    if spread is not None:
-        return abs(before - after) <= spread
+    if apart is not None:
+        return abs(before - after) <= apart
     if isinstance(before, int) and isinstance(after, int):
         return before == after
     return math.isclose(before, after, rel_tol=relative, abs_tol=1e-15)

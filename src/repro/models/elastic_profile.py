@@ -55,7 +55,7 @@ class Parts(NamedTuple):
 
 
 _SMOLLM2 = Parts(
-    "assets/elastic/smollm2-135m", "2fbeb44bdc8b1cf2b33ce3e4f3ba4d1e70d3fe7956a9495cd10964f58a9a5bdd"
+    "assets/elastic/smollm2-135m", "e1e80432b40abe6e6ec3ce17e54ef8154b628d0f1284ffe6889e8a68a6791a3f"
 )
 
 COMMITTED: dict[str, Parts] = {
@@ -65,7 +65,7 @@ COMMITTED: dict[str, Parts] = {
     "ac97e99ed1523d768463b7ce120e9c3ef71d8ab30fbd9cd1b70f7ff891ef11fb": _SMOLLM2,
     "43c3cb1752d7d5bc1cb6d871dceebd1f7f82f1d728f6adf965c9d4020a82e5ff": Parts(
         "assets/elastic/qwen2.5-coder-0.5b",
-        "95944d98bbc7c277183ae0542bcc292dde7ced13507b6bbe0874effbd4eecdec",
+        "5735e71dc5cf264086baf67cfefa6869ae1484ce2b057f47bd411a95ce9336aa",
     ),
 }
 """By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so

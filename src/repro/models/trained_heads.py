@@ -19,7 +19,7 @@ from repro.models.word_pieces import load_encoder
 
 COMMITTED: dict[str, Parts] = {
     "6fceb34132ad726946adc26b588445bcb11811d1a28d8a42a03a6dccf63c1369": Parts(
-        "assets/tlm/minilm", "58a1c63e92a1a3c42bac28757dda142399e5453926e27aa564fe24064a737442"
+        "assets/tlm/minilm", "7ca24eceb8e2d956139331ee0d559a98bda96cd6890f79768a335fa38ab786ca"
     ),
 }
 """By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
