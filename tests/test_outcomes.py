@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from repro.core import cost
-from repro.methods.compression import per_group
-from repro.models import accept
+from faults import dearer_launches, longer_groups, shorter_paths
 from tiny_outcomes import (
     COMMITTED,
     Outcome,
@@ -55,28 +53,6 @@ def test_every_component_has_an_outcome() -> None:
     assert expected <= ENTRIES.keys(), "run `python tests/tiny_outcomes.py --write`"
     lost = {name for name in ENTRIES.keys() - expected if not name.startswith("dataset ")}
     assert not lost, "no such component any more: run `python tests/tiny_outcomes.py --write`"
-
-
-def dearer_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = cost._demand
-    monkeypatch.setattr(cost, "_demand", lambda launch, *rest: made(1.01 * launch, *rest))
-
-
-def shorter_paths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last accepted token is taken for the bonus, which loses no text."""
-    whole = accept.greedy
-
-    def cut(tree: Any) -> Any:
-        found = yield from whole(tree)
-        path = found.path
-        return found if len(path) == 1 else accept.Accepted(path[:-1], tree.token(path[-1]))
-
-    monkeypatch.setattr(accept, "greedy", cut)
-
-
-def longer_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = per_group.symmetric
-    monkeypatch.setattr(per_group, "symmetric", lambda x, bits, group: made(x, bits, 2 * group))
 
 
 @pytest.mark.parametrize(

@@ -127,8 +127,8 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
 
     On the same kind of host numbers agree to `EXACT` and all else is equal. On another kind numbers agree to
     `OTHER_HOST`; of a cell whose figures have standard errors or intervals these figures alone are compared,
-    and may lie within the 95% interval of the difference of two such runs: 8-bit rounding of activations makes
-    other answers of the last bit of a sum.
+    and may lie within the 95% interval of the difference of two such runs, since 8-bit rounding of
+    activations makes other answers of the last bit of a sum.
     """
     drawn = record.uncertainty if not same_host else {}
     for name in sorted(drawn or record.values):

@@ -1,0 +1,177 @@
+"""`repro.check`: what is equal, what differs and is found, what cannot be checked, which cells are chosen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from faults import dearer_launches, shorter_paths
+from repro import check as checking
+from repro.check import Verdict, check, chosen, differences, fixed, in_order, main, report
+from repro.core.errors import InputError
+from repro.core.record import Record
+from repro.tables import members
+from tiny_project import Project, write_project
+
+CELL = ("experiment=quickstart", "method=chain_sd", "sweep=run")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("check"))
+
+
+@pytest.fixture
+def project(made: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """Committed: three cells of the quickstart's table."""
+    monkeypatch.setenv("REPRO_CACHE", str(made.root / "cache"))
+    monkeypatch.setenv("REPRO_MODELS", str(made.root))  # a record keeps the last part of a folder
+    methods = ("std", "draft", "chain_sd")
+    records = [made.record("experiment=quickstart", f"method={name}") for name in methods]
+    tables = made.out / "results" / "tables"
+    tables.mkdir(exist_ok=True)
+    members.write(tables, "quickstart", records)
+    return made
+
+
+def committed(project: Project) -> Record:
+    return project.record("experiment=quickstart", "method=chain_sd")
+
+
+def verdict(project: Project, record: Record | None = None) -> Verdict:
+    return check(record or committed(project), str(project.root / "data"))
+
+
+def run(project: Project, *arguments: str) -> int:
+    return main([*arguments, "--results", str(project.out / "results"), "--data", str(project.root / "data")])
+
+
+def elsewhere(record: Record) -> Record:
+    """The record as if another kind of processor had made it."""
+    host = {**record.provenance.host, "processor": "another"}
+    return replace(record, provenance=replace(record.provenance, host=host))
+
+
+def test_what_was_committed_is_computed_again_and_equal(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(project) == 0
+    said = capsys.readouterr().out
+    assert "3 of 3 cells checked: 3 equal, 0 tie, 0 different, 0 not checkable here" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "figure"), [(dearer_launches, "decode_joules"), (shorter_paths, "acceptance")]
+)
+def test_a_changed_constant_is_found(
+    project: Project, monkeypatch: pytest.MonkeyPatch, change: Any, figure: str
+) -> None:
+    record = committed(project)
+    change(monkeypatch)
+    found = verdict(project, record)
+    assert found.state == "different"
+    assert figure in found.reason
+    assert report(Console(), [found]) == 1
+
+
+def test_nothing_remembered_is_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed model is found although the memo of the run that committed knows what the old one said."""
+    from repro.models.network import Row
+
+    record = committed(project)
+    monkeypatch.setattr(Row, "choice", property(lambda row: 5))
+    assert verdict(project, record).state == "different"
+
+
+def test_versions_and_inputs_that_are_others_are_named(project: Project) -> None:
+    record = committed(project)
+    older = replace(record.provenance, versions={**record.provenance.versions, "cost model": 0})
+    found = verdict(project, replace(record, provenance=older))
+    assert (found.state, found.reason) == ("different", "versions: cost model 0 -> 1")
+    other = replace(record.provenance, inputs={**record.provenance.inputs, "draft": "0" * 64})
+    found = verdict(project, replace(record, provenance=other))
+    assert found.reason.startswith("inputs: draft 000000000000 -> ")
+    assert verdict(project, replace(record, key="0" * 64)).reason.endswith("has another key now")
+
+
+def test_what_cannot_be_checked_here_says_why(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    record = committed(project)
+    found = check(record, str(project.root / "nowhere"))
+    assert found.state == "not checkable here"
+    assert "openai_humaneval.jsonl" in found.reason or "nowhere" in found.reason
+    wall = replace(record, provenance=replace(record.provenance, clock="wall"))
+    assert "wall clock" in verdict(project, wall).reason
+    assert report(Console(), [found, Verdict(record, "equal")]) == 0
+    assert report(Console(), [found, found, Verdict(record, "equal")]) == 1
+    assert "fewer than half of the cells could be checked" in capsys.readouterr().out
+
+
+def test_another_kind_of_host_may_differ_a_little_and_at_ties(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = elsewhere(committed(project))
+    seconds = float(str(record.values["decode_seconds"]))
+    near = replace(record, values={**record.values, "decode_seconds": seconds * 1.0005})
+    assert verdict(project, near).state == "equal"
+    far = replace(record, values={**record.values, "decode_seconds": seconds * 1.01})
+    found = verdict(project, far)
+    assert (found.state, "another kind of host" in found.reason) == ("different", True)
+    monkeypatch.setattr(checking, "TIE", 1e9)
+    assert verdict(project, far).state == "tie"
+
+
+def test_figures_with_intervals_are_compared_within_them_elsewhere() -> None:
+    from records import record
+
+    def of(accuracy: float, flips: int) -> Record:
+        made = record("awq", {"accuracy": accuracy, "flips": flips})
+        return replace(made, uncertainty={"accuracy": 5.0})
+
+    one = of(50.0, 3)
+    assert list(differences(one, of(63.0, 9), same_host=False)) == []  # 1.96 * 5 * sqrt(2) = 13.9
+    assert list(differences(one, of(64.0, 3), same_host=False)) == ["accuracy 50.0 -> 64.0"]
+    assert list(differences(one, of(50.0, 4), same_host=True)) == ["flips 3 -> 4"]
+
+
+def test_cells_are_chosen_by_table_by_list_and_by_hash(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = project.out / "results"
+    assert chosen(results, []).keys() == chosen(results, ["quickstart"]).keys()
+    assert run(project, "quickstrat") == 2
+    assert "there is no table with cells 'quickstrat'. Did you mean quickstart?" in capsys.readouterr().err
+    (one,) = fixed(results, [{"table": "quickstart", "where": {"method": "draft"}}]).values()
+    assert one.labels["method"] == "draft"
+    assert len(fixed(results, [{"table": "quickstart", "first": 2}])) == 2
+    with pytest.raises(InputError, match="finds no cell"):
+        fixed(results, [{"table": "quickstart", "where": {"method": "lever"}}])
+    records = list(chosen(results, []).values())
+    assert in_order(records) == in_order(reversed(records)) != records or len(records) == 1
+    assert run(project, "--sample", "0") == 2
+    assert run(project, "--sample", "1") == 0
+    assert "1 of 1 cells checked: 1 equal" in capsys.readouterr().out
+    assert main(["--results", str(Path("/nonexistent"))]) == 2
+
+
+def test_the_list_of_the_project_names_committed_cells() -> None:
+    import yaml
+
+    from repro.paths import conf_dir, project_root
+
+    listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+    assert len(fixed(project_root() / "results", listed)) > 50
+
+
+def test_a_record_and_its_key_hold_no_folder_of_the_machine(project: Project) -> None:
+    record = committed(project)
+    text = record.to_json()
+    assert str(project.root) not in text
+    assert str(Path.home()) not in text
+    assert record.provenance.config["target"]["checkpoint"]["folder"] == "target"
+    assert not {"data_dir", "results", "outputs"} & record.provenance.config.keys()
+    assert json.loads(text)["provenance"]["trace"].startswith("timelines/")
