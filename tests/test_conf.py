@@ -48,7 +48,7 @@ LEAST = {
     "experiment": 114,
 }
 """How many options there were; the tests below go through all that there are."""
-OTHERS = (Path("config.yaml"), Path("reference/reasons.yaml"))
+OTHERS = (Path("check.yaml"), Path("config.yaml"), Path("reference/reasons.yaml"))
 METHODS = (
     "bld chain_sd corrected draft edgellm flash_ar ghidorah lever llama_cpp_cpu medusa medusa_em mlc_gpu "
     "mllm_npu mnn_cpu nav opt_tree powerinfer2_npu sequential sp specinfer spl std std_flash sti tflite_gpu "

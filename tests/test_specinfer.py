@@ -223,7 +223,7 @@ def second(folder: Path) -> tuple[str, ...]:
 def test_two_drafts_in_one_cell(project: Project) -> None:
     record = project.record(*TWO, *second(project.root / "target"))
     assert record.status == "done", record.error
-    assert set(record.provenance.inputs) == {"target", "draft", "draft_2", "dataset", "device"}
+    assert set(record.provenance.inputs) == {"target", "draft", "draft_2", "dataset"}
     assert record.provenance.inputs["draft_2"] == record.provenance.inputs["target"]
     assert record.values["exact_match"] == 1.0
     assert record.values["acceptance_length"] == pytest.approx(10 / 4), "5 tokens in rounds of 3 and 2, twice"

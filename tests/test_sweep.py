@@ -17,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from repro import versions
 from repro.core import once
 from repro.core.errors import InputError
 from repro.methods.decoding.edgellm import EdgeLLM
@@ -169,9 +170,9 @@ def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytes
     assert "| Chain-SD (8) | —" not in shown
     files, _ = project.table(sweep(project, "max_tokens=4", methods=("chain_sd",)))
     assert "| Flash-AR | —" in files["md"].read_text(), "other answers' lengths do not mix"
-    monkeypatch.setattr("repro.cell._sources", lambda method, metrics: "other code")
+    monkeypatch.setitem(versions.COSTS, "cost model", 2)
     files, _ = project.table(sweep(project, "max_tokens=4", methods=("std",)))
-    assert "| Chain-SD (8) | —" in files["md"].read_text(), "older code's cells do not mix"
+    assert "| Chain-SD (8) | —" in files["md"].read_text(), "cells of older versions do not mix"
 
 
 def test_the_same_sweep_twice_is_the_same_byte_for_byte(
@@ -194,7 +195,8 @@ def test_the_same_sweep_twice_is_the_same_byte_for_byte(
 def test_provenance_is_complete(project: Project) -> None:
     record = project.record(QUICK, "method=edgellm")
     p = record.provenance
-    assert set(p.inputs) == {"target", "draft", "dataset", "device"}
+    assert set(p.inputs) == {"target", "draft", "dataset"}
+    assert p.versions["method edgellm"] == p.versions["cost model"] == 1
     assert all(len(value) == 64 for value in (*p.inputs.values(), p.config_hash, p.sources))
     assert p.commit is None or len(p.commit) == 40
     assert (p.seed, p.clock, p.weights, p.costs) == (0, "virtual", "proxy", "predicted")
@@ -204,7 +206,7 @@ def test_provenance_is_complete(project: Project) -> None:
     assert p.memory["resident_set"] > 1e8
     assert 1e9 < p.memory["emulated_dram"] < p.budget == 12e9
     assert p.trace is not None
-    assert json.loads(Path(p.trace).read_text())["traceEvents"]
+    assert json.loads((project.out / "outputs" / p.trace).read_text())["traceEvents"]
     assert p.started <= p.finished
     assert record.labels == {
         "method": "edgellm",
