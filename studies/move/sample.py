@@ -155,10 +155,7 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
 
 def compare(old: Path, new: Path) -> int:
     """Print what differs; returns how many cells do."""
-    before, after = (
-        {line["old_key"]: line for line in map(json.loads, path.read_text().splitlines())}
-        for path in (old, new)
-    )
+    before, after = ({line["old_key"]: line for line in lines(path)} for path in (old, new))
     count: Counter[str] = Counter()
     for key, one in after.items():
         if key not in before:
@@ -171,6 +168,12 @@ def compare(old: Path, new: Path) -> int:
         f"{count['equal']} equal, {count['different']} different, {len(before) - sum(count.values())} not run"
     )
     return count["different"]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The outcomes of a file, which may be compressed."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
