@@ -70,30 +70,23 @@ class TestKey:
         ]
         assert len({base, *others}) == 4
 
-    def test_a_source_hash_follows_imports_but_not_comments(
+    def test_a_source_hash_covers_the_project_and_a_package_beside_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.syspath_prepend(tmp_path)
         package = tmp_path / "mine"
         package.mkdir()
-        (package / "__init__.py").write_text("")
-        method, helper, apart = package / "method.py", package / "helper.py", package / "apart.py"
-        method.write_text("from . import helper\nX = helper.Y\n")
-        helper.write_text("import json\nY = 1\n")
-        apart.write_text("Z = 1\n")
-        first = source_hash(["mine.method"])
-        method.write_text('"""Says."""\nfrom . import helper  # why\n\nX = helper.Y\n')
-        apart.write_text("Z = 2\n")
-        assert source_hash(["mine.method"]) == first
-        helper.write_text("import json\nY = 2\n")
-        second = source_hash(["mine.method"])
-        assert second != first
-        method.write_text("from mine.helper import Y\nfrom repro.core.record import Store\nX = Y\n")
-        assert source_hash(["mine.method"]) != second
+        (package / "method.py").write_text("X = 1\n")
+        source_hash.cache_clear()
+        first = source_hash("mine")
+        assert len({first, source_hash("repro"), source_hash()}) == 2
+        (package / "method.py").write_text("X = 2\n")
+        source_hash.cache_clear()
+        assert source_hash("mine") != first
 
-    def test_a_module_without_source_is_named(self) -> None:
-        with pytest.raises(InputError, match=r"'repro\.no_such'"):
-            source_hash(["repro.no_such"])
+    def test_a_package_without_source_is_named(self) -> None:
+        with pytest.raises(InputError, match="'no_such'"):
+            source_hash("no_such")
 
 
 class TestStore:

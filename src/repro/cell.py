@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar
 
 from repro import agreement, data, quality, versions
@@ -19,7 +19,7 @@ from repro.core.identity import cell_key, dataset_asked, device_asked, model_ask
 from repro.core.local import local_device
 from repro.core.provenance import host_kind
 from repro.core.record import content_hash
-from repro.core.registry import discover, lookup, module_of, unknown
+from repro.core.registry import discover, lookup, unknown
 from repro.core.sources import source_hash
 from repro.data.typed import typed
 from repro.heads_fit import HeadMatch
@@ -41,9 +41,6 @@ ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed",
 
 ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
-
-CODE = ("repro.compute", "repro.metrics.acceptance", "repro.metrics.text")
-"""Modules that every cell runs beside its method's, for the hash of the source code in its provenance."""
 
 
 class Cell:
@@ -74,7 +71,8 @@ class Cell:
         self.emulated = kind_of(config["device"]) == "emulated"
         check_scalars(config)
         for name in config["metrics"]:
-            _metric_module(str(name))
+            discover("repro.metrics")
+            lookup("metric", str(name))
         if self.blank:
             check_blank(config, [self.models[role] for role in self.places])
         self.host = host_of(config, self.emulated)
@@ -198,10 +196,10 @@ class Cell:
         own |= versions.of_metrics([self.method.round_metric, *against, *map(str, self.config["metrics"])])
         return own | versions.COSTS | versions.WEIGHTS
 
-    @cached_property
+    @property
     def sources(self) -> str:
-        """Hash of the code that the cell runs, for its provenance: the method, its metrics, what they use."""
-        return _sources(str(self.config["method"]["name"]), tuple(self.config["metrics"]))
+        """Hash of the source code of the project and of the method's own package, for its provenance."""
+        return source_hash(type(self.method).__module__.partition(".")[0])
 
     @cached_property
     def requests(self) -> list[Request]:
@@ -319,14 +317,3 @@ def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
     if not isinstance(config[role], Mapping):
         raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
     return ModelConfig.parse(config[role])
-
-
-@cache
-def _sources(method: str, metrics: tuple[str, ...]) -> str:
-    cls: type[Method] = lookup("method", method)
-    return source_hash({cls.__module__, *CODE, *map(_metric_module, (cls.round_metric, *metrics))})
-
-
-def _metric_module(name: str) -> str:
-    discover("repro.metrics")
-    return module_of("metric", name)  # not imported: the metrics' library takes seconds

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -73,7 +73,6 @@ class DenseCell(ABC):
     Attributes:
         version: of the scenario, raised by hand when its outcomes change (docs/identity.md).
         group: the key of the configuration that makes a cell of this kind, and the registry's group.
-        code: modules that such a cell runs beside its component's, for the hash in its provenance.
         metrics: names of the metrics that it scores by.
         config: the resolved configuration, plain.
         component: what the configuration names there, with its fields.
@@ -82,7 +81,6 @@ class DenseCell(ABC):
 
     version: ClassVar[int] = 1
     group: ClassVar[str]
-    code: ClassVar[tuple[str, ...]]
     metrics: ClassVar[tuple[str, ...]] = ()
 
     emulated: ClassVar[bool] = True  # nothing waits for the wall clock
@@ -188,10 +186,10 @@ class DenseCell(ABC):
         own = {f"scenario {self.group}": self.version} | versions.of_component(self.group, self.name)
         return own | versions.of_metrics(self.metrics) | versions.WEIGHTS
 
-    @cached_property
+    @property
     def sources(self) -> str:
-        """Hash of the code that the cell runs, for its provenance."""
-        return sources(self.group, self.name, self.code)
+        """Hash of the source code of the project and of the component's own package, for its provenance."""
+        return source_hash(type(self.component).__module__.partition(".")[0])
 
     def check(self) -> None:
         """Find out before the long work whether it can succeed.
@@ -259,12 +257,6 @@ def named(group: str, given: Mapping[str, Any]) -> Any:
     """The component that a part of the configuration names, with its fields; InputError for one unknown."""
     fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
     return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")
-
-
-@cache
-def sources(group: str, name: str, code: tuple[str, ...]) -> str:
-    """Hash of a component's code and of the modules named beside it."""
-    return source_hash({lookup(group, name).__module__, *code})
 
 
 def _now() -> str:

@@ -22,7 +22,6 @@ class ProbedCell(DenseCell):
     """A cell that `probe=NAME` makes; see `DenseCell`. It reads `prompts` texts, short ones joined."""
 
     group: ClassVar[str] = "probe"
-    code: ClassVar[tuple[str, ...]] = ("repro.probed",)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As of `DenseCell`."""

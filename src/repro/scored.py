@@ -49,7 +49,6 @@ class ScoredCell(DenseCell):
     """A cell that `compression=NAME` makes; see `DenseCell`."""
 
     group: ClassVar[str] = "compression"
-    code: ClassVar[tuple[str, ...]] = ("repro.scored", "repro.metrics.accuracy")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "multiple_choice", "paired_difference")
 
     def __init__(self, config: Mapping[str, Any]) -> None:

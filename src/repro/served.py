@@ -50,7 +50,6 @@ class ServedCell(DenseCell):
     """A cell that `service=NAME` with a trace makes; see `DenseCell`."""
 
     group: ClassVar[str] = "service"
-    code: ClassVar[tuple[str, ...]] = ("repro.served",)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As of `DenseCell`; InputError also without a trace, or for a device that is not emulated."""

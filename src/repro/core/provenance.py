@@ -43,16 +43,15 @@ class Provenance:
 
     `config` is the resolved configuration without folders of the machine (`identity.portable`) and
     `config_hash` its hash; `inputs` are content hashes by name (`target`, `draft`, `dataset`), `versions`
-    those of the components that decided the outcome, `sources` is `source_hash` of the method: with all other
-    code it is told and counts nowhere. `carried_over` is the commit under whose older key the record was
-    made, `None` for a record that has the key it was made with. `costs` is `fitted` when this very cell was
-    used to fit the device. `fitted` names single values that a fit or a matched agreement determines, or ids
-    of reference cells that a fit used. `matched` tells how a proxy pair was brought to published values
-    (`agreement.Matched`, `heads_fit.HeadMatch`), `None` when it was not. `dequantized` says that the
-    checkpoint came quantized. `memory` holds peak bytes by kind (`resident_set`, `device_allocator`,
-    `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace` is the timeline's place below the
-    run's `outputs`. `notes` are sentences for the table (a stand-in, say). `started` and `finished` are
-    ISO 8601 in UTC.
+    those of the components that decided the outcome, `sources` is the `source_hash` of the code, which is in
+    no key. `carried_over` is the commit under whose older key the record was made, `None` for a record that
+    has the key it was made with. `costs` is `fitted` when this very cell was used to fit the device. `fitted`
+    names single values that a fit or a matched agreement determines, or ids of reference cells that a fit
+    used. `matched` tells how a proxy pair was brought to published values (`agreement.Matched`,
+    `heads_fit.HeadMatch`), `None` when it was not. `dequantized` says that the checkpoint came quantized.
+    `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the
+    resolved DRAM budget in bytes. `trace` is the timeline's place below the run's `outputs`. `notes` are
+    sentences for the table (a stand-in, say). `started` and `finished` are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` has a value that is none of its choices.
