@@ -303,6 +303,8 @@ def unlike(a: Any, b: Any, relative: float, at: str = "") -> str | None:
         return next((w for n in a if (w := unlike(a[n], b[n], relative, f"{at}.{n}"))), None)
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return next((w for i in range(len(a)) if (w := unlike(a[i], b[i], relative, f"{at}[{i}]"))), None)
+    if isinstance(a, list | dict) and isinstance(b, list | dict):
+        return f"{at[1:]}: {len(a)} -> {len(b)} entries"
     if isinstance(a, float) and isinstance(b, float):
         return None if math.isclose(a, b, rel_tol=relative, abs_tol=1e-12) else f"{at[1:]}: {a} -> {b}"
     return None if a == b else f"{at[1:]}: {a} -> {b}"
