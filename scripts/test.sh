@@ -35,8 +35,7 @@ check() {
 check "ruff check" .venv-test/bin/ruff check .
 check "ruff format" .venv-test/bin/ruff format --check .
 check "mypy" .venv-test/bin/mypy
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-check "pytest" .venv-test/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m "$marks" \
+check "pytest" env OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" .venv-test/bin/python -m pytest -n logical --maxprocesses 4 --dist worksteal -m "$marks" \
     ${rest[@]+"${rest[@]}"}
 if ((${#rest[@]} == 0)); then
     check "repro.check" .venv-test/bin/python -m repro.check --fixed
