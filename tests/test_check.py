@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,19 @@ def test_what_cannot_be_checked_here_says_why(project: Project, capsys: pytest.C
     assert report(Console(), [found, Verdict(record, "equal")]) == 0
     assert report(Console(), [found, found, Verdict(record, "equal")]) == 1
     assert "fewer than half of the cells could be checked" in capsys.readouterr().out
+
+
+def test_an_interrupted_check_says_how_far_it_came(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found() -> Iterator[Verdict]:
+        yield Verdict(committed(project), "equal")
+        raise KeyboardInterrupt
+
+    assert report(Console(), found()) == 1
+    said = capsys.readouterr().out
+    assert "interrupted; of the cells so far:" in said
+    assert "1 of 1 cells checked: 1 equal" in said
 
 
 def test_another_kind_of_host_may_differ_a_little_and_at_ties(

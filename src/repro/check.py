@@ -258,20 +258,25 @@ def _likeness(record: Record) -> str:
 
 
 def report(console: Console, found: Iterable[Verdict]) -> int:
-    """Print every cell that is not equal and the tally; returns the exit status."""
+    """Print every cell that is not equal and the tally, also when it is interrupted; the exit status."""
     tally: Counter[str] = Counter()
-    for verdict in found:
-        tally[verdict.state] += 1
-        if verdict.state != "equal":
-            record = verdict.record
-            name = f"{record.experiment} {' '.join(record.labels.values())} ({record.key[:12]})"
-            console.print(f"{verdict.state}: {name}: {verdict.reason}", highlight=False, soft_wrap=True)
+    whole = False
+    try:
+        for verdict in found:
+            tally[verdict.state] += 1
+            if verdict.state != "equal":
+                record = verdict.record
+                name = f"{record.experiment} {' '.join(record.labels.values())} ({record.key[:12]})"
+                console.print(f"{verdict.state}: {name}: {verdict.reason}", highlight=False, soft_wrap=True)
+        whole = True
+    except KeyboardInterrupt:
+        console.print("interrupted; of the cells so far:", style="red")
     asked, checked = tally.total(), tally.total() - tally["not checkable here"]
     counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
     console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False)
     if 2 * checked < asked:
         console.print("fewer than half of the cells could be checked", style="red")
-    return int(tally["different"] > 0 or 2 * checked < asked)
+    return int(not whole or tally["different"] > 0 or 2 * checked < asked)
 
 
 if __name__ == "__main__":
