@@ -60,13 +60,6 @@ def registered(group: str) -> dict[str, type]:
     return {name: lookup(group, name) for name in names(group)}
 
 
-def module_of(group: str, name: str) -> str:
-    """The module that registers a name; InputError as of `lookup`. Imports nothing."""
-    if name in _modules.get(group, {}):
-        return _modules[group][name]
-    return _known(group, name).__module__
-
-
 def lookup(group: str, name: str) -> type:
     """The class registered as `name`, whose module is imported if need be.
 
