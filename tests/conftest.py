@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ.pop("HF_HUB_OFFLINE", None)  # libraries read it when they are imported; tests set it themselves
 
 
 @pytest.fixture(scope="session")
