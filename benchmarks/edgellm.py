@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from real_pair import add_size, alone, answered, local_cell
-from repro import values
 from repro.core.provenance import peak_resident_bytes
+from repro.scenarios.generation import figures
 
 METHODS = "std_flash,sp,specinfer,edgellm"
 DATASETS = ("humaneval", "gsm8k")
@@ -40,7 +40,7 @@ def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
         "tokens": float(sum(len(g.tokens) - 1 for g in done.generations)),
         "acceptance": sum(r.emitted for r in rounds) / len(rounds),
         "drafted": sum(r.drafted for r in rounds) / len(rounds),
-        "hidden": float(values.passes(done.generations, done.sessions)["draft_hidden"] or 0.0),
+        "hidden": float(figures.passes(done.generations, done.sessions)["draft_hidden"] or 0.0),
         "rest": done.resting / done.seconds,
         "resident": peak_resident_bytes() / 1e9,
         "budgeted": done.device.memory.peak / 1e9,

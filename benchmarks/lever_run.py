@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from real_pair import Answered, answered, covered, drafting, local_cell, working
-from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.core.local import LocalDevice
 from repro.core.op import FLASH
 from repro.core.provenance import peak_resident_bytes
 from repro.models.exactness import divergence
 from repro.models.session import Session
+from repro.scenarios.generation.scenario import GenerationScenario
 
 BASE = "flash_ar"
 """Whose tokens every lossless answer must have."""
@@ -126,7 +126,7 @@ def measured(arm: str, dataset: str, number: int, chosen: argparse.Namespace) ->
     )
 
 
-def opened(arm: str, dataset: str, chosen: argparse.Namespace) -> tuple[Cell, list[str]]:
+def opened(arm: str, dataset: str, chosen: argparse.Namespace) -> tuple[GenerationScenario, list[str]]:
     """The cell of a method with its settings; without pruning where the target has nothing to judge by."""
     method, *own = arm.split(":")
     settings = [f"method.{setting}" for setting in own]

@@ -16,9 +16,6 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from repro import values
-from repro.cell import Cell
-from repro.compute import opened_sessions, prepare, serve
 from repro.core.device import Device
 from repro.core.op import FLASH
 from repro.core.trace import Trace
@@ -26,13 +23,16 @@ from repro.methods.base import Generation
 from repro.models.session import Pass, Session
 from repro.paths import conf_dir
 from repro.run import plain, publish
+from repro.scenarios.generation import figures
+from repro.scenarios.generation.run import opened_sessions, prepare, serve
+from repro.scenarios.generation.scenario import GenerationScenario
 
 
 @dataclass(frozen=True)
 class Answered:
     """What serving a cell's requests once left behind; device and sessions are closed."""
 
-    cell: Cell
+    cell: GenerationScenario
     device: Device
     sessions: Mapping[str, Session]
     generations: Sequence[Generation]
@@ -40,7 +40,7 @@ class Answered:
     @property
     def windows(self) -> list[tuple[float, float]]:
         """The decode spans of the answers, seconds on the device's clock."""
-        return values.decode_windows(self.generations)
+        return figures.decode_windows(self.generations)
 
     @property
     def seconds(self) -> float:
@@ -66,7 +66,7 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 
 def local_cell(
     method: str, dataset: str, pair: tuple[str, str], budget: float, chosen: argparse.Namespace, *own: str
-) -> Cell:
+) -> GenerationScenario:
     """The cell of a method on this machine.
 
     Args:
@@ -84,10 +84,10 @@ def local_cell(
     room = [f"device.dram.budget.value={budget}"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[*names, *models, *room, *size, *own, *chosen.set])
-    return Cell(plain(config))
+    return GenerationScenario(plain(config))
 
 
-def answered(cell: Cell) -> Answered:
+def answered(cell: GenerationScenario) -> Answered:
     """All requests of a cell, once, after one that does not count."""
     cell.check()
     device = cell.open_device()

@@ -34,12 +34,12 @@ from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.data.config import scoring_of
-from repro.dense_cell import dense
 from repro.models.checkpoint import open_checkpoint, tokenizer
 from repro.models.likelihood import Reader
 from repro.models.origin import Checkpoint
 from repro.paths import conf_dir
-from repro.scored import choice, metric_of
+from repro.scenarios.accuracy import choice, metric_of
+from repro.scenarios.offline import dense
 
 TASKS = {
     "lambada_openai": "lambada_openai",

@@ -22,7 +22,6 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from repro.core.errors import InputError
-from repro.dense_cell import dense
 from repro.methods.elastic_levels import anchors_of
 from repro.models import elastic_profile
 from repro.models.decoder import Decoder
@@ -31,7 +30,8 @@ from repro.models.elastic_profile import PROFILE, Profile
 from repro.models.unit_importance import Measure
 from repro.paths import conf_dir
 from repro.run import plain, publish
-from repro.scored import ScoredCell
+from repro.scenarios.accuracy import AccuracyScenario
+from repro.scenarios.offline import dense
 
 ANCHORS = 0.2  # of the layers, as the paper has it; kept are all losses, so that any share can be asked for
 
@@ -55,15 +55,17 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def asked(target: str, overrides: Sequence[str]) -> ScoredCell:
+def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
     """A cell of this target, which knows how its checkpoint and a corpus are opened."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         given = [f"model@target={target}", "compression=elastilm", "dataset=arc_easy", *overrides]
-        return ScoredCell(plain(compose("config", overrides=given)))
+        return AccuracyScenario(plain(compose("config", overrides=given)))
 
 
-def about(cell: ScoredCell, decoder: Decoder, found: Profile, args: argparse.Namespace) -> dict[str, Any]:
+def about(
+    cell: AccuracyScenario, decoder: Decoder, found: Profile, args: argparse.Namespace
+) -> dict[str, Any]:
     """What `config.json` says; no paths, no names of machines."""
     return {
         "target": {"name": cell.labels["target"], "digest": cell.target.digest},

@@ -24,8 +24,6 @@ from rich.table import Table
 from fit_devices import bill, device_file, leaf
 from repro.core.device import EmulatedDevice
 from repro.core.facts import facts, machine
-from repro.heads_fit import WIDTHS as FITTED_WIDTHS
-from repro.heads_fit import head_match
 from repro.methods.base import Serving
 from repro.methods.decoding.ghidorah import Ghidorah, Plan
 from repro.methods.decoding.medusa import Medusa
@@ -37,6 +35,8 @@ from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.split import Split
+from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
+from repro.scenarios.generation.heads_fit import head_match
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)

@@ -19,18 +19,18 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 from rich.progress import Progress
 
-from repro import agreement
-from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.models.head_ranks import FILE, HeadRanks
 from repro.paths import conf_dir
 from repro.run import plain, publish
+from repro.scenarios.generation import draft_calibration
+from repro.scenarios.generation.scenario import GenerationScenario
 
 SHOWN = 5
 
 
-def asked(args: argparse.Namespace) -> Cell:
+def asked(args: argparse.Namespace) -> GenerationScenario:
     """The rows, the models and their tokenizer, as a cell has them."""
     first, last = args.rows
     publish()
@@ -50,10 +50,10 @@ def asked(args: argparse.Namespace) -> Cell:
                 *args.more,
             ],
         )
-    return Cell(plain(config))
+    return GenerationScenario(plain(config))
 
 
-def record(cell: Cell, memo: bool) -> HeadRanks:
+def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
     """Answer all rows and rank."""
     models = {"target": cell.target, "draft": cell.draft}
     with ExitStack() as opened, Progress(console=Console(stderr=True)) as bars:
@@ -62,12 +62,12 @@ def record(cell: Cell, memo: bool) -> HeadRanks:
             role: model.network(opened.enter_context(closing(model.memo(cache_root()))) if memo else None)
             for role, model in models.items()
         }
-        return agreement.head_ranks(
+        return draft_calibration.head_ranks(
             models, networks, cell.requests, lambda done: bars.update(task, completed=done)
         )
 
 
-def about(cell: Cell, args: argparse.Namespace) -> dict[str, str]:
+def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:
     """What was recorded, for the file."""
     return {
         "dataset": args.dataset,

@@ -34,7 +34,7 @@ from repro.methods.elastic_levels import anchors_of, kept_at
 from repro.models import elastic_profile, lora, weights
 from repro.models.elastic import reordered, submodel
 from repro.models.elastic_profile import PROFILE, lora_file
-from repro.scored import ScoredCell
+from repro.scenarios.accuracy import AccuracyScenario
 
 SYSTEMS = ("elastilm", "llm_pruner")
 PAPER = tuple(name for name in lora.MATRICES if name != "gate")  # 3.2 names q, k, v, o, up and down
@@ -92,7 +92,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.cell: ScoredCell = asked(args.target, [])
+        self.cell: AccuracyScenario = asked(args.target, [])
         self.bare = AutoTokenizer.from_pretrained(self.cell.folder)
         self.given = self.data()
         self.decoder = weights.load(self.cell.folder, "float32", packed=False, device=args.device)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from repro import agreement, compute, quality
-from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.models.matched import MatchedNetwork, coin
 from repro.models.prefix import Prefix
+from repro.scenarios.generation import draft_calibration, fidelity
+from repro.scenarios.generation import run as generation
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import alone
 from tiny_project import Project, write_project
 
@@ -45,15 +46,15 @@ def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
 
 
-def drafted(cell: Cell, requests: Sequence[Request]) -> Iterator[tuple[Prefix, int]]:
+def drafted(cell: GenerationScenario, requests: Sequence[Request]) -> Iterator[tuple[Prefix, int]]:
     """Each context on the target's own text in which a draft speaks, and what comes next there."""
-    own = quality.own_answers(cell.target, cell.target.network(), requests, lambda done: None)
+    own = fidelity.own_answers(cell.target, cell.target.network(), requests, lambda done: None)
     for request, tokens in zip(requests, own, strict=True):
         for i in range(1, len(tokens)):
             yield Prefix.of([*request.prompt, *tokens[:i]]), tokens[i]
 
 
-def right_by_hand(cell: Cell, requests: Sequence[Request]) -> dict[Prefix, bool]:
+def right_by_hand(cell: GenerationScenario, requests: Sequence[Request]) -> dict[Prefix, bool]:
     """In which of these contexts the draft as it is says what comes next."""
     draft = cell.draft.decoder()
     return {
@@ -64,7 +65,7 @@ def right_by_hand(cell: Cell, requests: Sequence[Request]) -> dict[Prefix, bool]
 def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> None:
     native = project.record("method=corrected")
     record = project.record("method=corrected", f"match={TABLE1}")
-    cell = Cell(project.config("method=corrected", f"match={TABLE1}"))
+    cell = GenerationScenario(project.config("method=corrected", f"match={TABLE1}"))
     assert native.key != record.key == cell.key
     assert (native.labels["agreement"], record.labels["agreement"]) == ("native", "matched")
     assert native.provenance.matched is None
@@ -112,14 +113,14 @@ def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
 
 
 def test_a_method_without_a_draft_is_the_same_cell(project: Project) -> None:
-    cells = [Cell(project.config("method=std", *more)) for more in ((), (f"match={TABLE1}",))]
+    cells = [GenerationScenario(project.config("method=std", *more)) for more in ((), (f"match={TABLE1}",))]
     assert cells[0].key == cells[1].key
     assert [cell.labels["agreement"] for cell in cells] == ["native", "native"]
 
 
 def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> None:
     def key(*more: str) -> str:
-        return Cell(project.config("method=corrected", f"match={TABLE1}", *more)).key
+        return GenerationScenario(project.config("method=corrected", f"match={TABLE1}", *more)).key
 
     assert len({key(), key("match=edgellm.table1.squad"), key("calibration=4"), key("seed=1")}) == 4
 
@@ -141,14 +142,14 @@ def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> No
 )
 def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        _ = Cell(project.config("method=chain_sd", *overrides)).key
+        _ = GenerationScenario(project.config("method=chain_sd", *overrides)).key
 
 
 def test_costs_alone_have_no_agreement(project: Project) -> None:
     config = project.config("method=chain_sd", f"match={TABLE1}")
     config["draft"] |= {"checkpoint": None, "shape": SHAPE}
     with pytest.raises(InputError, match=f"{config['draft']['name']} has no checkpoint"):
-        Cell(config)
+        GenerationScenario(config)
 
 
 def test_of_several_drafts_the_first_alone_is_matched(
@@ -160,7 +161,7 @@ def test_of_several_drafts_the_first_alone_is_matched(
         made.append(arguments)
         return MatchedNetwork(*arguments)
 
-    monkeypatch.setattr(compute, "MatchedNetwork", noted)
+    monkeypatch.setattr(generation, "MatchedNetwork", noted)
     second = f"draft_2.checkpoint.folder={project.root}/draft"
     own = "draft_2.checkpoint.shares_embeddings_with=null"
     drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, own)
@@ -179,6 +180,6 @@ def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: 
 
 
 def test_the_published_value_is_the_file_s() -> None:
-    assert agreement.published("edgellm.table1.cnn_daily") == agreement.Wanted(
+    assert draft_calibration.published("edgellm.table1.cnn_daily") == draft_calibration.Wanted(
         "edgellm.table1.cnn_daily", 90.7
     )

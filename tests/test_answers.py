@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from torch import Tensor
 
-from repro import answers, data
-from repro.answers import Answers, Question, Requests, Shortening
+from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import discover
 from repro.data import read_config
@@ -22,8 +21,10 @@ from repro.methods.objectives import Decision
 from repro.methods.shortening import AnyToken, Scorer
 from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood
-from repro.scored import ScoredCell, best_of, findings
-from repro.served import ServedCell
+from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
+from repro.scenarios.serving import answer_cache
+from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening
+from repro.scenarios.serving.scenario import ServingScenario
 from tiny import decoder
 from tiny_project import Project, write_project
 from tiny_requests import PREAMBLE, REQUEST, ROWS, SET, SPARE, Bytes, Last, write_rows
@@ -57,7 +58,7 @@ class Uncalibrated(Halved):
 @pytest.fixture(autouse=True)
 def nothing_open() -> None:
     """No model is kept from the test before."""
-    answers._made.clear()
+    answer_cache._made.clear()
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             told.append(Bytes().decode(list(pairs[0][0])))
             return [Likelihood(-float(len(said)), False) for _, said in pairs]
 
-    monkeypatch.setattr(answers, "Reader", Told)
+    monkeypatch.setattr(answer_cache, "Reader", Told)
     return told
 
 
@@ -240,11 +241,11 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
     fields = [f"service.{one}" for one in settings]
     if name == "elastilm":
         fields += ["service.decider=random", "service.scorer=none"]
-    served = ServedCell(made.config("trace=standalone", f"service={name}", "app.dataset=piqa", *fields))
+    served = ServingScenario(made.config("trace=standalone", f"service={name}", "app.dataset=piqa", *fields))
     questions = [Question("piqa", row, Decision(1.0, 0.5)) for row in range(8)]
     found = served.respondents.right(questions, served.corpus, lambda *_: None)
     given = [f"compression={name}", "compression.level=0.5", *(f"compression.{one}" for one in settings)]
-    scored = ScoredCell(made.config(*given)).find(lambda *_: None)
+    scored = AccuracyScenario(made.config(*given)).find(lambda *_: None)
     assert [int(found[one]) for one in questions] == [one["right"] for one in scored.rounds]
     plain = served.respondents.plain(questions, lambda *_: None)
     assert [int(plain[one]) for one in questions] == [one["baseline_right"] for one in scored.rounds]

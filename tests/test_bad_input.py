@@ -40,7 +40,7 @@ def project(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def compute(*_: Any) -> None:
         raise AssertionError("long work began")
 
-    monkeypatch.setattr("repro.kinds.compute", compute)
+    monkeypatch.setattr("repro.scenarios.base.Scenario.run", compute)
     return mine
 
 

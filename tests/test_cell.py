@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from invented_answers import answer
-from repro import values
-from repro.cell import Cell
-from repro.compute import compute
 from repro.core.errors import InputError
 from repro.core.op import CPU, FLASH
 from repro.core.trace import Phase, Span, Trace
 from repro.methods.base import Generation
+from repro.scenarios.generation import figures
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import Project, write_project
 
 LOCAL = ("device=local_cpu", "device.pace=null", "method=std", "prompts=1", "max_tokens=4", "cooldown=0")
@@ -49,9 +48,9 @@ def invented() -> tuple[list[Generation], Trace]:
 
 
 def test_timing_is_totals_over_totals_of_the_decode_windows() -> None:
-    figures = values.timing(*invented())
+    found = figures.timing(*invented())
     # 5 + 2 tokens after the first ones, in 4 + 1 s; active joules 1 + 2 + 1 + 4, idle 0.5 W over 5 s
-    assert figures == pytest.approx(
+    assert found == pytest.approx(
         {
             "decode_tokens": 7,
             "decode_seconds": 5.0,
@@ -74,32 +73,32 @@ def test_timing_is_totals_over_totals_of_the_decode_windows() -> None:
 def test_unknown_power_is_absent_and_not_zero() -> None:
     answers, trace = invented()
     trace.idle_watts = None
-    figures = values.timing(answers, trace)
-    assert figures["decode_joules"] is None
-    assert figures["joules_per_token"] is None
-    assert figures["decode_seconds"] == 5.0
+    found = figures.timing(answers, trace)
+    assert found["decode_joules"] is None
+    assert found["joules_per_token"] is None
+    assert found["decode_seconds"] == 5.0
 
 
 def test_answers_of_one_token_have_no_decode_figures() -> None:
-    figures = values.timing([answer(1, 2.0)], Trace())
-    assert figures["decode_tokens"] == 0
-    assert [figures[name] for name in ("decode_tokens_per_s", "time_per_token", "flash_busy")] == [None] * 3
-    assert figures["ttft"] == 1.0
+    found = figures.timing([answer(1, 2.0)], Trace())
+    assert found["decode_tokens"] == 0
+    assert [found[name] for name in ("decode_tokens_per_s", "time_per_token", "flash_busy")] == [None] * 3
+    assert found["ttft"] == 1.0
 
 
 def test_calls_count_verifications_and_their_rows() -> None:
     answers, _ = invented()
-    assert values.calls(answers) == {"prompts": 2, "target_calls": 3, "verification_width": 10 / 3}
+    assert figures.calls(answers) == {"prompts": 2, "target_calls": 3, "verification_width": 10 / 3}
     none = {"prompts": 2, "target_calls": 0, "verification_width": None}
-    assert values.calls(answers, verified=False) == none
+    assert figures.calls(answers, verified=False) == none
 
 
 def test_outcome_and_rounds_keep_the_order() -> None:
     answers, _ = invented()
-    seen = values.outcome(answers)
+    seen = figures.outcome(answers)
     assert seen["accepted"] == [[2, 1], [1]]
     assert seen["emitted"] == [[3, 2], [2]]
-    rows = values.round_rows(answers)
+    rows = figures.round_rows(answers)
     assert [(r["round"], r["rows"], r["end"]) for r in rows] == [(0, 4, 4.0), (1, 4, 6.0), (0, 2, 12.0)]
 
 
@@ -107,14 +106,14 @@ def test_the_wall_clock_repeats_and_shows_its_spread(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speeds: list[float] = []
-    original = values.timing
+    original = figures.timing
 
     def noted(generations: Any, trace: Any) -> Any:
-        figures = original(generations, trace)
-        speeds.append(figures["decode_tokens_per_s"])
-        return figures
+        found = original(generations, trace)
+        speeds.append(found["decode_tokens_per_s"])
+        return found
 
-    monkeypatch.setattr(values, "timing", noted)
+    monkeypatch.setattr(figures, "timing", noted)
     record = project.record(*LOCAL, "repeats=3")
     over_all, *each = speeds
     assert len(each) == 3
@@ -133,7 +132,7 @@ def test_the_wall_clock_repeats_and_shows_its_spread(
 
 def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -> None:
     def key(*overrides: str) -> str:
-        return Cell(project.config("experiment=quickstart", "method=chain_sd", *overrides)).key
+        return GenerationScenario(project.config("experiment=quickstart", "method=chain_sd", *overrides)).key
 
     base = key()
     moved = tmp_path / "moved"
@@ -173,7 +172,10 @@ def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -
 def test_a_draft_that_is_not_used_does_not_count(project: Project) -> None:
     alone = ("experiment=quickstart", "method=std")
     other = f"draft.checkpoint.folder={project.root}/target"
-    assert Cell(project.config(*alone)).key == Cell(project.config(*alone, other)).key
+    assert (
+        GenerationScenario(project.config(*alone)).key
+        == GenerationScenario(project.config(*alone, other)).key
+    )
 
 
 def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
@@ -181,11 +183,11 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
     from repro.methods.decoding.autoregressive import DraftAlone
 
     config = project.config("experiment=quickstart", "method=draft", "seed=7")
-    cell = Cell(config)
+    cell = GenerationScenario(config)
     assert cell.method.lossless is False
     cell.method = type("Liar", (DraftAlone,), {"lossless": True})()
     with pytest.raises(RuntimeError, match="leaves the target's own text at token"):
-        compute(cell, lambda what, done, total: None)
+        cell.run(lambda what, done, total: None)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +214,7 @@ def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
 )
 def test_settings_are_checked_at_once(project: Project, change: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as wrong:
-        Cell({**project.config(), **change})
+        GenerationScenario({**project.config(), **change})
     assert said in str(wrong.value)
 
 
@@ -239,10 +241,10 @@ def test_without_weights_only_costs_run_of_blank_prompts(project: Project) -> No
 )
 def test_what_blank_prompts_need(asked: tuple[str, ...], sentence: str, project: Project) -> None:
     with pytest.raises(InputError, match=sentence):
-        Cell(project.config(*BLANK, *asked))
+        GenerationScenario(project.config(*BLANK, *asked))
 
 
 def test_real_prompts_are_cut_to_their_last_tokens(project: Project) -> None:
-    whole, cut = (Cell(project.config("prompts=1", f"prompt_tokens={n}")) for n in ("null", 3))
+    whole, cut = (GenerationScenario(project.config("prompts=1", f"prompt_tokens={n}")) for n in ("null", 3))
     assert cut.requests[0].prompt == whole.requests[0].prompt[-3:]
     assert cut.key != whole.key

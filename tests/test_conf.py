@@ -13,9 +13,9 @@ from repro.data.traces import parse_trace
 from repro.models.model import ModelConfig
 from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
-from repro.named_models import read_model
 from repro.paths import conf_dir
 from repro.run import plain
+from repro.scenarios.named_models import read_model
 from repro.sweep import fact_sources
 from repro.tables.build import in_unit
 from repro.tables.claims import ClaimsSpec, require_complete

@@ -24,7 +24,7 @@ from repro.models.linear import PlainLinear
 from repro.models.lora import Adapter, Lora
 from repro.models.partial import block_elements
 from repro.models.unit_importance import Measure, importance
-from repro.named_models import read_model
+from repro.scenarios.named_models import read_model
 from tiny_dense import CORPUS, dense
 from tiny_elastic import apart, logits, masked
 from tiny_families import FAMILIES

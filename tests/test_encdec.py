@@ -15,7 +15,6 @@ import transformers as hf
 import yaml
 from torch import Tensor
 
-from repro.cell import Cell
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.registry import registered
@@ -32,6 +31,7 @@ from repro.models.prefix import Prefix
 from repro.models.shape import Shape
 from repro.models.stored import read_config
 from repro.paths import conf_dir
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy
 from tiny_checkpoints import NOWHERE
 from tiny_encdec import ENDS, FAMILIES, VOCAB, write
@@ -285,11 +285,11 @@ def test_on_this_machine_it_is_resident_or_refused(project: Project) -> None:
     local = ("device=local_cpu", "device.pace=null", "prompts=1", "repeats=1", "cooldown=0")
     assert project.record("method=std", *local).values["exact_match"] == 1.0
     with pytest.raises(InputError, match="would have to stream"):
-        Cell(project.config("method=flash_ar", *local)).check()
+        GenerationScenario(project.config("method=flash_ar", *local)).check()
 
 
 @pytest.mark.usefixtures("_own_cache")
 def test_prompt_and_answer_each_have_the_positions_that_there_are(project: Project) -> None:
-    Cell(project.config("max_tokens=160")).check()
+    GenerationScenario(project.config("max_tokens=160")).check()
     with pytest.raises(InputError, match="161 tokens of prompt and answer do not fit"):
-        Cell(project.config("max_tokens=161")).check()
+        GenerationScenario(project.config("max_tokens=161")).check()

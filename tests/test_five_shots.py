@@ -15,7 +15,7 @@ from repro.data.config import builder_of, scoring_of
 from repro.data.naming import Named
 from repro.models.likelihood import Likelihood
 from repro.paths import conf_dir
-from repro.scored import best_of, findings
+from repro.scenarios.accuracy import best_of, findings
 
 SHOWN = {
     "arc_easy_5shot": ("question", "arc_easy"),

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 import head_ranks
-from repro.cell import Cell
 from repro.core.errors import InputError
-from repro.heads_fit import head_match
 from repro.methods.verification_tree import grown, measured_acceptance, searched
 from repro.models.head_ranks import FILE, Calibration, HeadRanks
+from repro.scenarios.generation.heads_fit import head_match
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_project import SHAPE, Project, write_project
 
 IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]
@@ -70,7 +70,7 @@ def test_matched_heads_decode_with_mt_bench_s_tree_and_say_what_was_fitted(proje
 
 def test_pair_and_seed_are_part_of_the_key_and_calibration_prompts_are_not(project: Project) -> None:
     def key(*more: str) -> str:
-        return Cell(project.config("method=medusa", *more)).key
+        return GenerationScenario(project.config("method=medusa", *more)).key
 
     other = MATCH.replace("mbpp", "gsm8k")
     assert len({key(), key(MATCH), key(other), key(MATCH, "seed=1")}) == 4
@@ -90,7 +90,7 @@ def test_a_draft_with_other_heads_is_said(project: Project, tmp_path: Path) -> N
 @pytest.mark.parametrize("other", ["device=local_cpu", "sampling.temperature=0.7"])
 def test_matching_wants_an_emulated_device_and_greedy_answers(project: Project, other: str) -> None:
     with pytest.raises(InputError, match=r"real device would have to pay|temperature is 0\.7"):
-        Cell(project.config("method=medusa", MATCH, other))
+        GenerationScenario(project.config("method=medusa", MATCH, other))
 
 
 def test_recorded_ranks_say_how_the_same_rows_are_decoded(

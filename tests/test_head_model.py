@@ -39,9 +39,9 @@ def caches(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cell(project: Project, *overrides: str) -> Any:
-    from repro.cell import Cell
+    from repro.scenarios.generation.scenario import GenerationScenario
 
-    return Cell(project.config(*overrides))
+    return GenerationScenario(project.config(*overrides))
 
 
 @pytest.mark.parametrize("method", ["chain_sd", "edgellm", "specinfer"])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from records import record
-from repro.cell import Cell
 from repro.core.errors import InputError
 from repro.core.record import Store
 from repro.run import attempt
-from repro.settings import own_labels
+from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.settings import own_labels
 from repro.sweep import Note
 from repro.tables import members
 from tiny_project import Project, composed, write_project
@@ -37,7 +37,7 @@ def test_labels_interpolate_settings_and_are_no_part_of_the_key(project: Project
         "+labels.budget=${device.dram.budget.value}",
         "+labels.n=null",
     )
-    bare, labelled = (Cell(project.config("method=chain_sd", *o)) for o in ((), more))
+    bare, labelled = (GenerationScenario(project.config("method=chain_sd", *o)) for o in ((), more))
     assert dict(labelled.labels.items() - bare.labels.items()) == {"drafted": "8", "budget": "12"}
     assert bare.labels.keys() >= USUAL
     assert labelled.key == bare.key

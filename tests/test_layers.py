@@ -24,6 +24,8 @@ BELOW = {
     "data": {"core", "data", "models.wheels", "paths"},  # wheels: one way to fetch a package's file
     "metrics": {"core", "metrics"},
     "tables": {"core", "tables", "paths"},
+    "scenarios": {"core", "models", "methods", "data", "metrics", "tables.reference", "paths", "versions"}
+    | {"scenarios"},
 }
 """What each room may import of `repro`. The files beside the rooms are the top and may import all."""
 

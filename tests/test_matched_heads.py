@@ -9,9 +9,7 @@ from statistics import median
 import pytest
 import torch
 
-from repro import agreement, heads_fit
 from repro.core.errors import InputError
-from repro.heads_fit import HeadMatch, cumulative, fitted, head_match, published_accuracies
 from repro.methods.base import Request
 from repro.methods.decoding.medusa import Medusa, TreeDecoding
 from repro.methods.head_recording import recorded
@@ -27,6 +25,14 @@ from repro.models.matched_heads import MatchedHeads, coin, with_rank
 from repro.models.network import Network, Row
 from repro.models.prefix import Prefix
 from repro.run import plain
+from repro.scenarios.generation import draft_calibration, heads_fit
+from repro.scenarios.generation.heads_fit import (
+    HeadMatch,
+    cumulative,
+    fitted,
+    head_match,
+    published_accuracies,
+)
 from repro.tables.reference import load_cells
 from tiny import TableNetwork
 from tiny_heads import VOCAB, TableHeads, beside
@@ -108,7 +114,7 @@ def test_what_no_rank_is_published_of_goes_on_falling() -> None:
 )
 def test_what_is_no_pair_is_said(names: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        agreement.wanted(names)
+        draft_calibration.wanted(names)
 
 
 def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +126,10 @@ def test_lengths_that_no_heads_have_are_said(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_id_is_an_agreement_as_before() -> None:
-    assert agreement.wanted("edgellm.table1.squad") == agreement.published("edgellm.table1.squad")
-    assert isinstance(agreement.wanted(ids("gsm8k")), HeadMatch)
+    assert draft_calibration.wanted("edgellm.table1.squad") == draft_calibration.published(
+        "edgellm.table1.squad"
+    )
+    assert isinstance(draft_calibration.wanted(ids("gsm8k")), HeadMatch)
 
 
 # One row

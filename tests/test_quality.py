@@ -7,7 +7,7 @@ from repro.methods.base import Generation, Request
 from repro.models.exactness import Divergence, divergence
 from repro.models.network import KnownStep, Row
 from repro.models.prefix import Prefix
-from repro.quality import NotLosslessError, require_lossless, scores
+from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
 
 
 class Fixed:

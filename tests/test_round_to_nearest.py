@@ -12,7 +12,7 @@ from repro.models.elastic import reordered
 from repro.models.folding import plain
 from repro.models.observe import places
 from repro.models.round_to_nearest import nearest, rounded
-from repro.named_models import read_model
+from repro.scenarios.named_models import read_model
 from tiny_dense import dense, logits
 from tiny_elastic import order_of
 

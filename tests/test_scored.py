@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import pytest
 from torch import Tensor
 
-from repro import scored
 from repro.core.errors import InputError
 from repro.core.record import Record
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
-from repro.kinds import is_current
 from repro.methods.compression.base import Compressed
 from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood
 from repro.models.linear import PlainLinear
 from repro.models.observe import places, replaced
-from repro.scored import ScoredCell, findings
+from repro.scenarios import accuracy
+from repro.scenarios.accuracy import AccuracyScenario, findings
+from repro.scenarios.registry import is_current
 from repro.sweep import Sweep
 from tiny_project import Project, publish, write_project
 
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The same, with results and a cache of its own."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    scored._compressed.cache_clear()
+    accuracy._compressed.cache_clear()
     more = ("dataset=piqa", "prompts=4", "corpus.texts=3", "corpus.tokens=300")
     return made.apart(tmp_path, *more)
 
@@ -144,7 +144,7 @@ def test_done_cells_are_found_and_the_baseline_is_scored_once(
 def test_a_sweep_over_datasets_compresses_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for overrides in (("compression=fp16",), ("compression=fp16", "skip=1")):
         project.cell(*overrides)
-    scored._compressed.cache_clear()
+    accuracy._compressed.cache_clear()
     assert counted(project, monkeypatch, compressed_by(), compressed_by("skip=1")) == ["worsened"]
 
 
@@ -162,13 +162,14 @@ def test_a_sweep_over_datasets_compresses_once(project: Project, monkeypatch: py
     ],
 )
 def test_the_key_is_what_is_asked(project: Project, override: str, changes: bool) -> None:
-    keys = [ScoredCell(project.config(*compressed_by(*more))).key for more in ((), (override,))]
+    keys = [AccuracyScenario(project.config(*compressed_by(*more))).key for more in ((), (override,))]
     assert (keys[0] != keys[1]) == changes
 
 
 def test_a_compression_that_reads_no_corpus_has_none_in_its_key(project: Project) -> None:
     keys = {
-        ScoredCell(project.config("compression=fp16", f"corpus.tokens={tokens}")).key for tokens in (200, 300)
+        AccuracyScenario(project.config("compression=fp16", f"corpus.tokens={tokens}")).key
+        for tokens in (200, 300)
     }
     assert len(keys) == 1
 
@@ -187,15 +188,15 @@ def test_a_compression_that_reads_no_corpus_has_none_in_its_key(project: Project
 )
 def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        _ = ScoredCell(project.config(*compressed_by(*overrides))).key
+        _ = AccuracyScenario(project.config(*compressed_by(*overrides))).key
 
 
 def test_a_compression_or_a_setting_that_there_is_not_has_near_misses(project: Project) -> None:
     config = project.config(*compressed_by())
     with pytest.raises(InputError, match="Did you mean worsened"):
-        ScoredCell(config | {"compression": {"name": "worsend"}})
+        AccuracyScenario(config | {"compression": {"name": "worsend"}})
     with pytest.raises(InputError, match="Did you mean factor"):
-        ScoredCell(config | {"compression": {"name": "worsened", "factr": 1.0}})
+        AccuracyScenario(config | {"compression": {"name": "worsened", "factr": 1.0}})
 
 
 def test_a_row_longer_than_the_context_fails_before_the_work(project: Project, made: Project) -> None:
@@ -204,7 +205,7 @@ def test_a_row_longer_than_the_context_fails_before_the_work(project: Project, m
     folder.mkdir()
     write(folder / "piqa.jsonl", long)
     with pytest.raises(InputError, match="do not fit the context"):
-        ScoredCell(project.config("compression=fp16", f"data_dir={folder}")).check()
+        AccuracyScenario(project.config("compression=fp16", f"data_dir={folder}")).check()
 
 
 def test_a_failed_cell_leaves_a_record(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from repro import answers, respondents, served
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import machine
 from repro.core.record import Record, Round
 from repro.data.config import read_config
-from repro.kinds import is_current
 from repro.methods.deciding import Ask
 from repro.methods.objectives import Decision
 from repro.methods.services.base import profile_of
 from repro.run import attempt
-from repro.served import ServedCell
+from repro.scenarios.registry import is_current
+from repro.scenarios.serving import answer_cache, level_models
+from repro.scenarios.serving import scenario as serving
+from repro.scenarios.serving.scenario import ServingScenario
 from tiny_project import Project, composed, write_project
 from tiny_requests import REQUEST, SET, SPARE, write_rows
 
@@ -44,18 +45,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The same, with results of its own; what was answered is remembered from test to test."""
     monkeypatch.setenv("REPRO_CACHE", str(made.root / "cache"))
-    monkeypatch.setattr(served, "read_config", lambda name: SET if name == "ways" else read_config(name))
+    monkeypatch.setattr(serving, "read_config", lambda name: SET if name == "ways" else read_config(name))
     return made.apart(tmp_path)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_open() -> Iterator[None]:
     """No model or row is kept from other tests, or for them."""
-    answers._made.clear()
-    respondents._made.clear()
+    answer_cache._made.clear()
+    level_models._made.clear()
     yield
-    answers._made.clear()
-    respondents._made.clear()
+    answer_cache._made.clear()
+    level_models._made.clear()
 
 
 def done(project: Project, *overrides: str) -> tuple[Record, Sequence[Round]]:
@@ -115,14 +116,14 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
 
 def test_what_stays_of_a_prompt_is_read(project: Project) -> None:
     _, lines = done(project, *ELASTILM)
-    ask = Ask("", (0,) * (SPARE + REQUEST), 1, served.Objective(ttft=1.0), SPARE, 8)
+    ask = Ask("", (0,) * (SPARE + REQUEST), 1, serving.Objective(ttft=1.0), SPARE, 8)
     for line in lines:
         assert line["read"] == ask.read(number(line, "prompt_level"))
         assert (number(line, "read") - REQUEST) % 8 == 0 or line["prompt_level"] == 1.0
 
 
 def test_a_switch_is_billed_when_the_level_changes(project: Project) -> None:
-    cell = ServedCell(project.config(*ELASTILM))
+    cell = ServingScenario(project.config(*ELASTILM))
     device = EmulatedDevice(machine(cell.config["device"]))
     profile = profile_of(cell.system, device)
     _, lines = done(project, *ELASTILM)
@@ -239,7 +240,7 @@ def test_blanks_cost_and_say_nothing(project: Project, lacking: tuple[str, ...])
     ],
 )
 def test_the_key_is_what_is_asked(project: Project, override: str, changes: bool) -> None:
-    keys = [ServedCell(project.config(*LAYERWISE, *more)).key for more in ((), (override,))]
+    keys = [ServingScenario(project.config(*LAYERWISE, *more)).key for more in ((), (override,))]
     assert (keys[0] != keys[1]) == changes
 
 
@@ -269,7 +270,7 @@ def test_a_service_without_a_trace_is_told_of_both(project: Project) -> None:
 
 
 def test_a_cell_that_failed_is_called_as_it_would_be(project: Project) -> None:
-    good = ServedCell(project.config(*LAYERWISE)).labels
+    good = ServingScenario(project.config(*LAYERWISE)).labels
     note = attempt(composed(*project.overrides, *LAYERWISE, "service.granule=0"))
     assert "granule is 0" in note.error
     assert note.labels == good
@@ -289,7 +290,7 @@ def test_the_same_trace_is_served_alike_twice(project: Project, tmp_path: Path) 
 
 
 def test_decisions_are_pairs_of_the_system_s_levels(project: Project) -> None:
-    system = ServedCell(project.config(*ELASTILM)).system
+    system = ServingScenario(project.config(*ELASTILM)).system
     _, lines = done(project, *ELASTILM)
     for line in lines:
         decision = Decision(number(line, "prompt_level"), number(line, "model_level"))

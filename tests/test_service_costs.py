@@ -15,15 +15,21 @@ from repro.core.errors import InputError
 from repro.core.facts import machine
 from repro.core.op import FLASH, Op
 from repro.methods import llmlingua2
+from repro.methods.base import Request
+from repro.methods.decoding.autoregressive import decode
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.methods.service_profile import DeviceProfile
 from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.families import config_of
+from repro.models.network import NoNetwork
+from repro.models.placement import RESIDENT
+from repro.models.prefix import Prefix
+from repro.models.session import Session
 from repro.models.shape import Bill
 from repro.models.uneven_bill import config_of_shape
-from repro.named_models import read_model
+from repro.scenarios.named_models import read_model
 from repro.tables.reference import load_cells
 from tiny import toy
 from tiny_services import (
@@ -123,6 +129,19 @@ def test_a_smaller_level_takes_less_and_the_full_one_is_the_measure(name: str) -
             assert small.step_at(n).seconds < large.step_at(n).seconds
     if 1.0 in found.levels:
         assert found.costs(1.0, 100, 20, 1.0) == found.whole(100, 20), "to the last digit"
+
+
+def test_a_profile_says_what_decoding_takes() -> None:
+    found, lengths = default("elastilm"), tuple(range(1, 33))
+    toy_profile = profile_of(found, EmulatedDevice(toy()), lengths)
+    for level in (0.5, 1.0):
+        device = EmulatedDevice(toy())
+        session = Session("model", device, found.levels[level], NoNetwork(), RESIDENT)
+        session.start(Prefix.of((0,) * 24))
+        made = device.play(decode(Request("", (0,) * 24, 6), device, session))
+        costs = toy_profile.costs(level, 24, 6, level)
+        assert made.first - made.arrived == pytest.approx(costs.ttft, rel=1e-9)
+        assert (made.ended - made.first) / 5 == pytest.approx(costs.tpot, rel=1e-9)
 
 
 def test_switches_on_the_toy_machine() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from repro.cell import Cell
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.methods.base import Generation, Method, Request, Writing
@@ -21,6 +20,7 @@ from repro.models.network import DecoderNetwork
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
 from repro.models.tree import TokenTree
+from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, decoder, opened, toy
 from tiny_checkpoints import write_tokenizer
 from tiny_project import Project, write_project
@@ -232,7 +232,7 @@ def test_two_drafts_in_one_cell(project: Project) -> None:
 
 def test_each_draft_counts_in_the_key_if_it_drafts(project: Project) -> None:
     def key(*overrides: str) -> str:
-        return Cell(project.config(*overrides)).key
+        return GenerationScenario(project.config(*overrides)).key
 
     both = key(*TWO, *second(project.root / "draft"))
     assert both != key(*TWO, *second(project.root / "target"))
@@ -243,7 +243,7 @@ def test_each_draft_counts_in_the_key_if_it_drafts(project: Project) -> None:
 
 def test_a_draft_too_few_is_said(project: Project) -> None:
     with pytest.raises(InputError) as wrong:
-        Cell(project.config("method=specinfer", "method.drafts=2"))
+        GenerationScenario(project.config("method=specinfer", "method.drafts=2"))
     said = "specinfer asks for a model as draft_2, and there is none; add +model@draft_2=NAME"
     assert str(wrong.value) == said
 
@@ -254,7 +254,7 @@ def test_every_draft_is_checked(project: Project, tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "other" / name).symlink_to(project.root / "draft" / name)
     with pytest.raises(InputError, match=r"id 0 is '<.end.>' to the target, '<.answer.>' to the draft"):
-        Cell(project.config(*TWO, *second(tmp_path / "other"))).check()
+        GenerationScenario(project.config(*TWO, *second(tmp_path / "other"))).check()
     big = ("+model/shape@draft_2.shape=qwen3_8b", "draft_2.precision=fp32")
     with pytest.raises(InputError, match="draft_2 weights needs"):
-        Cell(project.config(*TWO, *second(project.root / "draft"), *big)).check()
+        GenerationScenario(project.config(*TWO, *second(project.root / "draft"), *big)).check()

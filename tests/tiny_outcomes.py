@@ -26,8 +26,7 @@ import transformers as hf
 from safetensors.torch import save_file
 
 from invented_rows import INVENTED
-from repro import compute as generation
-from repro import kinds, versions
+from repro import versions
 from repro.core.identity import cell_key, dataset_asked
 from repro.core.once import forgetting
 from repro.core.record import content_hash
@@ -38,6 +37,8 @@ from repro.data.rows import Rows
 from repro.metrics.base import score
 from repro.models.head_ranks import FILE, HeadRanks
 from repro.models.likelihood import Reader
+from repro.scenarios.generation import run as generation
+from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer
 from tiny_project import Project, publish
 from tiny_requests import Bytes
@@ -205,9 +206,9 @@ def ours(group: str) -> list[str]:
 
 def of_cell(config: Mapping[str, Any]) -> Outcome:
     """What a cell makes: its figures, its tokens, its continuations' likelihoods, events of its timeline."""
-    cell = kinds.made(config)
+    cell = made(config)
     with forgetting(), heard() as (answers, nats):
-        outcome = kinds.compute(cell, lambda what, done, total: None)
+        outcome = cell.run(lambda what, done, total: None)
     found: dict[str, Any] = {"values": {n: v for n, v in outcome.record.values.items() if v is not None}}
     if answers:
         found["tokens"] = content_hash(answers)

@@ -19,9 +19,7 @@ from torch import Tensor
 from distill.heads import Example
 from distill.surprisal import read_lines
 from repro import data
-from repro.answers import Requests
 from repro.data.prompts import Tokens
-from repro.dense_cell import dense
 from repro.methods.dual_head import fitting
 from repro.methods.elastic_levels import anchors_of, kept_at
 from repro.methods.elastication import ranked
@@ -36,7 +34,9 @@ from repro.models.likelihood import Likelihood
 from repro.models.token_spans import Decode
 from repro.models.unit_importance import Measure
 from repro.models.word_pieces import WordPieces
-from repro.scored import ScoredCell
+from repro.scenarios.accuracy import AccuracyScenario
+from repro.scenarios.offline import dense
+from repro.scenarios.serving.answer_cache import Requests
 
 ANCHORS = 0.2
 EVERY = decisions()
@@ -52,7 +52,7 @@ Right = Mapping[int, frozenset[Decision]]
 """By row, the decisions that answer it right."""
 
 
-def levels(cell: ScoredCell, adapted: bool) -> Decoders:
+def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
     """The elasticized target on every level, all views of one memory; with adapters if they are wanted."""
     decoder = dense(cell.folder)
     found = ranked(decoder, [torch.tensor(one) for one in cell.corpus.sequences], "committed", Measure())

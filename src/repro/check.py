@@ -27,7 +27,6 @@ import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from repro import kinds
 from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.once import forgetting
@@ -36,6 +35,8 @@ from repro.core.record import Record, Scalar, Spread, Store, canonical
 from repro.core.registry import unknown
 from repro.models.memo import smallest_margin
 from repro.paths import conf_dir, project_root
+from repro.scenarios.base import Scenario
+from repro.scenarios.registry import made
 from repro.tables import members
 
 EXACT = 1e-9
@@ -70,7 +71,7 @@ def check(record: Record, data_dir: str | None) -> Verdict:
         return Verdict(record, "not checkable here", "its times are those of another machine's wall clock")
     config = {**record.provenance.config, "data_dir": data_dir}
     try:
-        cell = kinds.made(config)
+        cell = made(config)
         if cell.versions != record.provenance.versions:
             changes = _changes(record.provenance.versions, cell.versions)
             return Verdict(record, "different", f"versions: {changes}")
@@ -83,7 +84,7 @@ def check(record: Record, data_dir: str | None) -> Verdict:
     except InputError as wrong:
         return Verdict(record, "not checkable here", " ".join(str(wrong).split()))
     try:
-        other = kinds.compute(cell, _silent).record
+        other = cell.run(_silent).record
     except Exception as wrong:
         return Verdict(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
@@ -98,7 +99,7 @@ def check(record: Record, data_dir: str | None) -> Verdict:
     return Verdict(record, "different", f"on another kind of host: {reason}")
 
 
-def _tie(cell: kinds.AnyCell, first: Record) -> str | None:
+def _tie(cell: Scenario, first: Record) -> str | None:
     """Whether rounding alone decides what a cell says, in words; None if it does not.
 
     It does where the first two choices of a model come as close as two orders of additions may differ, and
@@ -108,7 +109,7 @@ def _tie(cell: kinds.AnyCell, first: Record) -> str | None:
     torch.set_num_threads(1 if threads > 1 else 2)
     try:
         with forgetting() as folder:
-            second = kinds.compute(cell, _silent).record
+            second = cell.run(_silent).record
             margin = smallest_margin(folder / "memo")
     finally:
         torch.set_num_threads(threads)

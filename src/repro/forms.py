@@ -12,7 +12,6 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.heads_fit import fitted
 from repro.methods.verification_tree import (
     VerificationTree,
     expected_acceptance,
@@ -24,6 +23,7 @@ from repro.models.checkpoint import open_checkpoint
 from repro.models.head_ranks import FILE, Calibration, HeadRanks
 from repro.models.origin import Checkpoint
 from repro.paths import conf_dir
+from repro.scenarios.generation.heads_fit import fitted
 from repro.tables.forms import Form, FormSpec, branching
 
 

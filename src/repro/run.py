@@ -26,20 +26,18 @@ from repro import composing
 from repro.composing import Composer, load_components
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.kinds import DENSE
 from repro.paths import conf_dir
+from repro.scenarios.registry import GROUPS, scenario_of
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-PUBLISHED = ("method", *DENSE)
-"""Groups of the registry that are groups of options."""
 WIDE = 200
 """Columns of a screen that is none."""
 
 
 def publish() -> None:
     """Make every registered method, compression, probe and service a Hydra option."""
-    composing.publish(*PUBLISHED)
+    composing.publish(*GROUPS)
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
@@ -146,20 +144,7 @@ def attempt(config: DictConfig) -> Note:
         given = plain(config)
         return Sweep(given, screen()).cell(given)
     except (InputError, OmegaConfBaseException) as wrong:
-        labels = {name: str(config[name].name) for name in ("method", "device", "dataset", "target", "draft")}
-        labels["agreement"] = "matched" if config.match else "native"
-        for group in (group for group in DENSE if config.get(group)):
-            named = str(config[group].name)
-            labels |= {
-                "method": named,
-                group: named,
-                "device": "host",
-                "draft": "none",
-                "agreement": "native",
-            }
-        if served := config.get("service"):
-            labels |= {"device": str(config.device.name), "decider": str(served.decider)}
-            labels["dataset"] = str(config.trace.name) if config.get("trace") else labels["dataset"]
+        labels = scenario_of(config).labels_of(config)
         labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
         return Note("", labels, "failed", error=" ".join(str(wrong).split()))
 

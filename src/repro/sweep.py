@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
-from repro import kinds
 from repro.core.errors import InputError
 from repro.core.once import cache_root
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
-from repro.kinds import AnyCell, is_current
 from repro.models.shape import PRECISIONS
 from repro.paths import conf_dir
+from repro.scenarios.base import Scenario
+from repro.scenarios.registry import is_current, made, scenario_of
 from repro.tables import members
 from repro.tables.bibliography import load_bibliography
 from repro.tables.build import build
@@ -90,7 +90,7 @@ class Sweep:
         """
         self.store.check_writable(NEED)
         self.tracker.check()
-        cell = kinds.made(config)
+        cell = made(config)
         known = self.store.get(cell.key)
         if self.mode == "list":
             return self._listed(cell, known)
@@ -100,25 +100,25 @@ class Sweep:
             return Note(cell.key, cell.labels, "skipped")
         return self._compute(cell)
 
-    def _listed(self, cell: AnyCell, known: Record | None) -> Note:
+    def _listed(self, cell: Scenario, known: Record | None) -> Note:
         if known:
             return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
         return Note(cell.key, cell.labels, "todo", self._estimate(cell))
 
-    def _estimate(self, cell: AnyCell) -> float | None:
+    def _estimate(self, cell: Scenario) -> float | None:
         """Seconds that cells of this method took, per token or row asked for."""
         same = [r for r in self.store.all() if r.done and r.labels["method"] == cell.labels["method"]]
         if not same:
             return None
-        return median(_seconds(r) / _asked(r.provenance.config) for r in same) * _asked(cell.config)
+        return median(_seconds(r) / _amount(r) for r in same) * cell.amount_of(cell.config)
 
-    def _compute(self, cell: AnyCell) -> Note:
+    def _compute(self, cell: Scenario) -> Note:
         try:
             cell.check()
             with self._alone(cell), self._progress(cell) as progress:
-                outcome = kinds.compute(cell, progress)
+                outcome = cell.run(progress)
         except Exception as wrong:
-            record = self._keep(kinds.failed(cell, traceback.format_exc()))
+            record = self._keep(cell.failed(traceback.format_exc()))
             error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
             return Note(cell.key, cell.labels, "failed", _seconds(record), error)
         record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
@@ -141,7 +141,7 @@ class Sweep:
         return record
 
     @contextmanager
-    def _alone(self, cell: AnyCell) -> Iterator[None]:
+    def _alone(self, cell: Scenario) -> Iterator[None]:
         """Cells on the wall clock wait for each other, whatever launched them."""
         if cell.emulated:
             yield
@@ -150,7 +150,7 @@ class Sweep:
             yield
 
     @contextmanager
-    def _progress(self, cell: AnyCell) -> Iterator[Any]:
+    def _progress(self, cell: Scenario) -> Iterator[Any]:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True) as bars:
             tasks: dict[str, Any] = {}
@@ -293,6 +293,6 @@ def _seconds(record: Record) -> float:
     return (end - start).total_seconds()
 
 
-def _asked(config: Mapping[str, Any]) -> int:
-    """Tokens that are asked for, or rows where none are written."""
-    return int(config["prompts"]) * (1 if kinds.dense(config) else int(config["max_tokens"]))
+def _amount(record: Record) -> int:
+    config = record.provenance.config
+    return scenario_of(config).amount_of(config)

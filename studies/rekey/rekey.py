@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from repro import kinds
 from repro.composing import load_components
 from repro.core.identity import portable
 from repro.core.record import Record, Store, content_hash, write_atomically
 from repro.paths import conf_dir, project_root
+from repro.scenarios.registry import made
 
 HERE = Path(__file__).resolve().parent
 ROWS = ("dataset", "calibration", "corpus")
@@ -33,7 +33,7 @@ def carried(record: Record, defaults: dict[str, Any], data_dir: str) -> Record:
     """A record under its new key; ValueError if the rows at hand are not those that it was made from."""
     source = record.provenance
     config = portable(defaults | dict(source.config))
-    cell = kinds.made(config | {"data_dir": data_dir})
+    cell = made(config | {"data_dir": data_dir})
     inputs = dict(cell.inputs)
     for name, digest in source.inputs.items():
         if (name in ROWS or name.endswith("_5shot")) and inputs.get(name) != digest:

@@ -12,7 +12,6 @@ from repro.core.cost import FREE
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.heads_fit import HeadMatch, head_match
 from repro.methods.base import Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.head_recording import recorded
@@ -23,6 +22,7 @@ from repro.models.network import Network
 from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
 from repro.models.sampling import Sampling
+from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 from repro.tables.reference import find, load_cells
 
 METRIC = "draft_token_correctness"

@@ -28,9 +28,9 @@ from repro.methods.objectives import Decision, kept_tokens
 from repro.methods.shortening import Scorer, shortened
 from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood, Reader, common
-from repro.scored import best_of, metric_of
+from repro.scenarios.accuracy import best_of, metric_of
+from repro.scenarios.base import Progress
 
-Progress = Callable[[str, int, int], None]
 FEW = 16
 """Rows by which it is told what all of them begin with."""
 KEPT = 6

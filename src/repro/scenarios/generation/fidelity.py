@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from repro import values
 from repro.core.cost import FREE
 from repro.core.device import EmulatedDevice
 from repro.core.record import Scalar
@@ -20,6 +19,7 @@ from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
+from repro.scenarios.generation import figures
 
 AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")
 
@@ -56,7 +56,7 @@ def scores(
 
     discover("repro.metrics")
     names = [round_metric] if verified and any(r.rows for g in generations for r in g.rounds) else []
-    seen: dict[str, list[Any]] = dict(values.outcome(generations))
+    seen: dict[str, list[Any]] = dict(figures.outcome(generations))
     if own is not None:
         seen["references"] = list(own)
         for kind in ("prediction", "reference"):

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from repro import data
-from repro.answers import Answers, Progress, Question, Requests, Shortening
 from repro.core.errors import InputError
 from repro.core.once import memory_root
 from repro.core.op import Op
@@ -29,7 +28,9 @@ from repro.models.head_model import opened
 from repro.models.model import STORED, Model, ModelConfig
 from repro.models.shape import Bill, precision
 from repro.models.trained_heads import heads_digest
-from repro.named_models import read_model
+from repro.scenarios.base import Progress
+from repro.scenarios.named_models import read_model
+from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening
 
 log = logging.getLogger(__name__)
 

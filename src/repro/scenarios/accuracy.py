@@ -27,9 +27,10 @@ from repro.data.config import scoring_of
 from repro.data.naming import Named
 from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
-from repro.dense_cell import DenseCell, Findings, Progress, dense, named
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.likelihood import Likelihood, Reader
+from repro.scenarios.base import Findings, Progress
+from repro.scenarios.offline import OfflineScenario, component, dense
 
 BASELINE = "fp16"
 """The compression that stands for the model as it is."""
@@ -45,14 +46,14 @@ class Said(NamedTuple):
     figures: Mapping[str, Scalar]
 
 
-class ScoredCell(DenseCell):
-    """A cell that `compression=NAME` makes; see `DenseCell`."""
+class AccuracyScenario(OfflineScenario):
+    """A cell that `compression=NAME` makes; see `OfflineScenario`."""
 
     group: ClassVar[str] = "compression"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "multiple_choice", "paired_difference")
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `DenseCell`; InputError also for a dataset whose answers are not chosen."""
+        """As of `OfflineScenario`; InputError also for a dataset whose answers are not chosen."""
         super().__init__(config)
         self.compression: Compression = self.component
         self.scoring = scoring_of(self.dataset)
@@ -87,17 +88,17 @@ class ScoredCell(DenseCell):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         return super().inputs | {"dataset": self.rows.digest}
 
     @property
     def asked(self) -> dict[str, Any]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         dataset = {"dataset": dataset_asked(self.config["dataset"])}
         return super().asked | dataset | {name: self.config[name] for name in ("prompts", "skip")}
 
     def check(self) -> None:
-        """As of `DenseCell`; InputError also for a row that the target cannot hold."""
+        """As of `OfflineScenario`; InputError also for a row that the target cannot hold."""
         super().check()
         most = self.target.decoder_config.max_positions
         longest = max(len(c.context) + len(c.token_ids) for p in self.prompts for c in p.continuations)
@@ -121,7 +122,7 @@ class ScoredCell(DenseCell):
 
     @cached_property
     def _baseline(self) -> Compression:
-        baseline: Compression = named(self.group, {"name": BASELINE})
+        baseline: Compression = component(self.group, {"name": BASELINE})
         return baseline
 
     def _plain(self, progress: Progress) -> Said:

@@ -1,7 +1,6 @@
-"""One cell of a sweep: a resolved configuration, checked and keyed by its content.
+"""Requests that a method answers token by token on a device: what is asked, with which models and prompts.
 
-Knows nothing of Hydra, of other cells, or of how it is computed. Making a `Cell` finds bad input that is
-cheap to find, `check` what takes a look at checkpoints and prompts.
+Must not know how requests are answered and measured, which is in `run`.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from repro import agreement, data, quality, versions
+from repro import data, versions
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import machine
-from repro.core.identity import cell_key, dataset_asked, device_asked, model_asked
+from repro.core.facts import facts, machine
+from repro.core.identity import dataset_asked, device_asked, model_asked
 from repro.core.local import local_device
 from repro.core.provenance import host_kind
 from repro.core.record import content_hash
 from repro.core.registry import discover, lookup, unknown
-from repro.core.sources import source_hash
 from repro.data.typed import typed
-from repro.heads_fit import HeadMatch
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream
@@ -34,7 +31,10 @@ from repro.models.placement import Placement
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
-from repro.settings import check_blank, check_scalars, host_of, kind_of, own_labels
+from repro.scenarios.base import Findings, Progress, Scenario, named
+from repro.scenarios.generation import draft_calibration, fidelity
+from repro.scenarios.generation.heads_fit import HeadMatch
+from repro.scenarios.settings import check_blank, host_of, kind_of
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that decide a cell's outcome as they stand, and so its key; others count in part."""
@@ -43,25 +43,19 @@ ROOM = 64
 """Tokens of a tree that a key-value cache has room for beside prompt and answer."""
 
 
-class Cell:
-    """A cell that can be computed.
+class GenerationScenario(Scenario):
+    """A cell that `method=NAME` makes; see `Scenario`.
 
     Attributes:
-        version: of this scenario, raised by hand when its outcomes change (docs/identity.md).
-        config: the resolved configuration, plain.
         method: what answers.
-        labels: short names for tables.
+        models: their configurations by role.
     """
 
-    version: ClassVar[int] = 1
+    group: ClassVar[str] = "method"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Check a resolved configuration; nothing long happens.
-
-        Raises:
-            InputError: a part of it cannot work.
-        """
-        self.config = config
+        """As of `Scenario`."""
+        super().__init__(config)
         self.method = _method(config["method"])
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.dataset = data.parse(config["dataset"])
@@ -69,22 +63,24 @@ class Cell:
         self.models = {role: _model(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
-        check_scalars(config)
         for name in config["metrics"]:
             discover("repro.metrics")
             lookup("metric", str(name))
         if self.blank:
             check_blank(config, [self.models[role] for role in self.places])
         self.host = host_of(config, self.emulated)
-        self.labels = {
-            "method": str(config["method"]["name"]),
-            "device": str(config["device"]["name"]),
-            "dataset": self.dataset.name,
-            "target": self.models["target"].name,
-            "draft": self.models["draft"].name,
-            "agreement": "matched" if self.match else "native",
-        }
-        self.labels |= own_labels(config, taken=self.labels)
+        self.labels["agreement"] = "matched" if self.match else "native"
+
+    @classmethod
+    def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        """See `Scenario`."""
+        labels = named(config, "method", "device", "dataset", "target", "draft")
+        return labels | {"agreement": "matched" if config.get("match") else "native"}
+
+    @property
+    def component(self) -> Method:
+        """See `Scenario`."""
+        return self.method
 
     @cached_property
     def places(self) -> Mapping[str, Placement]:
@@ -92,20 +88,20 @@ class Cell:
         return self.method.places()
 
     @cached_property
-    def match(self) -> agreement.Wanted | HeadMatch | None:
+    def match(self) -> draft_calibration.Wanted | HeadMatch | None:
         """What published value drafts are brought to, if one is asked for and there is a draft."""
         if self.config["match"] is None or self.config["native"]:
             return None
-        wanted = agreement.wanted(self.config["match"])
+        wanted = draft_calibration.wanted(self.config["match"])
         if "draft" not in self.places:
             return None
-        agreement.require_matchable(self.emulated, self.sampling, self.models)
+        draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
         return wanted
 
     @property
     def calibrates(self) -> bool:
         """Whether it takes more prompts to find out how the draft is brought there."""
-        return isinstance(self.match, agreement.Wanted)
+        return isinstance(self.match, draft_calibration.Wanted)
 
     @cached_property
     def target(self) -> Model:
@@ -173,8 +169,8 @@ class Cell:
         return {**hashes, "dataset": self.rows.digest}
 
     @cached_property
-    def key(self) -> str:
-        """The cell's identity."""
+    def asked(self) -> dict[str, Any]:
+        """See `Scenario`."""
         asked = {name: self.config[name] for name in ASKED}
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
         asked["device"] = device_asked(self.config["device"])
@@ -185,21 +181,39 @@ class Cell:
             asked["match"] = asdict(self.match)
         if self.calibrates:
             asked["calibration"] = self.config["calibration"]
-        return cell_key(asked, self.inputs, self.versions)
+        return asked
 
     @cached_property
     def versions(self) -> dict[str, int]:
         """Versions of the components that decide the outcome, by name."""
-        against = () if self.blank else quality.AGAINST_TARGET
+        against = () if self.blank else fidelity.AGAINST_TARGET
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= versions.of_metrics([self.method.round_metric, *against, *map(str, self.config["metrics"])])
         return own | versions.COSTS | versions.WEIGHTS
 
     @property
-    def sources(self) -> str:
-        """Hash of the source code of the project and of the method's own package, for its provenance."""
-        return source_hash(type(self.method).__module__.partition(".")[0])
+    def origin(self) -> dict[str, Any]:
+        """See `Scenario`."""
+        used = [self.model(role) for role in self.places]
+        kinds = {model.weights for model in used}
+        return {
+            "clock": "virtual" if self.emulated else "wall",
+            "weights": next(kind for kind in ("proxy", "none", "real") if kind in kinds),
+            "costs": "predicted" if self.emulated else "measured",
+            "fitted": tuple(sorted(self.fitted_cells)),
+            "dequantized": any(model.dequantized for model in used),
+        }
+
+    @property
+    def fitted_cells(self) -> set[str]:
+        """Ids of published values that the device was fitted to."""
+        return {c for fact in facts(self.config["device"]) for c in fact.cells} if self.emulated else set()
+
+    @staticmethod
+    def amount_of(config: Mapping[str, Any]) -> int:
+        """See `Scenario`."""
+        return int(config["prompts"]) * int(config["max_tokens"])
 
     @cached_property
     def requests(self) -> list[Request]:
@@ -235,11 +249,7 @@ class Cell:
             yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
 
     def check(self) -> None:
-        """Find out before the long work whether it can succeed: tokenizers, context lengths, memory.
-
-        Raises:
-            InputError: it cannot.
-        """
+        """See `Scenario`: tokenizers, context lengths, memory."""
         for role in self.places:
             if role != "target" and not self.blank:
                 require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
@@ -250,7 +260,7 @@ class Cell:
                 )
             self._check_context(role)
         if isinstance(self.match, HeadMatch):
-            agreement.require_heads(self.match, self.draft)
+            draft_calibration.require_heads(self.match, self.draft)
         device = self.open_device()
         try:
             for role, place in self.places.items():
@@ -264,6 +274,12 @@ class Cell:
                 Session(role, device, model.bill, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
             device.close()
+
+    def find(self, progress: Progress) -> Findings:
+        """See `Scenario`."""
+        from repro.scenarios.generation.run import run  # late, with torch
+
+        return run(self, progress)
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)

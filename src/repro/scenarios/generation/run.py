@@ -1,28 +1,21 @@
-"""A cell computed: every request answered on its device, measured, and set against the target's own text.
+"""A cell's requests answered on its device, measured, and set against the target's own text.
 
-Knows nothing of Hydra, of other cells, or of where records lie.
+Must not know how a cell is checked and keyed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
 from statistics import stdev
+from typing import Any
 
-from repro import agreement, quality, values
-from repro.agreement import Matched
-from repro.cell import Cell, last
 from repro.core.device import Device
-from repro.core.facts import facts
-from repro.core.identity import portable, portable_text
 from repro.core.local import LocalDevice
 from repro.core.once import memory_root
-from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.core.record import Record, Scalar, content_hash
+from repro.core.record import Scalar
 from repro.core.trace import Trace
-from repro.heads_fit import HeadMatch
 from repro.methods.base import Generation, Request, Serving
 from repro.models.head_ranks import Calibration
 from repro.models.matched import MatchedNetwork
@@ -32,61 +25,38 @@ from repro.models.network import Network
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.sharded import ShardedModel, placed
-
-Progress = Callable[[str, int, int], None]
-"""Told what is under way, how many steps are done, and of how many."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A cell's record, its rounds, and the timeline of its first request as Chrome's JSON."""
-
-    record: Record
-    rounds: list[dict[str, Scalar]]
-    timeline: str
+from repro.scenarios.base import Findings, Progress
+from repro.scenarios.generation import draft_calibration, fidelity, figures
+from repro.scenarios.generation.draft_calibration import Matched
+from repro.scenarios.generation.heads_fit import HeadMatch
+from repro.scenarios.generation.scenario import GenerationScenario, last
 
 
-def compute(cell: Cell, progress: Progress) -> Outcome:
+def run(cell: GenerationScenario, progress: Progress) -> Findings:
     """Answer all requests of a cell and measure.
 
     Raises:
-        Exception: whatever went wrong; `failed` makes a record of it.
+        Exception: whatever went wrong.
     """
-    started = _now()
     matched = _match(cell, progress)
     device = cell.open_device()
     with closing(device), opened_sessions(cell, device, matched) as sessions:
         serving = prepare(cell, device, sessions)
         generations = serve(cell, device, sessions, serving, progress)
         planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
-    figures, spread = _figures(cell, generations, device.trace)
-    figures |= planned | dict(serving.figures)
-    figures |= values.drafting(generations) | values.passes(generations, sessions)
-    figures |= values.projecting(generations, device.trace)
-    figures |= _quality(cell, generations[: len(cell.requests)], progress)
-    record = Record(
-        key=cell.key,
-        experiment=cell.config["name"],
-        labels=cell.labels,
-        status="done",
-        values=figures,
-        uncertainty=spread,
-        provenance=_provenance(cell, started, device, figures, matched),
-    )
+    values, spread = _figures(cell, generations, device.trace)
+    values |= planned | dict(serving.figures)
+    values |= figures.drafting(generations) | figures.passes(generations, sessions)
+    values |= figures.projecting(generations, device.trace)
+    values |= _quality(cell, generations[: len(cell.requests)], progress)
     first = generations[0]
     timeline = device.trace.chrome(f"{cell.labels['method']} on {device.name}", first.arrived, first.ended)
-    return Outcome(record, values.round_rows(generations), timeline)
-
-
-def failed(cell: Cell, error: str) -> Record:
-    """The record of a cell that could not be computed, from its traceback."""
-    provenance = _provenance(cell, _now(), None, {})
-    about = (cell.key, cell.config["name"], cell.labels)
-    return Record(*about, "failed", {}, provenance, error=portable_text(error))
+    found = _found(cell, device, values, matched)
+    return Findings(values, spread, figures.round_rows(generations), timeline, found)
 
 
 @contextmanager
-def _network(cell: Cell, model: Model | ShardedModel) -> Iterator[Network]:
+def _network(cell: GenerationScenario, model: Model | ShardedModel) -> Iterator[Network]:
     """What computes a model's tokens, with its memo where it may have one."""
     if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
         yield model.network()
@@ -95,22 +65,22 @@ def _network(cell: Cell, model: Model | ShardedModel) -> Iterator[Network]:
         yield model.network(memo)
 
 
-def _match(cell: Cell, progress: Progress) -> Matched | HeadMatch | None:
+def _match(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
     """How the draft is brought to the published value that is asked for; an agreement takes prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
         return cell.match
     models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
     with ExitStack() as opened:
         networks = {role: opened.enter_context(_network(cell, model)) for role, model in models.items()}
-        share = agreement.native(
+        share = draft_calibration.native(
             models, networks, cell.calibration, lambda done: progress("matching agreement", done, count)
         )
-    return agreement.match(cell.match, share)
+    return draft_calibration.match(cell.match, share)
 
 
 @contextmanager
 def _matched_network(
-    cell: Cell, model: Model | ShardedModel, matched: Matched | HeadMatch | None
+    cell: GenerationScenario, model: Model | ShardedModel, matched: Matched | HeadMatch | None
 ) -> Iterator[Network]:
     """What computes a model's tokens; of a draft that is matched with an oracle, its target, beside it."""
     with _network(cell, model) as own:
@@ -126,7 +96,7 @@ def _matched_network(
 
 @contextmanager
 def opened_sessions(
-    cell: Cell, device: Device, matched: Matched | HeadMatch | None
+    cell: GenerationScenario, device: Device, matched: Matched | HeadMatch | None
 ) -> Iterator[dict[str, Session]]:
     """A cell's models opened on its device, by role, drafts before the target."""
     with ExitStack() as opened:
@@ -148,7 +118,7 @@ def opened_sessions(
         yield sessions
 
 
-def prepare(cell: Cell, device: Device, sessions: dict[str, Session]) -> Serving:
+def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Session]) -> Serving:
     """What answers, after an emulated device has read its models and a real one has answered a first time."""
     if cell.emulated:
         for session in sessions.values():
@@ -161,7 +131,11 @@ def prepare(cell: Cell, device: Device, sessions: dict[str, Session]) -> Serving
 
 
 def serve(
-    cell: Cell, device: Device, sessions: dict[str, Session], serving: Serving, progress: Progress
+    cell: GenerationScenario,
+    device: Device,
+    sessions: dict[str, Session],
+    serving: Serving,
+    progress: Progress,
 ) -> list[Generation]:
     """All requests, on a real device as often as asked."""
     repeats = 1 if cell.emulated else cell.config["repeats"]
@@ -183,83 +157,60 @@ def _answer(serving: Serving, request: Request, device: Device, sessions: dict[s
 
 
 def _figures(
-    cell: Cell, generations: Sequence[Generation], trace: Trace
+    cell: GenerationScenario, generations: Sequence[Generation], trace: Trace
 ) -> tuple[dict[str, Scalar], dict[str, float]]:
     """Figures over all answers, and the decode speed's spread over repeats where there are several."""
-    figures = values.timing(generations, trace) | values.calls(generations, "target" in cell.places)
+    values = figures.timing(generations, trace) | figures.calls(generations, "target" in cell.places)
     count = len(cell.requests)
     runs = [generations[i : i + count] for i in range(0, len(generations), count)]
-    speeds = [values.timing(run, trace)["decode_tokens_per_s"] for run in runs]
+    speeds = [figures.timing(run, trace)["decode_tokens_per_s"] for run in runs]
     numbers = [float(s) for s in speeds if s is not None]
     spread = {"decode_tokens_per_s": stdev(numbers)} if len(numbers) > 1 else {}
-    return figures, spread
+    return values, spread
 
 
-def _quality(cell: Cell, generations: Sequence[Generation], progress: Progress) -> dict[str, Scalar]:
+def _quality(
+    cell: GenerationScenario, generations: Sequence[Generation], progress: Progress
+) -> dict[str, Scalar]:
     """How close the answers are to the target's own, and that a lossless method's are the same."""
     target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
     text_of, count = str if cell.blank else target.tokenizer.decode, len(cell.requests)
     round_metric = cell.method.round_metric
     if not (cell.sampling.greedy and target.folder):
-        return quality.scores(generations, None, text_of, metrics, verified, round_metric)
+        return fidelity.scores(generations, None, text_of, metrics, verified, round_metric)
     with _network(cell, target) as network:
-        own = quality.own_answers(
+        own = fidelity.own_answers(
             target, network, cell.requests, lambda done: progress("the target's own text", done, count)
         )
-        found = quality.scores(generations, own, text_of, metrics, verified, round_metric)
+        found = fidelity.scores(generations, own, text_of, metrics, verified, round_metric)
         if cell.method.lossless:
             dtype = target.config.dtype
-            found["ties"] = quality.require_lossless(generations, own, network, dtype)
+            found["ties"] = fidelity.require_lossless(generations, own, network, dtype)
     return found
 
 
-def _provenance(
-    cell: Cell,
-    started: str,
-    device: Device | None,
-    figures: dict[str, Scalar],
-    matched: Matched | HeadMatch | None = None,
-) -> Provenance:
-    used = [cell.model(role) for role in cell.places]
-    kinds = {model.weights for model in used}
-    fitted = {c for fact in facts(cell.config["device"]) for c in fact.cells} if cell.emulated else set()
-    if matched:
-        fitted.update(matched.cells)
-    memory = {"resident_set": peak_resident_bytes()}
-    if device and cell.emulated:
-        memory["emulated_dram"] = int(device.memory.peak)
-    config = portable(cell.config)
-    return Provenance(
-        config=config,
-        config_hash=content_hash(config),
-        inputs=cell.inputs,
-        versions=cell.versions,
-        sources=cell.sources,
-        seed=cell.config["seed"],
-        clock="virtual" if cell.emulated else "wall",
-        weights=next(kind for kind in ("proxy", "none", "real") if kind in kinds),
-        costs="predicted" if cell.emulated else "measured",
-        started=started,
-        finished=_now(),
-        fitted=tuple(sorted(fitted)),
-        matched=asdict(matched) if matched else None,
-        dequantized=any(model.dequantized for model in used),
-        memory=memory,
-        budget=int(device.memory.budget) if device else None,
-        notes=tuple(_notes(cell, device, figures)) if device else (),
-        **circumstances(),
-    )
+def _found(
+    cell: GenerationScenario,
+    device: Device,
+    values: dict[str, Scalar],
+    matched: Matched | HeadMatch | None,
+) -> dict[str, Any]:
+    """Fields of the provenance that only the run tells."""
+    fitted = cell.fitted_cells.union(matched.cells if matched else ())
+    return {
+        "fitted": tuple(sorted(fitted)),
+        "matched": asdict(matched) if matched else None,
+        "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
+        "budget": int(device.memory.budget),
+        "notes": tuple(_notes(cell, device, values)),
+    }
 
 
-def _notes(cell: Cell, device: Device, figures: dict[str, Scalar]) -> Iterator[str]:
+def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """What a reader of the figures should know."""
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
-    if len(cell.places) > 1 and figures.get("acceptance_length") == 1.0:
+    if len(cell.places) > 1 and values.get("acceptance_length") == 1.0:
         yield "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -13,18 +13,19 @@ from typing import Any, ClassVar
 from repro.core.errors import InputError
 from repro.core.identity import dataset_asked
 from repro.data.corpus import Corpus, load_corpus
-from repro.dense_cell import DenseCell, Findings, Progress, dense
 from repro.methods.probes.base import Probe
 from repro.models.decoder import Decoder
+from repro.scenarios.base import Findings, Progress
+from repro.scenarios.offline import OfflineScenario, dense
 
 
-class ProbedCell(DenseCell):
-    """A cell that `probe=NAME` makes; see `DenseCell`. It reads `prompts` texts, short ones joined."""
+class ActivationsScenario(OfflineScenario):
+    """A cell that `probe=NAME` makes; see `OfflineScenario`. It reads `prompts` texts, short ones joined."""
 
     group: ClassVar[str] = "probe"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `DenseCell`."""
+        """As of `OfflineScenario`."""
         super().__init__(config)
         self.probe: Probe = self.component
 
@@ -41,17 +42,17 @@ class ProbedCell(DenseCell):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         return super().inputs | {"dataset": self.texts.digest}
 
     @property
     def asked(self) -> dict[str, Any]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         dataset = {"dataset": dataset_asked(self.config["dataset"])}
         return super().asked | dataset | {"prompts": self.config["prompts"]}
 
     def check(self) -> None:
-        """As of `DenseCell`; InputError also for texts that the target cannot hold."""
+        """As of `OfflineScenario`; InputError also for texts that the target cannot hold."""
         super().check()
         most = self.target.decoder_config.max_positions
         if most is not None and self.probe.tokens > most:

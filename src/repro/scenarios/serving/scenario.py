@@ -7,23 +7,20 @@ under that decision. Must not know how a system makes its levels, nor whose weig
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from statistics import mean
 from typing import Any, ClassVar
 
 from repro import data, versions
-from repro.answers import Question
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
 from repro.core.identity import dataset_asked, device_asked, version_of
 from repro.core.op import Op
-from repro.core.provenance import Provenance
 from repro.core.record import Scalar, Spread
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
-from repro.dense_cell import DenseCell, Findings, Progress
 from repro.methods.deciding import (
     Ask,
     ByProfile,
@@ -39,20 +36,23 @@ from repro.methods.deciding import (
 from repro.methods.objectives import LEVELS, Decision, Objective
 from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.services.base import Service, System, profile_of
-from repro.respondents import Respondents
-from repro.served_values import Served, answered, billed, rounds
+from repro.scenarios.base import Findings, Progress, named
+from repro.scenarios.offline import OfflineScenario
+from repro.scenarios.serving.answer_cache import Question
+from repro.scenarios.serving.figures import Served, answered, billed, rounds
+from repro.scenarios.serving.level_models import Respondents
 
 ANYTHING = Objective(ttft=1.0)
 """Of an app that asks nothing; only a fixed decider serves it so, which no objective binds."""
 
 
-class ServedCell(DenseCell):
-    """A cell that `service=NAME` with a trace makes; see `DenseCell`."""
+class ServingScenario(OfflineScenario):
+    """A cell that `service=NAME` with a trace makes; see `OfflineScenario`."""
 
     group: ClassVar[str] = "service"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `DenseCell`; InputError also without a trace, or for a device that is not emulated."""
+        """As of `OfflineScenario`; InputError also without a trace, or for a device that is not emulated."""
         if not config.get("trace"):
             raise InputError(
                 f"service={config['service']['name']} serves a trace; choose one: trace=six_apps, or of one "
@@ -66,10 +66,16 @@ class ServedCell(DenseCell):
                 f"device {config['device']['name']} is no emulated one, and a service is profiled on such; "
                 "choose redmi_k60_champion, xiaomi_14, redmi_k70_pro or another phone"
             )
-        self.labels |= {
-            "device": str(config["device"]["name"]),
-            "dataset": self.trace.name,
-            "decider": self.service.decider,
+
+    @classmethod
+    def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
+        """As of `OfflineScenario`, with the phone, the trace and who decides."""
+        own = named(config, "device", "trace")
+        decider = str(config[cls.group]["decider"])
+        return super().labels_of(config) | {
+            "device": own["device"],
+            "dataset": own["trace"],
+            "decider": decider,
         }
 
     def _require_whole(self) -> None:
@@ -103,12 +109,12 @@ class ServedCell(DenseCell):
 
     @property
     def inputs(self) -> dict[str, str]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         return super().inputs | self.respondents.inputs
 
     @property
     def asked(self) -> dict[str, Any]:
-        """See `DenseCell`."""
+        """See `OfflineScenario`."""
         own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
         own["device"] = device_asked(self.config["device"])
         own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.respondents.datasets.items()}
@@ -116,13 +122,13 @@ class ServedCell(DenseCell):
 
     @property
     def versions(self) -> dict[str, int]:
-        """See `DenseCell`; levels may be made by compressions, and all of it is billed."""
+        """See `OfflineScenario`; levels may be made by compressions, and all of it is billed."""
         level = self.service.compression(LEVELS[0])
         own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
         return super().versions | own
 
     def check(self) -> None:
-        """As of `DenseCell`; InputError also for a trace of rows that no checkpoint reads."""
+        """As of `OfflineScenario`; InputError also for a trace of rows that no checkpoint reads."""
         lacking = [app.name for app in self.trace.apps if app.dataset]
         if self.target.folder is None and lacking:
             raise InputError(
@@ -255,13 +261,13 @@ class ServedCell(DenseCell):
                 right[name].append(decision)
         return right
 
-    def _provenance(self, started: str) -> Provenance:
-        found = super()._provenance(started)
-        fitted = {cell for fact in facts(self.config["device"]) for cell in fact.cells}
-        found = replace(
-            found, fitted=tuple(sorted(fitted | set(self.system.fitted))), notes=tuple(self._notes())
-        )
-        return found if self.respondents.known else replace(found, weights="none", dequantized=False)
+    @property
+    def origin(self) -> dict[str, Any]:
+        """See `Scenario`."""
+        found = {cell for fact in facts(self.config["device"]) for cell in fact.cells}
+        own = {"fitted": tuple(sorted(found | set(self.system.fitted))), "notes": tuple(self._notes())}
+        unknown = {} if self.respondents.known else {"weights": "none", "dequantized": False}
+        return super().origin | own | unknown
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"

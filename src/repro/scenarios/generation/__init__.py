@@ -1,0 +1,1 @@
+"""Requests are answered token by token by a method on a device."""

@@ -1,0 +1,1 @@
+"""A trace of requests is served by an elastic service on an emulated phone."""

@@ -1,0 +1,75 @@
+"""What a level of an elastic model is billed: its true parameters, and its adapters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import yaml
+
+from repro.core.errors import InputError
+from repro.methods.elastic_levels import kept_at
+from repro.methods.objectives import LEVELS
+from repro.models.config import DecoderConfig
+from repro.models.elastic import Kept
+from repro.models.lora import RANK, Adapter, Lora, Site, shapes
+from repro.models.shape import Bill, Shape, precision
+from repro.models.uneven_bill import UnevenBill, config_of_shape, sub_bill
+from repro.paths import conf_dir
+from tiny import bill_of
+from tiny_dense import dense
+
+FAMILY = "llama-3.1"
+
+
+def shape(name: str) -> Shape:
+    return Shape.parse(yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text()))
+
+
+SEVEN = Bill(shape("llama_7b"), precision("fp16"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
+    config = config_of_shape(SEVEN.shape)
+    kept = kept_at(config, level, range(6))
+    bill = sub_bill(SEVEN, kept, adapted=False)
+    weights = kept.parameters(config)
+    assert bill.block_bytes == 2 * weights
+    assert bill.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
+    flops, moved = bill.layers(32, 7, 100)
+    units = sum(kept.units)
+    assert flops == 2 * 7 * weights + 4 * 7 * 100 * units * 128
+    assert moved == 2 * (weights + 2 * 107 * units * 128)
+    assert bill.cache_bytes(9) == 2 * 2 * 9 * units * 128
+    assert bill.layers(8, 7, 100) == pytest.approx((flops / 4, moved / 4))
+
+
+def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
+    bill = sub_bill(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
+    assert bill.adapters == 0
+    assert bill.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
+    same = ("layer_bytes", "model_bytes", "table_bytes")
+    assert [getattr(bill, name) for name in same] == [getattr(SEVEN, name) for name in same]
+    with pytest.raises(InputError, match="3 layers are billed"):
+        UnevenBill(SEVEN.shape, SEVEN.stored, (SEVEN.shape,) * 3)
+
+
+def test_adapters_are_billed_as_they_are() -> None:
+    made = dense(FAMILY)
+    kept = kept_at(made.config, 0.5, (1,))
+    bill = sub_bill(bill_of(made), kept)
+    adapters = lora_of(made.config, kept)
+    assert bill.adapters == adapters.parameters > 0
+    bare = sub_bill(bill_of(made), kept, adapted=False)
+    layers = made.config.layers
+    assert bill.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * bill.adapters
+
+
+def lora_of(config: DecoderConfig, kept: Kept) -> Lora:
+    """Random adapters beside all matrices of a sub-model."""
+    chance = torch.Generator().manual_seed(2)
+    adapters: dict[Site, Adapter] = {}
+    for site, (inputs, outputs) in shapes(config, kept).items():
+        narrow = torch.randn(RANK, inputs, generator=chance)
+        adapters[site] = Adapter(narrow, 0.05 * torch.randn(outputs, RANK, generator=chance))
+    return Lora(adapters, kept, "order")
