@@ -17,18 +17,6 @@ import repro
 SOURCE = Path(repro.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-BELOW = {
-    "core": {"core"},
-    "models": {"core", "models"},
-    "methods": {"core", "models", "methods"},
-    "data": {"core", "data", "models.wheels", "paths"},  # wheels: one way to fetch a package's file
-    "metrics": {"core", "metrics"},
-    "tables": {"core", "tables", "paths"},
-    "scenarios": {"core", "models", "methods", "data", "metrics", "tables.reference", "paths", "versions"}
-    | {"scenarios"},
-}
-"""What each room may import of `repro`. The files beside the rooms are the top and may import all."""
-
 ONLY = {
     # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
     "transformers": {"models/checkpoint.py", "models/encdec.py", "models/word_pieces.py"},
@@ -65,12 +53,6 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def climbs(room: str, module: ast.Module) -> list[str]:
-    """Imports of `repro` that a room must not have."""
-    own = [i.removeprefix("repro.") for i in imports(module) if i.split(".")[0] == "repro"]
-    return [i for i in own if not any(i == b or i.startswith(f"{b}.") for b in BELOW[room])]
-
-
 def swallowed(module: ast.Module) -> list[int]:
     """Lines of handlers that do nothing, and of bare ones."""
     handlers = [node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler)]
@@ -89,18 +71,6 @@ def libraries(path: Path) -> frozenset[str]:
 
 def importers(library: str) -> set[str]:
     return {name(p) for p in FILES if library in libraries(p)}
-
-
-def test_all_rooms_and_files_are_seen() -> None:
-    rooms = {name(p).split("/")[0] for p in FILES if "/" in name(p)}
-    assert rooms == set(BELOW)
-    assert len(FILES) >= 75
-
-
-@pytest.mark.parametrize("room", BELOW)
-def test_imports_point_down(room: str) -> None:
-    wrong = {name(p): found for p in (SOURCE / room).rglob("*.py") if (found := climbs(room, tree(p)))}
-    assert wrong == {}
 
 
 @pytest.mark.parametrize("library", ONLY)
@@ -125,23 +95,6 @@ def test_a_file_is_short_has_a_docstring_and_swallows_no_error(path: Path) -> No
     assert len(path.read_text().splitlines()) <= 400
     assert path.name == "__init__.py" or ast.get_docstring(tree(path)), "a module says first what it owns"
     assert swallowed(tree(path)) == []
-
-
-@pytest.mark.parametrize(
-    ("room", "line"),
-    [
-        ("core", "from repro.models.prefix import Prefix"),
-        ("core", "def late():\n    import repro.methods.base"),
-        ("models", "from repro import methods"),
-        ("methods", "from repro.data import prompts"),
-        ("metrics", "import repro.tables.spec"),
-        ("data", "from repro.models import session"),
-        ("tables", "from repro.run import main"),
-    ],
-)
-def test_an_import_that_climbs_is_noticed(room: str, line: str) -> None:
-    assert len(climbs(room, ast.parse(line))) == 1
-    assert climbs(room, ast.parse("from repro.core.op import Op\nimport reproducible")) == []
 
 
 def test_a_swallowed_error_is_noticed() -> None:
