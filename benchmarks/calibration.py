@@ -19,6 +19,7 @@ from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import machine
 from repro.core.local import LocalDevice, local_machine
+from repro.core.paths import conf_dir
 from repro.models import weights
 from repro.models.checkpoint import Checkpoint, open_checkpoint
 from repro.models.decoder import Decoder
@@ -27,7 +28,6 @@ from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
-from repro.paths import conf_dir
 
 BILLED = {"float32": "fp32", "bfloat16": "bf16", "int4": "int4"}
 CONTEXT = 32

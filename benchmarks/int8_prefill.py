@@ -28,6 +28,7 @@ from torch import Tensor
 from llama import LlamaCpp, gguf
 from paired import spread
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.data.config import read_config
 from repro.data.corpus import load_corpus
 from repro.methods.compression.base import Compression
@@ -39,7 +40,6 @@ from repro.models.checkpoint import Checkpoint, open_checkpoint, tokenizer
 from repro.models.decoder import Decoder
 from repro.models.linear import PlainLinear, packed
 from repro.models.observe import places
-from repro.paths import conf_dir
 
 Clocked = Callable[[], float]
 """Runs once and says how many seconds it took."""

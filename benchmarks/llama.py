@@ -30,9 +30,9 @@ from repro.core.errors import InputError
 from repro.core.facts import machine
 from repro.core.once import cache_root
 from repro.core.op import CPU
+from repro.core.paths import conf_dir
 from repro.models import wheels
 from repro.models.checkpoint import Checkpoint
-from repro.paths import conf_dir
 from repro.tables.reference import find, load_cells
 
 ENGINE = "llama_cpp_cpu"

@@ -18,10 +18,10 @@ from hydra import compose, initialize_config_dir
 
 from repro.core.device import Device
 from repro.core.op import FLASH
+from repro.core.paths import conf_dir
 from repro.core.trace import Trace
 from repro.methods.base import Generation
 from repro.models.session import Pass, Session
-from repro.paths import conf_dir
 from repro.run import plain, publish
 from repro.scenarios.generation import figures
 from repro.scenarios.generation.run import opened_sessions, prepare, serve

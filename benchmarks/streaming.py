@@ -32,13 +32,13 @@ from repro.core.errors import InputError
 from repro.core.local import LocalDevice, local_machine
 from repro.core.measure import launch_seconds
 from repro.core.op import CPU, FLASH, Op
+from repro.core.paths import conf_dir
 from repro.core.provenance import peak_resident_bytes
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.checkpoint import Checkpoint, open_checkpoint
 from repro.models.layer import LayerWeights
 from repro.models.stream import LayerReader, layer_file
-from repro.paths import conf_dir
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 GIGA = 1e9

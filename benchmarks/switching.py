@@ -25,6 +25,7 @@ from torch import Tensor
 
 from paired import spread
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
 from repro.models import weights
 from repro.models.cache import KVCache
@@ -32,7 +33,6 @@ from repro.models.checkpoint import Checkpoint, open_checkpoint
 from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.linear import PlainLinear, packed
-from repro.paths import conf_dir
 
 Arms = Mapping[str, Callable[[], object]]
 Seconds = dict[str, list[float]]

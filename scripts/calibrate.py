@@ -28,11 +28,11 @@ from repro.core.facts import machine
 from repro.core.local import LocalDevice, LocalMachine, physical_memory
 from repro.core.once import cache_root, require_space
 from repro.core.op import CPU, FLASH, GPU
+from repro.core.paths import conf_dir
 from repro.core.record import write_atomically
 from repro.models import kernels
 from repro.models.cuda import cuda_stream
 from repro.models.kernels import Effort, Measured, Rates
-from repro.paths import conf_dir
 
 MARK = "# Written by scripts/calibrate.py"
 REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)

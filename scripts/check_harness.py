@@ -32,12 +32,12 @@ from lm_eval.tasks._yaml_loader import load_yaml
 from repro import data
 from repro.composing import load_components
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.data.config import scoring_of
 from repro.models.checkpoint import open_checkpoint, tokenizer
 from repro.models.likelihood import Reader
 from repro.models.origin import Checkpoint
-from repro.paths import conf_dir
 from repro.scenarios.accuracy import choice, metric_of
 from repro.scenarios.offline import dense
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.tables.bibliography import load_bibliography
 from repro.tables.errors import read_reasons, report
 from repro.tables.errors_page import page, write_report

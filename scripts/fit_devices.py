@@ -28,6 +28,7 @@ from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
 from repro.core.op import NPU
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
@@ -35,7 +36,6 @@ from repro.models.prefix import Prefix
 from repro.models.session import Pass, Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.subgraphs import Layout, subgraphs
-from repro.paths import conf_dir
 from repro.tables.reference import find, load_cells
 
 CONTEXT = 128

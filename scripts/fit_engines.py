@@ -24,12 +24,12 @@ from fit_devices import parameters as shown
 from repro.core.cost import Machine
 from repro.core.device import EmulatedDevice
 from repro.core.facts import machine
+from repro.core.paths import conf_dir
 from repro.core.registry import discover, registered
 from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.paths import conf_dir
 from repro.tables.reference import find, load_cells
 
 discover("repro.methods")

@@ -21,8 +21,8 @@ from rich.progress import Progress
 
 from repro.core.errors import InputError
 from repro.core.once import cache_root
+from repro.core.paths import conf_dir
 from repro.models.head_ranks import FILE, HeadRanks
-from repro.paths import conf_dir
 from repro.run import plain, publish
 from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.paths import project_root
 from repro.core.record import write_atomically
-from repro.paths import project_root
 
 START, END = "<!-- quickstart -->", "<!-- /quickstart -->"
 TABLE = Path("results/tables/quickstart.md")

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from tiny_project import composed, spec_of
 
 

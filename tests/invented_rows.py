@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 
 
 @dataclass(frozen=True)

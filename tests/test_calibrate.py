@@ -18,8 +18,8 @@ from repro.core.direct import DirectFile
 from repro.core.facts import facts, machine
 from repro.core.local import LocalDevice, LocalMachine
 from repro.core.op import Op
+from repro.core.paths import project_root
 from repro.models.kernels import Effort, Measured, Rates, fastest, kernels, measure_products
-from repro.paths import project_root
 
 WEIGHTS = 8192 * 2048
 PEAKS = {"fp32": (100e9, "float32"), "fp16": (400e9, "bfloat16")}

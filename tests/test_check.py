@@ -175,7 +175,7 @@ def test_cells_are_chosen_by_table_by_list_and_by_hash(
 def test_the_list_of_the_project_names_committed_cells() -> None:
     import yaml
 
-    from repro.paths import conf_dir, project_root
+    from repro.core.paths import conf_dir, project_root
 
     listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
     assert len(fixed(project_root() / "results", listed)) > 50

@@ -8,12 +8,12 @@ from omegaconf import OmegaConf
 from repro import data
 from repro.core.errors import InputError
 from repro.core.facts import machine
+from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.data.traces import parse_trace
 from repro.models.model import ModelConfig
 from repro.models.origin import Checkpoint
 from repro.models.shape import Shape
-from repro.paths import conf_dir
 from repro.run import plain
 from repro.scenarios.named_models import read_model
 from repro.sweep import fact_sources

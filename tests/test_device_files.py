@@ -16,7 +16,7 @@ from repro.core.cost import Machine, Processor
 from repro.core.errors import InputError
 from repro.core.facts import SOURCES, facts, machine
 from repro.core.op import CPU, FLASH, NPU, Op
-from repro.paths import conf_dir, project_root
+from repro.core.paths import conf_dir, project_root
 
 DEVICES = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "device").glob("*.yaml")}
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
@@ -34,7 +35,6 @@ from repro.models.remembered import Remembered
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
-from repro.paths import conf_dir
 from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import experiment_files
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.tables.claims import is_prose
 from repro.tables.facts import read_settings
 from repro.tables.reference import load_cells, select

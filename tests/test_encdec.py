@@ -17,6 +17,7 @@ from torch import Tensor
 
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.corrected import Corrected
@@ -30,7 +31,6 @@ from repro.models.network import Network, Row
 from repro.models.prefix import Prefix
 from repro.models.shape import Shape
 from repro.models.stored import read_config
-from repro.paths import conf_dir
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy
 from tiny_checkpoints import NOWHERE

@@ -10,12 +10,12 @@ import pytest
 
 from repro.core.device import EmulatedDevice
 from repro.core.facts import facts, machine
+from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.paths import conf_dir
 from repro.run import plain
 from tiny_project import composed
 

@@ -9,10 +9,10 @@ import pytest
 from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.facts import facts, machine
+from repro.core.paths import conf_dir, project_root
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.network import NoNetwork
 from repro.models.session import Session
-from repro.paths import conf_dir, project_root
 
 spec = importlib.util.spec_from_file_location("fit_devices", project_root() / "scripts" / "fit_devices.py")
 assert spec is not None

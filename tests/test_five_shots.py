@@ -9,12 +9,12 @@ import pytest
 
 from invented_rows import INVENTED
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import discover
 from repro.data import Continuation, Prompt, load_rows, read_config
 from repro.data.config import builder_of, scoring_of
 from repro.data.naming import Named
 from repro.models.likelihood import Likelihood
-from repro.paths import conf_dir
 from repro.scenarios.accuracy import best_of, findings
 
 SHOWN = {

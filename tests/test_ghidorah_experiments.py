@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 import experiment_files
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.run import plain
 from repro.tables.reference import load_cells, select
 from repro.tables.spec import TableSpec

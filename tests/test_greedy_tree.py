@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.core.paths import project_root
 from repro.methods import greedy_tree
 from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
 from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.token_gain import calibrate
 from repro.models.prefix import Prefix
 from repro.models.tree import TokenTree
-from repro.paths import project_root
 from tiny import TableNetwork
 
 Verify = Callable[[int, int], float]

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import experiment_files
 from repro import data
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.run import plain
 from repro.tables.reference import load_cells, select
 from repro.tables.spec import TableSpec

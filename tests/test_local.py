@@ -14,9 +14,9 @@ from repro.core.clock import Deadlock, Future, WallClock
 from repro.core.errors import InputError
 from repro.core.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
 from repro.core.op import Op
+from repro.core.paths import conf_dir
 from repro.core.trace import most_at_once
 from repro.models.cuda import cuda_stream
-from repro.paths import conf_dir
 
 BOTH = frozenset({"cpu", "flash"})
 GB = 1e9

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
@@ -35,7 +36,6 @@ from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.tree import TokenTree
-from repro.paths import conf_dir
 from tiny import DEVICES, answer, bill_of, decoder, plain, toy
 from tiny_medusa import HEADS, raw_config, said, tensors_of, write_heads
 

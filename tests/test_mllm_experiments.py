@@ -10,7 +10,7 @@ import pytest
 
 import experiment_files
 from repro import data
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.run import plain
 from repro.tables.claims import is_prose
 from repro.tables.reference import load_cells, select

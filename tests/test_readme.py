@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from repro.core.errors import InputError
-from repro.paths import project_root
+from repro.core.paths import project_root
 
 
 def script(name: str) -> ModuleType:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import InputError
-from repro.paths import conf_dir, project_root
+from repro.core.paths import conf_dir, project_root
 from repro.tables.reference import Cell, find, load_cells, select
 
 PAPERS = {"edgellm": 257, "lever": 107, "mllm_npu": 419, "elastilm": 66, "ghidorah": 47}
@@ -37,7 +37,7 @@ def test_an_installation_without_its_checkout_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert conf_dir() == project_root() / "conf"
-    monkeypatch.setattr("repro.paths.__file__", str(tmp_path / "lib" / "repro" / "paths.py"))
+    monkeypatch.setattr("repro.core.paths.__file__", str(tmp_path / "lib" / "repro" / "paths.py"))
     with pytest.raises(InputError, match=r"no folder 'conf' in .*--editable"):
         conf_dir()
 

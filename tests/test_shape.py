@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
+from repro.core.paths import conf_dir
 from repro.models.shape import PRECISIONS, Bill, Encoder, Shape, precision
-from repro.paths import conf_dir
 
 PUBLISHED = {
     "mt5_small": 300.2e6,

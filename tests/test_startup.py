@@ -21,7 +21,7 @@ from repro.composing import Composer
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.run import needless
 from tiny_project import Project, write_project
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.data.traces import TraceConfig, counts, parse_trace, trace
-from repro.paths import conf_dir
 
 SIX = parse_trace(yaml.safe_load((conf_dir() / "trace" / "six_apps.yaml").read_text()))
 ROWS = {app.dataset: 1000 for app in SIX.apps}

@@ -7,6 +7,7 @@ import torch
 import yaml
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.models.config import DecoderConfig
@@ -14,7 +15,6 @@ from repro.models.elastic import Kept
 from repro.models.lora import RANK, Adapter, Lora, Site, shapes
 from repro.models.shape import Bill, Shape, precision
 from repro.models.uneven_bill import UnevenBill, config_of_shape, sub_bill
-from repro.paths import conf_dir
 from tiny import bill_of
 from tiny_dense import dense
 

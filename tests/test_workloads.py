@@ -6,7 +6,7 @@ LEVER's are in `test_lever_experiments.py`, Ghidorah's in `test_matched_heads.py
 import pytest
 
 from repro import data
-from repro.paths import conf_dir
+from repro.core.paths import conf_dir
 from repro.run import plain
 from repro.tables.reference import load_cells, select
 from tiny_project import composed

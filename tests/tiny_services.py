@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
+from repro.core.paths import conf_dir
 from repro.core.registry import lookup
 from repro.methods.services.base import Service, System
 from repro.methods.services.pfs import Pfs
 from repro.models.shape import Bill, Shape, precision
-from repro.paths import conf_dir
 from repro.run import load_components
 
 load_components()

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.verification_tree import (
     VerificationTree,
@@ -22,7 +23,6 @@ from repro.methods.verification_tree import (
 from repro.models.checkpoint import open_checkpoint
 from repro.models.head_ranks import FILE, Calibration, HeadRanks
 from repro.models.origin import Checkpoint
-from repro.paths import conf_dir
 from repro.scenarios.generation.heads_fit import fitted
 from repro.tables.forms import Form, FormSpec, branching
 

@@ -25,8 +25,8 @@ from rich.console import Console
 from repro import composing
 from repro.composing import Composer, load_components
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.paths import conf_dir
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 

@@ -23,10 +23,10 @@ from rich.table import Table as Grid
 
 from repro.core.errors import InputError
 from repro.core.once import cache_root
+from repro.core.paths import conf_dir
 from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
 from repro.models.shape import PRECISIONS
-from repro.paths import conf_dir
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
 from repro.tables import members

@@ -13,13 +13,13 @@ from typing import Any
 import yaml
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import lookup, unknown
+from repro.core.typed import typed
 from repro.data.builders import Text
 from repro.data.scoring import Scoring
 from repro.data.template import names
-from repro.data.typed import typed
 from repro.models.wheels import Wheel
-from repro.paths import conf_dir
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
-from repro.data.typed import typed
+from repro.core.typed import typed
 
 
 @dataclass(frozen=True)

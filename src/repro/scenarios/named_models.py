@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.models.model import ModelConfig
-from repro.paths import conf_dir
 
 
 def read_model(name: str) -> ModelConfig:

@@ -17,8 +17,8 @@ from repro.core.errors import InputError
 from repro.core.identity import dataset_asked, files_read, model_asked
 from repro.core.late import late
 from repro.core.registry import lookup
+from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
-from repro.data.typed import typed
 from repro.models import weights
 from repro.models.decoder import Decoder
 from repro.models.head_model import HeadModel, opened

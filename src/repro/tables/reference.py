@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.paths import conf_dir
 
 
 @dataclass(frozen=True)

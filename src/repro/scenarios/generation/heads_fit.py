@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.head_ranks import TOP
-from repro.paths import conf_dir
 from repro.tables.reference import Cell, find, load_cells
 
 METRIC = "acceptance_length"

@@ -19,7 +19,7 @@ from repro.core.local import local_device
 from repro.core.provenance import host_kind
 from repro.core.record import content_hash
 from repro.core.registry import discover, lookup, unknown
-from repro.data.typed import typed
+from repro.core.typed import typed
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream

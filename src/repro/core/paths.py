@@ -16,7 +16,7 @@ def project_root() -> Path:
     Raises:
         InputError: the package was installed without its checkout, so that there is no `conf/` beside it.
     """
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / "conf").is_dir():
         raise InputError(
             f"no folder 'conf' in {root}: repro runs from a clone of its repository; "
