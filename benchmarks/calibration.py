@@ -15,11 +15,11 @@ from statistics import median
 
 import yaml
 
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import machine
-from repro.core.local import LocalDevice, local_machine
 from repro.core.paths import conf_dir
+from repro.device.device_file import machine
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.local import LocalDevice, local_machine
 from repro.models import weights
 from repro.models.checkpoint import Checkpoint, open_checkpoint
 from repro.models.decoder import Decoder

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from real_pair import Answered, answered, covered, drafting, local_cell, working
 from repro.core.errors import InputError
-from repro.core.local import LocalDevice
-from repro.core.op import FLASH
 from repro.core.provenance import peak_resident_bytes
+from repro.device.local import LocalDevice
+from repro.device.op import FLASH
 from repro.models.exactness import divergence
 from repro.models.session import Session
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -16,10 +16,10 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from repro.core.device import Device
-from repro.core.op import FLASH
 from repro.core.paths import conf_dir
-from repro.core.trace import Trace
+from repro.device.emulated import Device
+from repro.device.op import FLASH
+from repro.device.trace import Trace
 from repro.methods.base import Generation
 from repro.models.session import Pass, Session
 from repro.run import plain, publish

@@ -27,13 +27,13 @@ from typing import Any
 
 import torch
 
-from repro.core.clock import Future
 from repro.core.errors import InputError
-from repro.core.local import LocalDevice, local_machine
-from repro.core.measure import launch_seconds
-from repro.core.op import CPU, FLASH, Op
 from repro.core.paths import conf_dir
 from repro.core.provenance import peak_resident_bytes
+from repro.device.clock import Future
+from repro.device.local import LocalDevice, local_machine
+from repro.device.measure import launch_seconds
+from repro.device.op import CPU, FLASH, Op
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.checkpoint import Checkpoint, open_checkpoint

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 import yaml
 
-from repro.core import measure
 from repro.core.errors import InputError
-from repro.core.facts import machine
-from repro.core.local import LocalDevice, LocalMachine, physical_memory
 from repro.core.once import cache_root, require_space
-from repro.core.op import CPU, FLASH, GPU
 from repro.core.paths import conf_dir
 from repro.core.record import write_atomically
+from repro.device import measure
+from repro.device.device_file import machine
+from repro.device.local import LocalDevice, LocalMachine, physical_memory
+from repro.device.op import CPU, FLASH, GPU
 from repro.models import kernels
 from repro.models.cuda import cuda_stream
 from repro.models.kernels import Effort, Measured, Rates

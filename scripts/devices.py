@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from repro.core.errors import InputError
-from repro.core.facts import SOURCES, Fact, facts
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.device.device_file import SOURCES, Fact, facts
 
 TERA, GIGA = 1e12, 1e9
 # Heading, place in the file, unit: what the summary shows of a machine.

@@ -23,13 +23,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from repro.core.cost import Machine
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import facts, machine
-from repro.core.op import NPU
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.device.cost import Machine
+from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import NPU
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.prefix import Prefix

@@ -21,11 +21,11 @@ from rich.console import Console
 
 from fit_devices import Fit, Knob, Measure, bill, device_file, published, reproduced, turn, wrong
 from fit_devices import parameters as shown
-from repro.core.cost import Machine
-from repro.core.device import EmulatedDevice
-from repro.core.facts import machine
 from repro.core.paths import conf_dir
 from repro.core.registry import discover, registered
+from repro.device.cost import Machine
+from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix

@@ -22,8 +22,8 @@ from rich.progress import track
 from rich.table import Table
 
 from fit_devices import bill, device_file, leaf
-from repro.core.device import EmulatedDevice
-from repro.core.facts import facts, machine
+from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Serving
 from repro.methods.decoding.ghidorah import Ghidorah, Plan
 from repro.methods.decoding.medusa import Medusa

@@ -22,7 +22,7 @@ from statistics import fmean
 from ortools.sat.python import cp_model
 
 from fit_devices import bill
-from repro.core.op import NPU
+from repro.device.op import NPU
 from repro.methods.ordering import ORDERS, Policy, Task, schedule
 from repro.models.subgraphs import Layout, shadowed, subgraphs
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from repro.core import cost
+from repro.device import cost
 from repro.methods.compression import per_group
 from repro.models import accept
 

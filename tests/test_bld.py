@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import DraftAlone, Standard
 from repro.methods.decoding.bld import BigLittle, Lenient, logp

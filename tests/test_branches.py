@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from repro.core.device import EmulatedDevice
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.chooser import Greedy
 from repro.models.network import DecoderNetwork, Row, apart

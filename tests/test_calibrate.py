@@ -13,12 +13,13 @@ import pytest
 import torch
 import yaml
 
-from repro.core import measure, once
-from repro.core.direct import DirectFile
-from repro.core.facts import facts, machine
-from repro.core.local import LocalDevice, LocalMachine
-from repro.core.op import Op
+from repro.core import once
 from repro.core.paths import project_root
+from repro.device import measure
+from repro.device.device_file import facts, machine
+from repro.device.direct_io import DirectFile
+from repro.device.local import LocalDevice, LocalMachine
+from repro.device.op import Op
 from repro.models.kernels import Effort, Measured, Rates, fastest, kernels, measure_products
 
 WEIGHTS = 8192 * 2048

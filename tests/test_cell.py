@@ -10,8 +10,8 @@ import pytest
 
 from invented_answers import answer
 from repro.core.errors import InputError
-from repro.core.op import CPU, FLASH
-from repro.core.trace import Phase, Span, Trace
+from repro.device.op import CPU, FLASH
+from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation
 from repro.scenarios.generation import figures
 from repro.scenarios.generation.scenario import GenerationScenario

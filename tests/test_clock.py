@@ -2,9 +2,9 @@
 
 import pytest
 
-from repro.core.clock import Cancelled, Deadlock, Future, Task, VirtualClock, WallClock
-from repro.core.device import Device, EmulatedDevice
-from repro.core.op import Op
+from repro.device.clock import Cancelled, Deadlock, Future, Task, VirtualClock, WallClock
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.op import Op
 from tiny import DEVICES, toy
 
 

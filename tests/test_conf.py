@@ -7,10 +7,10 @@ from omegaconf import OmegaConf
 
 from repro import data
 from repro.core.errors import InputError
-from repro.core.facts import machine
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.data.traces import parse_trace
+from repro.device.device_file import machine
 from repro.models.model import ModelConfig
 from repro.models.origin import Checkpoint
 from repro.models.shape import Shape

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.core.cost import FREE, Curve, Flash, share
 from repro.core.errors import InputError
-from repro.core.op import Op
+from repro.device.cost import FREE, Curve, Flash, share
+from repro.device.op import Op
 from tiny import processor, toy
 
 EPS = 1e-9

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repro.core import device as device_module
-from repro.core.cost import Machine
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.memory import Memory
-from repro.core.op import Op
-from repro.core.trace import most_at_once
+from repro.device import emulated as device_module
+from repro.device.cost import Machine
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.memory import Memory
+from repro.device.op import Op
+from repro.device.trace import most_at_once
 from tiny import here, processor, toy
 
 RESOURCES = ("cpu", "gpu", "npu", "flash")

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from repro.core.cost import Machine, Processor
 from repro.core.errors import InputError
-from repro.core.facts import SOURCES, facts, machine
-from repro.core.op import CPU, FLASH, NPU, Op
 from repro.core.paths import conf_dir, project_root
+from repro.device.cost import Machine, Processor
+from repro.device.device_file import SOURCES, facts, machine
+from repro.device.op import CPU, FLASH, NPU, Op
 
 DEVICES = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "device").glob("*.yaml")}
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")

@@ -12,9 +12,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected

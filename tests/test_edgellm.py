@@ -8,8 +8,8 @@ from math import log
 
 import pytest
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.edgellm import EdgeLLM, tree_confidence
 from repro.models.network import KnownStep, Row, Step

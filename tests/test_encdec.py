@@ -15,10 +15,10 @@ import transformers as hf
 import yaml
 from torch import Tensor
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM

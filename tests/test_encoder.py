@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from repro.core.device import EmulatedDevice
-from repro.core.trace import Span
+from repro.device.emulated import EmulatedDevice
+from repro.device.trace import Span
 from repro.methods.base import Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from repro.core.device import EmulatedDevice
-from repro.core.facts import facts, machine
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
+from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.network import NoNetwork
 from repro.models.prefix import Prefix

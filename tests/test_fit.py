@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import facts, machine
 from repro.core.paths import conf_dir, project_root
+from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.network import NoNetwork
 from repro.models.session import Session

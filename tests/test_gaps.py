@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from repro.core.cost import Curve, Flash
-from repro.core.device import Device, EmulatedDevice
+from repro.device.cost import Curve, Flash
+from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models import weights

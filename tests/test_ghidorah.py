@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from repro.core.cost import Curve, Flash, Machine, Processor
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.op import CPU, GPU
+from repro.device.cost import Curve, Flash, Machine, Processor
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import CPU, GPU
 from repro.methods.decoding.ghidorah import Ghidorah, Plan
 from repro.methods.decoding.medusa import Medusa, TreeDecoding, drafted
 from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM

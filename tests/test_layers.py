@@ -29,7 +29,7 @@ ONLY = {
     "hydra": {"composing.py", "run.py"},
     "numba": {"models/tree_loops.py", "methods/tree_replay.py"},
     "llvmlite": {"models/tree_loops.py"},
-    "time": {"core/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time
+    "time": {"device/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time
 }
 """Libraries that one file imports for all; every file named must really do so."""
 

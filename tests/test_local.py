@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from repro.core.clock import Deadlock, Future, WallClock
 from repro.core.errors import InputError
-from repro.core.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
-from repro.core.op import Op
 from repro.core.paths import conf_dir
-from repro.core.trace import most_at_once
+from repro.device.clock import Deadlock, Future, WallClock
+from repro.device.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
+from repro.device.op import Op
+from repro.device.trace import most_at_once
 from repro.models.cuda import cuda_stream
 
 BOTH = frozenset({"cpu", "flash"})

@@ -14,8 +14,8 @@ from itertools import product
 import pytest
 import torch
 
-from repro.core.cost import FREE
-from repro.core.device import Device, EmulatedDevice
+from repro.device.cost import FREE
+from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import DraftAlone, FlashAutoregressive, Standard
 from repro.methods.decoding.chain_sd import ChainSD

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from repro.core.cost import FREE
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.cost import FREE
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
 from repro.methods.decoding.autoregressive import DraftAlone
 from repro.methods.decoding.chain_sd import ChainSD

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from repro import __file__ as package
-from repro.core.device import EmulatedDevice
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
 from repro.methods.decoding.autoregressive import FlashAutoregressive
 from repro.methods.decoding.chain_sd import ChainSD

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.core.cost import Machine
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.op import CPU, NPU
-from repro.core.trace import most_at_once
+from repro.device.cost import Machine
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import CPU, NPU
+from repro.device.trace import most_at_once
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.decoding.mllm_npu import MllmNpu
 from repro.methods.ordering import ORDERS

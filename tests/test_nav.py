@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.trace import Phase, Span
+from repro.device.emulated import EmulatedDevice
+from repro.device.trace import Phase, Span
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.nav import Verification
 from repro.models.network import DecoderNetwork

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request, Writing
 from repro.methods.decoding.opt_tree import OptTree
 from repro.models.network import DecoderNetwork, Network

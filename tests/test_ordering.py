@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repro.core.op import CPU, NPU
+from repro.device.op import CPU, NPU
 from repro.methods.ordering import (
     ORDERS,
     Agenda,

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ortools")
 
 import ordering_gap
-from repro.core.op import CPU, NPU
+from repro.device.op import CPU, NPU
 from repro.methods.ordering import ORDERS, Task, schedule
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import machine
 from repro.core.record import Record, Round
 from repro.data.config import read_config
+from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
 from repro.methods.deciding import Ask
 from repro.methods.objectives import Decision
 from repro.methods.services.base import profile_of

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from repro.core.cost import Machine
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import machine
-from repro.core.op import FLASH, Op
+from repro.device.cost import Machine
+from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import FLASH, Op
 from repro.methods import llmlingua2
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import decode

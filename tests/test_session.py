@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.trace import Span, most_at_once
+from repro.device.emulated import EmulatedDevice
+from repro.device.trace import Span, most_at_once
 from repro.models import weights
 from repro.models.chooser import Greedy
 from repro.models.layer import LayerWeights

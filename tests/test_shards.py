@@ -12,8 +12,8 @@ import torch
 import transformers as hf
 
 import tiny_encdec
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import EmulatedDevice
 from repro.models import shards, weights
 from repro.models.cache import KVCache
 from repro.models.families import config_of

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
 from repro.models.chooser import Greedy

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.core.cost import Curve, Flash, Machine, Processor
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.op import CPU, GPU
+from repro.device.cost import Curve, Flash, Machine, Processor
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import CPU, GPU
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.prefix import Prefix

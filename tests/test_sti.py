@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from repro.core.cost import Curve, Flash
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.record import Record
-from repro.core.trace import Span
+from repro.device.cost import Curve, Flash
+from repro.device.emulated import EmulatedDevice
+from repro.device.trace import Span
 from repro.models import shards
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork

@@ -10,12 +10,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from repro.core import direct, once
+from repro.core import once
 from repro.core.errors import InputError
-from repro.core.local import LocalDevice, LocalMachine
-from repro.core.memory import Memory
-from repro.core.op import Op
-from repro.core.trace import most_at_once
+from repro.device import direct_io
+from repro.device.local import LocalDevice, LocalMachine
+from repro.device.memory import Memory
+from repro.device.op import Op
+from repro.device.trace import most_at_once
 from repro.models import stream, weights
 from repro.models.cache import KVCache
 from repro.models.layer import layout
@@ -149,14 +150,14 @@ def test_closing_waits_for_a_read_and_refuses_later_ones(
 ) -> None:
     reader = LayerReader(layer_file(folder, "float32", cache), slots=2)
     begun, go_on, found = Event(), Event(), []
-    read = direct.DirectFile.read
+    read = direct_io.DirectFile.read
 
     def slow(*given: object) -> None:
         begun.set()
         go_on.wait()
         read(*given)
 
-    monkeypatch.setattr(direct.DirectFile, "read", slow)
+    monkeypatch.setattr(direct_io.DirectFile, "read", slow)
     reading = Thread(target=lambda: found.append(reader.fetch(0)))
     closing = Thread(target=reader.close)
     reading.start()
@@ -298,8 +299,8 @@ def test_without_direct_io_pages_are_dropped(
         return opened(path, flags, *rest)
 
     dropped: list[int] = []
-    monkeypatch.setattr(direct.os, "open", refuse)
-    monkeypatch.setattr(direct.os, "posix_fadvise", lambda _, start, size, how: dropped.append(size))
+    monkeypatch.setattr(direct_io.os, "open", refuse)
+    monkeypatch.setattr(direct_io.os, "posix_fadvise", lambda _, start, size, how: dropped.append(size))
     reader = LayerReader(file, slots=1)
     assert reader.way == "dropped"
     assert torch.equal(reader.fetch(4).down.weight, expected)
@@ -311,8 +312,8 @@ def test_reads_are_whole_requests(tmp_path: Path) -> None:
     path = tmp_path / "file"
     content = os.urandom(10 * 4096)
     path.write_bytes(content)
-    source = direct.DirectFile(path)
-    buffer = memoryview(direct.page_aligned_memory(8 * 4096))
+    source = direct_io.DirectFile(path)
+    buffer = memoryview(direct_io.page_aligned_memory(8 * 4096))
     pieces = list(source.read_into(buffer, 4096, request=3 * 4096))
     assert [(p.start // 4096, p.stop // 4096) for p in pieces] == [(0, 3), (3, 6), (6, 8)]
     assert bytes(buffer) == content[4096 : 9 * 4096]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
-from repro.core.op import CPU, FLASH, NPU
+from repro.device.op import CPU, FLASH, NPU
 from repro.models.shape import Bill, Shape, precision
 from repro.models.subgraphs import (
     ATTENTION,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro import __file__ as package
-from repro.core.trace import Phase, Span, Trace, most_at_once
+from repro.device.trace import Phase, Span, Trace, most_at_once
 from tiny_runs import edgellm_trace
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.tree_attention import TreeAttention, Work, compared
 from repro.models.head_ranks import Calibration

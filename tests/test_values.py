@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from invented_answers import answer
-from repro.core.device import EmulatedDevice
-from repro.core.op import CPU
-from repro.core.trace import Span, Trace
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import CPU
+from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repro.core.cost import Curve, Flash, Machine, Processor
-from repro.core.device import Device, EmulatedDevice
-from repro.core.local import LocalDevice, LocalMachine
+from repro.device.cost import Curve, Flash, Machine, Processor
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.local import LocalDevice, LocalMachine
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import Standard
 from repro.models import weights

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repro.core.cost import FREE
-from repro.core.device import Device, EmulatedDevice
+from repro.device.cost import FREE
+from repro.device.emulated import Device, EmulatedDevice
 from repro.models.lineage import MedusaLineage
 from repro.models.network import KnownStep, Network, Row, Step
 from repro.models.placement import RESIDENT

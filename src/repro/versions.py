@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repro.core import cost
 from repro.core.identity import version_of
 from repro.core.registry import discover, lookup
 from repro.data.prompts import VERSION as PROMPTS
+from repro.device import cost
 from repro.models import network
 
 COSTS = {"cost model": cost.VERSION}

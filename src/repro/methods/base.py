@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from repro.core.device import Device
 from repro.core.record import Scalar
+from repro.device.emulated import Device
 from repro.models.chooser import Chooser, chooser
 from repro.models.placement import Placement
 from repro.models.prefix import Prefix

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from repro.core.errors import InputError
-from repro.core.op import Op
 from repro.core.registry import unknown
+from repro.device.op import Op
 from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.service_profile import NOTHING, DeviceProfile, Spent
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from repro.core.errors import InputError
-from repro.core.op import Op
 from repro.core.registry import unknown
+from repro.device.op import Op
 from repro.methods.deciding import Ask, Decider
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, Decodes, Reading, ScoreHead

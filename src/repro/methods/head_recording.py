@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from repro.core.device import Device
+from repro.device.emulated import Device
 from repro.methods.base import Request
 from repro.methods.decoding.speculative import begin
 from repro.models.head_ranks import answer_ranks

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from repro.core.op import NPU
+from repro.device.op import NPU
 
 
 class Task(NamedTuple):

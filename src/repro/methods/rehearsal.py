@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from repro.core.device import Device
+from repro.device.emulated import Device
 from repro.methods.verification_tree import VerificationTree
 from repro.models.prefix import Prefix
 from repro.models.session import Session

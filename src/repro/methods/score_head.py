@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from repro.core.op import Op
+from repro.device.op import Op
 from repro.methods.shortening import Scorer
 from repro.models.dual_head import DualHead
 from repro.models.shape import precision

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.op import Op
+from repro.device.emulated import Device
+from repro.device.op import Op
 from repro.methods.objectives import Costs
 from repro.models.prefix import Prefix
 from repro.models.session import Session

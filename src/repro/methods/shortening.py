@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from repro.core.op import Op
+from repro.device.op import Op
 
 
 class Text(Protocol):

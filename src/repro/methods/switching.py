@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from repro.core.errors import InputError
-from repro.core.op import FLASH, Op
+from repro.device.op import FLASH, Op
 from repro.models.shape import Bill
 from repro.models.uneven_bill import UnevenBill
 

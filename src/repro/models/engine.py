@@ -14,11 +14,11 @@ from functools import partial
 from math import inf
 from typing import Any, Protocol
 
-from repro.core.clock import Future
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.op import FLASH, Op
 from repro.core.record import Scalar
+from repro.device.clock import Future
+from repro.device.emulated import Device
+from repro.device.op import FLASH, Op
 from repro.models.hcmp import DividableNetwork
 from repro.models.layer import LayerWeights
 from repro.models.loading import LayerSource, Loading

@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.device.emulated import Device
 from repro.models import eagle_head, head_ranks, medusa_head
 from repro.models.checkpoint import open_checkpoint
 from repro.models.config import DecoderConfig

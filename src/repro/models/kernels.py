@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from repro.core.measure import seconds_each
+from repro.device.measure import seconds_each
 from repro.models.linear import PlainLinear, packed
 from repro.models.quantize import int4_linear, int8_linear
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Protocol
 
-from repro.core.clock import Future
-from repro.core.device import Device
-from repro.core.op import FLASH, Op
+from repro.device.clock import Future
+from repro.device.emulated import Device
+from repro.device.op import FLASH, Op
 from repro.models.layer import LayerWeights
 
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.device.emulated import Device
 from repro.models import encdec, weights
 from repro.models.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.config import DecoderConfig

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.memory import Memory
-from repro.core.op import PROCESSORS
 from repro.core.registry import unknown
+from repro.device.memory import Memory
+from repro.device.op import PROCESSORS
 from repro.models.shape import Bill
 from repro.models.shard_plan import Sharding
 

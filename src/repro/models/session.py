@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from repro.core.device import Device
+from repro.device.emulated import Device
 from repro.models.accept import Accepted, along
 from repro.models.chooser import Chooser
 from repro.models.engine import Engine, Flight, Halt

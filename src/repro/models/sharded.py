@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.op import FLASH, Op
 from repro.core.record import content_hash
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.op import FLASH, Op
 from repro.models import shard_rank, shards
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.model import Model

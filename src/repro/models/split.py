@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.op import CPU, PROCESSORS
 from repro.core.registry import unknown
+from repro.device.op import CPU, PROCESSORS
 from repro.models.prefix import Prefix
 from repro.models.shape import Bill
 

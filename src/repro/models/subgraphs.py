@@ -11,7 +11,7 @@ from math import ceil
 from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.core.op import CPU, FLASH, NPU, Op
+from repro.device.op import CPU, FLASH, NPU, Op
 from repro.models.shape import Bill, Shape
 
 NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from repro.core.errors import InputError
-from repro.core.facts import Fact, facts
 from repro.core.registry import unknown
+from repro.device.device_file import Fact, facts
 from repro.tables.build import in_unit
 from repro.tables.reference import Cell, find
 from repro.tables.spec import parse_section

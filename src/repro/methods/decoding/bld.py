@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import register
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, begin
 from repro.models.accept import Accepted, Walk

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from repro.core.device import Device
 from repro.core.registry import register
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.speculative import begin
 from repro.models.placement import RESIDENT, Placement

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.methods.decoding.speculative import begin
 from repro.models.placement import Placement

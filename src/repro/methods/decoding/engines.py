@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from repro.core.device import Device
-from repro.core.op import Op
 from repro.core.record import Scalar
 from repro.core.registry import register
+from repro.device.emulated import Device
+from repro.device.op import Op
 from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.models.placement import Placement
 from repro.models.session import Session

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.record import Scalar
 from repro.core.registry import register, unknown
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Serving, Writing
 from repro.methods.decoding.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.decoding.medusa_em import partner

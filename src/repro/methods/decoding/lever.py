@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.op import CPU, NPU
 from repro.core.registry import register, unknown
+from repro.device.emulated import Device
+from repro.device.op import CPU, NPU
 from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.methods.decoding.opt_tree import OptTree
 from repro.methods.decoding.specinfer import SpecInfer

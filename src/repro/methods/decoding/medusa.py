@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.record import Scalar
 from repro.core.registry import register
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.methods.decoding.speculative import speculate
 from repro.methods.verification_tree import VerificationTree, searched

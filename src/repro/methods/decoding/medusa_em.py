@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.op import CPU, GPU
 from repro.core.record import Scalar
 from repro.core.registry import register
+from repro.device.emulated import Device
+from repro.device.op import CPU, GPU
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.partition import by_speed

@@ -11,12 +11,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from repro.core.clock import Future
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.op import CPU, NPU, Op
 from repro.core.record import Scalar
 from repro.core.registry import register, unknown
+from repro.device.clock import Future
+from repro.device.emulated import Device
+from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving
 from repro.methods.decoding.autoregressive import decode
 from repro.methods.ordering import ORDERS, Agenda, Policy, Task

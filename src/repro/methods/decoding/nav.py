@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import register
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.models.placement import Placement
 from repro.models.session import Session

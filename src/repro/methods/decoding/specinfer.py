@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.registry import register
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, speculate
 from repro.models.network import RANKED

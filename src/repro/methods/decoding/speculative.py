@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.core.device import Device
+from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.op import CPU, Op
 from repro.core.record import Scalar
 from repro.core.registry import register
+from repro.device.emulated import Device
+from repro.device.op import CPU, Op
 from repro.methods.base import Serving
 from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.verification_tree import searched

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
 
-from repro.core.device import Device
 from repro.core.errors import InputError
 from repro.core.identity import files_read
 from repro.core.registry import unknown
+from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.level import layers_at
 from repro.methods.deciding import FALLBACKS

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from repro.core.cost import FREE
-from repro.core.device import EmulatedDevice
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.device.cost import FREE
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.head_recording import recorded

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from repro.core.cost import FREE
-from repro.core.device import EmulatedDevice
 from repro.core.record import Scalar
 from repro.core.registry import discover
+from repro.device.cost import FREE
+from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.autoregressive import decode
 from repro.models.exactness import divergence

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from repro.core.op import FLASH, PROCESSORS
 from repro.core.record import Scalar
-from repro.core.trace import Trace
+from repro.device.op import FLASH, PROCESSORS
+from repro.device.trace import Trace
 from repro.methods.base import Generation
 from repro.models.session import Session
 

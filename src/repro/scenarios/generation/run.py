@@ -11,11 +11,11 @@ from dataclasses import asdict
 from statistics import stdev
 from typing import Any
 
-from repro.core.device import Device
-from repro.core.local import LocalDevice
 from repro.core.once import memory_root
 from repro.core.record import Scalar
-from repro.core.trace import Trace
+from repro.device.emulated import Device
+from repro.device.local import LocalDevice
+from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
 from repro.models.head_ranks import Calibration
 from repro.models.matched import MatchedNetwork

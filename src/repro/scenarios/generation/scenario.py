@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from repro import data, versions
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import facts, machine
 from repro.core.identity import dataset_asked, device_asked, model_asked
-from repro.core.local import local_device
 from repro.core.provenance import host_kind
 from repro.core.record import content_hash
 from repro.core.registry import discover, lookup, unknown
 from repro.core.typed import typed
+from repro.device.device_file import facts, machine
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.local import local_device
 from repro.methods.base import Method, Request
 from repro.models.checkpoint import require_same_tokenizer
 from repro.models.cuda import cuda_stream

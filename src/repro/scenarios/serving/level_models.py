@@ -15,9 +15,9 @@ from pathlib import Path
 from repro import data
 from repro.core.errors import InputError
 from repro.core.once import memory_root
-from repro.core.op import Op
 from repro.data.config import DatasetConfig
 from repro.data.corpus import Corpus
+from repro.device.op import Op
 from repro.methods import llmlingua2
 from repro.methods.objectives import Decision
 from repro.methods.services.base import Service, System

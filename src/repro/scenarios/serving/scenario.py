@@ -13,14 +13,14 @@ from statistics import mean
 from typing import Any, ClassVar
 
 from repro import data, versions
-from repro.core.device import Device, EmulatedDevice
 from repro.core.errors import InputError
-from repro.core.facts import facts, machine
 from repro.core.identity import dataset_asked, device_asked, version_of
-from repro.core.op import Op
 from repro.core.record import Scalar, Spread
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
+from repro.device.device_file import facts, machine
+from repro.device.emulated import Device, EmulatedDevice
+from repro.device.op import Op
 from repro.methods.deciding import (
     Ask,
     ByProfile,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from repro.core.errors import InputError
-from repro.core.op import FLASH, Op
+from repro.device.op import FLASH, Op
 
 
 @dataclass(frozen=True, slots=True)

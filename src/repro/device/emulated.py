@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeVar
 
-from repro.core.clock import Cancelled, Clock, Future, Task, VirtualClock
-from repro.core.cost import Demand, Machine, share
-from repro.core.memory import Memory
-from repro.core.op import FLASH, Op
-from repro.core.trace import Phase, Span, Trace
+from repro.device.clock import Cancelled, Clock, Future, Task, VirtualClock
+from repro.device.cost import Demand, Machine, share
+from repro.device.memory import Memory
+from repro.device.op import FLASH, Op
+from repro.device.trace import Phase, Span, Trace
 
 T = TypeVar("T")
 

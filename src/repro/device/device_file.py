@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.core.cost import FULL, Curve, Flash, Machine, Processor
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.device.cost import FULL, Curve, Flash, Machine, Processor
 
 SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
 UNITS: dict[str, dict[str, float]] = {

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile
 
-from repro.core.clock import WallClock
-from repro.core.device import Device
-from repro.core.direct import REQUEST, DirectFile, page_aligned_memory
-from repro.core.op import Op
+from repro.device.clock import WallClock
+from repro.device.direct_io import REQUEST, DirectFile, page_aligned_memory
+from repro.device.emulated import Device
+from repro.device.op import Op
 
 POWERCAP = Path("/sys/class/powercap")
 

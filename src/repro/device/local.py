@@ -13,14 +13,14 @@ from functools import partial
 from threading import Lock
 from typing import Any, Protocol, Self
 
-from repro.core.clock import Future, Wake, WallClock
-from repro.core.device import Device
 from repro.core.errors import InputError
-from repro.core.facts import Fact, facts
-from repro.core.memory import Memory
-from repro.core.op import CPU, FLASH, GPU, Op
-from repro.core.trace import Span
-from repro.core.workers import Workers
+from repro.device.clock import Future, Wake, WallClock
+from repro.device.device_file import Fact, facts
+from repro.device.emulated import Device
+from repro.device.memory import Memory
+from repro.device.op import CPU, FLASH, GPU, Op
+from repro.device.trace import Span
+from repro.device.workers import Workers
 
 
 class Event(Protocol):
