@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from real_pair import add_size, alone, answered, local_cell
-from repro.core.provenance import peak_resident_bytes
+from repro.records.provenance import peak_resident_bytes
 from repro.scenarios.generation import figures
 
 METHODS = "std_flash,sp,specinfer,edgellm"

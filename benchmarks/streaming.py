@@ -29,7 +29,6 @@ import torch
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.provenance import peak_resident_bytes
 from repro.device.clock import Future
 from repro.device.local import LocalDevice, local_machine
 from repro.device.measure import launch_seconds
@@ -39,6 +38,7 @@ from repro.models.cache import KVCache
 from repro.models.checkpoint import Checkpoint, open_checkpoint
 from repro.models.layer import LayerWeights
 from repro.models.stream import LayerReader, layer_file
+from repro.records.provenance import peak_resident_bytes
 
 CGROUPS = Path("/sys/fs/cgroup/memory")
 GIGA = 1e9

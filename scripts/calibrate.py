@@ -23,9 +23,7 @@ import torch
 import yaml
 
 from repro.core.errors import InputError
-from repro.core.once import cache_root, require_space
 from repro.core.paths import conf_dir
-from repro.core.record import write_atomically
 from repro.device import measure
 from repro.device.device_file import machine
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
@@ -33,6 +31,8 @@ from repro.device.op import CPU, FLASH, GPU
 from repro.models import kernels
 from repro.models.cuda import cuda_stream
 from repro.models.kernels import Effort, Measured, Rates
+from repro.records.build_cache import cache_root, require_space
+from repro.records.record import write_atomically
 
 MARK = "# Written by scripts/calibrate.py"
 REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.record import Store, write_atomically
+from repro.records.record import Store, write_atomically
 
 TOTAL = "all"
 

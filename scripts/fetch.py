@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.once import cache_root
 from repro.core.registry import unknown
 from repro.models.checkpoint import Checkpoint, open_checkpoint, provenance
 from repro.models.encoder_folder import ENCODERS, open_encoder
+from repro.records.build_cache import cache_root
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
 

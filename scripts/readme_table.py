@@ -15,7 +15,7 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.core.record import write_atomically
+from repro.records.record import write_atomically
 
 START, END = "<!-- quickstart -->", "<!-- /quickstart -->"
 TABLE = Path("results/tables/quickstart.md")

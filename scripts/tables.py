@@ -18,8 +18,8 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.record import Store
 from repro.core.registry import unknown
+from repro.records.record import Store
 from repro.run import publish, screen, table_section
 from repro.sweep import computes_nothing, write_read
 from repro.tables import members

@@ -32,7 +32,6 @@ from distill.training import Schedule
 from elasticize import asked
 from repro import data
 from repro.core.errors import InputError
-from repro.core.record import content_hash
 from repro.methods.score_head import Reading, ScoreHead
 from repro.models import dual_head, weights
 from repro.models.digest import digest
@@ -41,6 +40,7 @@ from repro.models.encoder_folder import open_encoder
 from repro.models.stored import CONFIG
 from repro.models.trained_heads import fingerprint, head_file
 from repro.models.word_pieces import WordPieces, load_encoder
+from repro.records.record import content_hash
 
 HELDOUT = 10  # every tenth text, every fifth question
 HELDOUT_QUESTIONS = 5

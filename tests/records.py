@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from repro.core.provenance import Provenance
-from repro.core.record import Record, Scalar
+from repro.records.provenance import Provenance
+from repro.records.record import Record, Scalar
 
 PROVENANCE: dict[str, Any] = {
     "config": {"method": {"length": 8}},

@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 
-from repro.core import once
 from repro.core.paths import project_root
 from repro.device import measure
 from repro.device.device_file import facts, machine
@@ -21,6 +20,7 @@ from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
 from repro.models.kernels import Effort, Measured, Rates, fastest, kernels, measure_products
+from repro.records import build_cache
 
 WEIGHTS = 8192 * 2048
 PEAKS = {"fp32": (100e9, "float32"), "fp16": (400e9, "bfloat16")}
@@ -200,8 +200,8 @@ def test_a_gpu_that_is_not_there_is_said_at_once(script: ModuleType, tmp_path: P
 
 
 def test_a_full_disk_is_said(script: ModuleType, tmp_path: Path, monkeypatch) -> None:
-    usage = once.shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(once.shutil, "disk_usage", lambda _: usage)
+    usage = build_cache.shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(script.kernels, "measure_products", None)
     assert "disk too full" in fail(script, "--out", str(tmp_path / "a.yaml"), "--scratch", str(tmp_path))
     assert not (tmp_path / "a.yaml").exists()

@@ -15,7 +15,7 @@ from faults import dearer_launches, shorter_paths
 from repro import check as checking
 from repro.check import Verdict, check, chosen, differences, fixed, in_order, main, report
 from repro.core.errors import InputError
-from repro.core.record import Record
+from repro.records.record import Record
 from repro.tables import members
 from tiny_project import Project, write_project
 

@@ -10,7 +10,7 @@ import pytest
 import compare_drafts
 from records import provenance
 from repro.core.errors import InputError
-from repro.core.record import Record, Store
+from repro.records.record import Record, Store
 
 
 def put(store: Store, key: str, draft: str, dataset: str, emitted: list[list[int]]) -> None:

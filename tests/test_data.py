@@ -13,13 +13,13 @@ import pytest
 
 from invented_rows import INVENTED
 from repro.core.errors import InputError
-from repro.core.once import Unavailable
 from repro.core.paths import conf_dir
 from repro.core.registry import discover, register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
 from repro.data.builders import Text, split_last_word, without_markup
 from repro.data.template import Row, at, fill, names
 from repro.models.wheels import Wheel
+from repro.records.build_cache import Unavailable
 
 discover("repro.data")  # as the command does: some kinds of prompts and scoring are known only then
 

@@ -9,7 +9,7 @@ import pytest
 
 from records import record
 from repro.core.errors import InputError
-from repro.core.record import Store
+from repro.records.record import Store
 from repro.run import attempt
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels

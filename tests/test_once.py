@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 
 from repro.core.errors import InputError
-from repro.core.once import cache_root, make_once, require_space
+from repro.records.build_cache import cache_root, make_once, require_space
 
 
 def run(code: str, *arguments: Path) -> subprocess.Popen[bytes]:
@@ -69,7 +69,7 @@ def test_a_killed_build_leaves_nothing_under_the_name_and_the_next_one_succeeds(
     code = """
 import sys, time
 from pathlib import Path
-from repro.core.once import make_once
+from repro.records.build_cache import make_once
 def build(scratch):
     (scratch / "half").write_text("cut")
     (Path(sys.argv[1]) / "started").touch()
@@ -92,7 +92,7 @@ def test_two_processes_at_once_build_it_once(tmp_path):
     code = """
 import os, sys, time
 from pathlib import Path
-from repro.core.once import make_once
+from repro.records.build_cache import make_once
 home = Path(sys.argv[1])
 def build(scratch):
     (home / f"built-by-{os.getpid()}").touch()

@@ -12,7 +12,6 @@ import pytest
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.record import Record
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
 from repro.methods.compression.base import Compressed
@@ -20,6 +19,7 @@ from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood
 from repro.models.linear import PlainLinear
 from repro.models.observe import places, replaced
+from repro.records.record import Record
 from repro.scenarios import accuracy
 from repro.scenarios.accuracy import AccuracyScenario, findings
 from repro.scenarios.registry import is_current

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Round
 from repro.data.config import read_config
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.deciding import Ask
 from repro.methods.objectives import Decision
 from repro.methods.services.base import profile_of
+from repro.records.record import Record, Round
 from repro.run import attempt
 from repro.scenarios.registry import is_current
 from repro.scenarios.serving import answer_cache, level_models

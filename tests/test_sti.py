@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.record import Record
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
@@ -21,6 +20,7 @@ from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
 from repro.models.sharded import CONTEXT, ShardedModel, pace, placed
+from repro.records.record import Record
 from tiny import BILL, SHAPE, toy
 from tiny_project import Project, write_project
 

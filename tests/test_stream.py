@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from repro.core import once
 from repro.core.errors import InputError
 from repro.device import direct_io
 from repro.device.local import LocalDevice, LocalMachine
@@ -26,6 +25,7 @@ from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.stream import LayerReader, layer_file
+from repro.records import build_cache
 
 LAYERS = 5
 AHEAD = Placement(resident=0.0, prefetch=2, preload=True)
@@ -280,7 +280,7 @@ def test_a_full_disk_is_said_before_building(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(once.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(InputError, match="disk too full"):
         layer_file(folder, "float32", cache)
     assert files_in(cache) == []

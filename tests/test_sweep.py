@@ -18,9 +18,9 @@ import torch
 from rich.console import Console
 
 from repro import versions
-from repro.core import once
 from repro.core.errors import InputError
 from repro.methods.decoding.edgellm import EdgeLLM
+from repro.records import build_cache
 from repro.sweep import Note, Sweep, left, note_down, notes_in
 from repro.tables import members
 from tiny_project import METHODS, Project, write_project
@@ -244,8 +244,8 @@ def test_cells_on_the_wall_clock_wait_for_each_other(
 def once_lock() -> Any:
     from filelock import FileLock
 
-    once.cache_root().mkdir(parents=True, exist_ok=True)
-    return FileLock(once.cache_root() / "wall-clock.lock")
+    build_cache.cache_root().mkdir(parents=True, exist_ok=True)
+    return FileLock(build_cache.cache_root() / "wall-clock.lock")
 
 
 def test_notes_come_back_in_the_order_of_the_cells(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.record import Record, Store
+from repro.records.record import Record, Store
 from repro.tables.bibliography import citations, load_bibliography
 from repro.tables.build import build
 from repro.tables.files import write_all

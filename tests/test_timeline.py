@@ -12,8 +12,8 @@ from rich.console import Console
 
 from records import record
 from repro.core.errors import InputError
-from repro.core.record import Record
 from repro.device.trace import Phase, Span, Trace
+from repro.records.record import Record
 from repro.sweep import Sweep
 from repro.tables.build import build
 from repro.tables.excerpt import Block, excerpt, lanes, spans_of, to_csv

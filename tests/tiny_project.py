@@ -27,8 +27,8 @@ from rich.console import Console
 
 from repro import run
 from repro.core.paths import conf_dir
-from repro.core.record import Record, Store
 from repro.models.origin import PROJECT
+from repro.records.record import Record, Store
 from repro.run import plain, publish
 from repro.sweep import Note, Sweep
 from tiny_checkpoints import CONTROL, write_tokenizer

@@ -29,12 +29,12 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from repro.composing import load_components
 from repro.core.errors import InputError
-from repro.core.once import forgetting
 from repro.core.paths import conf_dir, project_root
-from repro.core.provenance import host_kind
-from repro.core.record import Record, Scalar, Spread, Store, canonical
 from repro.core.registry import unknown
 from repro.models.memo import smallest_margin
+from repro.records.build_cache import forgetting
+from repro.records.provenance import host_kind
+from repro.records.record import Record, Scalar, Spread, Store, canonical
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made
 from repro.tables import members

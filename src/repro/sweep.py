@@ -22,11 +22,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError
-from repro.core.once import cache_root
 from repro.core.paths import conf_dir
-from repro.core.record import Record, Round, Store, write_atomically
 from repro.core.registry import unknown
 from repro.models.shape import PRECISIONS
+from repro.records.build_cache import cache_root
+from repro.records.record import Record, Round, Store, write_atomically
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
 from repro.tables import members

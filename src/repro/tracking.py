@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Round
+from repro.records.record import Record, Round
 from repro.tables.layout import aside_grid, grid, notes
 from repro.tables.table import Table
 

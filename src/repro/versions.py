@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from repro.core.identity import version_of
 from repro.core.registry import discover, lookup
 from repro.data.prompts import VERSION as PROMPTS
 from repro.device import cost
 from repro.models import network
+from repro.records.identity import version_of
 
 COSTS = {"cost model": cost.VERSION}
 WEIGHTS = {"model runtime": network.VERSION, "prompts": PROMPTS}

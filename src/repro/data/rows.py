@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.record import content_hash
 from repro.data.config import DatasetConfig
 from repro.data.sources import JsonRow, data_folder, read
+from repro.records.record import content_hash
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from repro.core.record import Scalar
 from repro.device.emulated import Device
 from repro.models.chooser import Chooser, chooser
 from repro.models.placement import Placement
 from repro.models.prefix import Prefix
 from repro.models.sampling import GREEDY, Sampling
 from repro.models.tree import TokenTree
+from repro.records.record import Scalar
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.models import elastic_profile, lora
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, Order, UnitDecoder, reordered, submodel
 from repro.models.elastic_profile import Profile
 from repro.models.unit_importance import Measure
+from repro.records.record import Scalar
 
 SOURCES = ("committed", "corpus", "none")
 

@@ -19,7 +19,6 @@ from typing import Any
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.once import Unavailable, cache_root, make_once
 from repro.models import hub, wheels
 from repro.models.folder import (
     CONFIG,
@@ -32,6 +31,7 @@ from repro.models.folder import (
     read_json,
 )
 from repro.models.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
+from repro.records.build_cache import Unavailable, cache_root, make_once
 
 __all__ = [
     "Checkpoint",

@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.record import content_hash
+from repro.records.record import content_hash
 
 DIGESTS = ".digests.json"
 FORM = 2

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.record import content_hash
 from repro.models import lora
 from repro.models.decoder import Decoder
 from repro.models.digest import digest
@@ -28,6 +27,7 @@ from repro.models.origin import folders
 from repro.models.partial import resident
 from repro.models.stored import read_tensors, write_tensors
 from repro.models.unit_importance import Measure, importance
+from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"
 

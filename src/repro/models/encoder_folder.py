@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.once import Unavailable, cache_root
 from repro.models import hub, wheels
 from repro.models.folder import check_folder
 from repro.models.origin import Hub, folders
 from repro.models.wheels import Wheel
+from repro.records.build_cache import Unavailable, cache_root
 
 
 @dataclass(frozen=True)

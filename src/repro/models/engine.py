@@ -15,7 +15,6 @@ from math import inf
 from typing import Any, Protocol
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, Op
@@ -27,6 +26,7 @@ from repro.models.placement import Placement, settle
 from repro.models.shape import Bill
 from repro.models.shard_plan import ShardPlan
 from repro.models.split import Sight, Split, Stage, attention, shares, stages
+from repro.records.record import Scalar
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from repro.core.once import Unavailable, require_space
 from repro.models.folder import MEDUSA, missing_from
 from repro.models.origin import Hub
+from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 # Folders hold other runtimes' exports; `consolidated` files hold the same weights a second time.

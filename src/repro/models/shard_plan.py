@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
+from repro.records.record import Scalar
 
 FULL = 32
 """The width of a shard that is not rounded, however many bits the model stores."""

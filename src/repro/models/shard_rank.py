@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.core.once import make_once, memory_root
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.config import DecoderConfig
@@ -21,6 +20,7 @@ from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import VERSION
 from repro.models.shards import Piece, narrowed, rewritten
+from repro.records.build_cache import make_once, memory_root
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.record import content_hash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
 from repro.models import shard_rank, shards
@@ -22,6 +21,7 @@ from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.models.shape import Bill
 from repro.models.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
+from repro.records.record import content_hash
 
 CONTEXT = 256
 """Tokens that a pass sees when it is planned; reading layers takes far longer than seeing more or fewer."""

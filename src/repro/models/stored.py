@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.record import write_atomically
+from repro.records.record import write_atomically
 
 if TYPE_CHECKING:
     import torch

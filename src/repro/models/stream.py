@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.once import cache_root, make_once
 from repro.device.direct_io import DirectFile, page_aligned, page_aligned_memory
 from repro.device.memory import Memory
 from repro.models import weights
 from repro.models.families import config_of
 from repro.models.layer import LayerWeights, buffer_bytes, layout
 from repro.models.network import VERSION
+from repro.records.build_cache import cache_root, make_once
 
 if TYPE_CHECKING:
     import torch

@@ -9,13 +9,13 @@ import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.record import content_hash
 from repro.models.digest import digest
 from repro.models.dual_head import PARTS, DualHead, Form
 from repro.models.elastic_profile import Parts
 from repro.models.encoder_folder import open_encoder
 from repro.models.origin import folders
 from repro.models.word_pieces import load_encoder
+from repro.records.record import content_hash
 
 COMMITTED: dict[str, Parts] = {
     "6fceb34132ad726946adc26b588445bcb11811d1a28d8a42a03a6dccf63c1369": Parts(

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repro.core.errors import InputError
-from repro.core.once import Unavailable, make_once
+from repro.records.build_cache import Unavailable, make_once
 
 BLOCK = 1 << 20
 POLL_SECONDS = 0.1

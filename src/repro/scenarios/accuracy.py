@@ -19,9 +19,6 @@ import torch
 
 from repro import data, versions
 from repro.core.errors import InputError
-from repro.core.identity import dataset_asked
-from repro.core.once import make_once, memory_root
-from repro.core.record import Round, Scalar, Spread, content_hash
 from repro.core.registry import registered
 from repro.data.config import scoring_of
 from repro.data.naming import Named
@@ -29,6 +26,9 @@ from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.likelihood import Likelihood, Reader
+from repro.records.build_cache import make_once, memory_root
+from repro.records.identity import dataset_asked
+from repro.records.record import Round, Scalar, Spread, content_hash
 from repro.scenarios.base import Findings, Progress
 from repro.scenarios.offline import OfflineScenario, component, dense
 

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from repro.core.identity import cell_key, portable, portable_text
-from repro.core.provenance import Provenance, circumstances, peak_resident_bytes
-from repro.core.record import Record, Round, Scalar, Spread, content_hash
-from repro.core.sources import source_hash
+from repro.records.code_version import source_hash
+from repro.records.identity import cell_key, portable, portable_text
+from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
+from repro.records.record import Record, Round, Scalar, Spread, content_hash
 from repro.scenarios.settings import check_scalars, own_labels
 
 Progress = Callable[[str, int, int], None]

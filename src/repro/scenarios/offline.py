@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro import data, versions
 from repro.core.errors import InputError
-from repro.core.identity import dataset_asked, files_read, model_asked
 from repro.core.late import late
 from repro.core.registry import lookup
 from repro.core.typed import typed
@@ -23,6 +22,7 @@ from repro.models import weights
 from repro.models.decoder import Decoder
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
+from repro.records.identity import dataset_asked, files_read, model_asked
 from repro.scenarios.base import Scenario, named
 
 if TYPE_CHECKING:

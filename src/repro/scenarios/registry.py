@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.record import Record
+from repro.records.record import Record
 from repro.scenarios.base import Scenario
 
 GENERATION = "repro.scenarios.generation.scenario:GenerationScenario"

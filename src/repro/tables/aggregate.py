@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Scalar
+from repro.records.record import Record, Scalar
 from repro.tables.spec import ColumnSpec
 
 MEANS: dict[str, Callable[[Sequence[float]], float]] = {

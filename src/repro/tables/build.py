@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Scalar, Spread
+from repro.records.record import Record, Scalar, Spread
 from repro.tables.aggregate import Incomparable, figure, relative
 from repro.tables.reference import Cell, find
 from repro.tables.spec import AsideSpec, ColumnSpec, TableSpec

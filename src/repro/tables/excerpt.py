@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.record import Round
+from repro.records.record import Round
 from repro.tables.spec import LaneSpec, WindowSpec
 
 ROUNDS = "rounds"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from repro.core.errors import InputError
-from repro.core.record import write_atomically
 from repro.core.registry import unknown
+from repro.records.record import write_atomically
 from repro.tables.bibliography import citations
 from repro.tables.latex import to_latex
 from repro.tables.layout import page

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Store, write_atomically
+from repro.records.record import Record, Store, write_atomically
 
 TERMS = ("prompts", "max_tokens", "sampling", "seed")
 """What of a configuration must agree for two cells to stand in one table, beside what their labels say."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from repro.core.record import Scalar, Spread
+from repro.records.record import Scalar, Spread
 from repro.tables.spec import ColumnSpec, FigureSpec
 
 MARKS = {

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
-from repro.core.record import Record, Round, write_atomically
+from repro.records.record import Record, Round, write_atomically
 from repro.tables.excerpt import PREFILL, ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
 from repro.tables.figure import frame
 from repro.tables.paint import GREY, canvas, colour, pale, png, tidy

@@ -12,8 +12,8 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from repro.core.record import Scalar
 from repro.models.decoder import Decoder
+from repro.records.record import Scalar
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from repro.core.record import Scalar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import Op
 from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.models.placement import Placement
 from repro.models.session import Session
+from repro.records.record import Scalar
 
 
 @dataclass(frozen=True)

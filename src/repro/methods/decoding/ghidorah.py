@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Serving, Writing
@@ -29,6 +28,7 @@ from repro.models.head_ranks import Calibration
 from repro.models.session import Session
 from repro.models.split import Split
 from repro.models.tree import TokenTree
+from repro.records.record import Scalar
 
 ATTENTIONS = ("dynamic", "static")
 CONTEXTS = (64, 256, 1024, 4096)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Serving, Writing
@@ -22,6 +21,7 @@ from repro.models.placement import RESIDENT, Placement
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.tree import TokenTree
+from repro.records.record import Scalar
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 

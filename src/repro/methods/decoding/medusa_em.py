@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
@@ -21,6 +20,7 @@ from repro.methods.rehearsal import Rehearsal
 from repro.methods.verification_tree import searched
 from repro.models.session import Session
 from repro.models.split import Split
+from repro.records.record import Scalar
 
 
 @register("method", "medusa_em")

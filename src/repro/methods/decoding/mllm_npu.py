@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register, unknown
 from repro.device.clock import Future
 from repro.device.emulated import Device
@@ -34,6 +33,7 @@ from repro.models.subgraphs import (
     shadowed,
     subgraphs,
 )
+from repro.records.record import Scalar
 
 
 @register("method", "mllm_npu")

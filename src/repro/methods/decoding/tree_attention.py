@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.record import Scalar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
@@ -21,6 +20,7 @@ from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.verification_tree import searched
 from repro.models.session import Session
 from repro.models.tree_kernels import FORMS, Kernel, TreePattern, kernel
+from repro.records.record import Scalar
 
 if TYPE_CHECKING:
     import torch

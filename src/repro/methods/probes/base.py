@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from repro.core.record import Scalar
 from repro.models.decoder import Decoder
+from repro.records.record import Scalar
 
 Texts = tuple[tuple[int, ...], ...]
 """Token sequences of one length each."""

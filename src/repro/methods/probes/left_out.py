@@ -14,11 +14,11 @@ from typing import ClassVar
 import torch
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register
 from repro.methods.probes.base import Texts
 from repro.models.decoder import Decoder
 from repro.models.layer_importance import loss, losses_without
+from repro.records.record import Scalar
 
 MOST = 0.8
 """Of all increase; the paper speaks of an 80/20 rule."""

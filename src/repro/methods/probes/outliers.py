@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.record import Scalar
 from repro.core.registry import register, unknown
 from repro.methods.probes.base import Texts
 from repro.models import outlier_channels as channels
@@ -25,6 +24,7 @@ from repro.models.decoder import Decoder
 from repro.models.observe import PARTS, Place, places
 from repro.models.outlier_channels import Counted
 from repro.models.outliers import Profile, profile
+from repro.records.record import Scalar
 
 ALL = "all"
 ENOUGH = 0.8

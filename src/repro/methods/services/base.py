@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from repro.core.errors import InputError
-from repro.core.identity import files_read
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
@@ -28,6 +27,7 @@ from repro.models.session import Session
 from repro.models.shape import Bill
 from repro.models.trained_heads import heads_digest
 from repro.models.uneven_bill import UnevenBill
+from repro.records.identity import files_read
 
 DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")
 SCORERS = ("llmlingua2", "none", "random", "score_head")

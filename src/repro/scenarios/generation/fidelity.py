@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from repro.core.record import Scalar
 from repro.core.registry import discover
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
@@ -19,6 +18,7 @@ from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.placement import RESIDENT
 from repro.models.prefix import Prefix
+from repro.records.record import Scalar
 from repro.scenarios.generation import figures
 
 AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from repro.core.record import Scalar
 from repro.device.op import FLASH, PROCESSORS
 from repro.device.trace import Trace
 from repro.methods.base import Generation
 from repro.models.session import Session
+from repro.records.record import Scalar
 
 
 def decode_windows(generations: Sequence[Generation]) -> list[tuple[float, float]]:

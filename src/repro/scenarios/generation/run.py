@@ -11,8 +11,6 @@ from dataclasses import asdict
 from statistics import stdev
 from typing import Any
 
-from repro.core.once import memory_root
-from repro.core.record import Scalar
 from repro.device.emulated import Device
 from repro.device.local import LocalDevice
 from repro.device.trace import Trace
@@ -25,6 +23,8 @@ from repro.models.network import Network
 from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.sharded import ShardedModel, placed
+from repro.records.build_cache import memory_root
+from repro.records.record import Scalar
 from repro.scenarios.base import Findings, Progress
 from repro.scenarios.generation import draft_calibration, fidelity, figures
 from repro.scenarios.generation.draft_calibration import Matched

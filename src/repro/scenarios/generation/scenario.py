@@ -12,9 +12,6 @@ from typing import Any, ClassVar
 
 from repro import data, versions
 from repro.core.errors import InputError
-from repro.core.identity import dataset_asked, device_asked, model_asked
-from repro.core.provenance import host_kind
-from repro.core.record import content_hash
 from repro.core.registry import discover, lookup, unknown
 from repro.core.typed import typed
 from repro.device.device_file import facts, machine
@@ -31,6 +28,9 @@ from repro.models.placement import Placement
 from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
+from repro.records.identity import dataset_asked, device_asked, model_asked
+from repro.records.provenance import host_kind
+from repro.records.record import content_hash
 from repro.scenarios.base import Findings, Progress, Scenario, named
 from repro.scenarios.generation import draft_calibration, fidelity
 from repro.scenarios.generation.heads_fit import HeadMatch

@@ -19,8 +19,6 @@ import torch
 
 from repro import data, versions
 from repro.core.errors import InputError
-from repro.core.identity import dataset_asked, files_read, version_of
-from repro.core.record import content_hash
 from repro.data.config import DatasetConfig, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.methods.compression.base import Compression
@@ -28,6 +26,8 @@ from repro.methods.objectives import Decision, kept_tokens
 from repro.methods.shortening import Scorer, shortened
 from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood, Reader, common
+from repro.records.identity import dataset_asked, files_read, version_of
+from repro.records.record import content_hash
 from repro.scenarios.accuracy import best_of, metric_of
 from repro.scenarios.base import Progress
 

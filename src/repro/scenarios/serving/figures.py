@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from repro.core.record import Round, Scalar
 from repro.data.traces import Arrival
 from repro.methods.deciding import Ask
 from repro.methods.objectives import Costs, Decision
 from repro.methods.service_profile import Spent
+from repro.records.record import Round, Scalar
 
 
 class Served(NamedTuple):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from repro import data
 from repro.core.errors import InputError
-from repro.core.once import memory_root
 from repro.data.config import DatasetConfig
 from repro.data.corpus import Corpus
 from repro.device.op import Op
@@ -28,6 +27,7 @@ from repro.models.head_model import opened
 from repro.models.model import STORED, Model, ModelConfig
 from repro.models.shape import Bill, precision
 from repro.models.trained_heads import heads_digest
+from repro.records.build_cache import memory_root
 from repro.scenarios.base import Progress
 from repro.scenarios.named_models import read_model
 from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 from repro import data, versions
 from repro.core.errors import InputError
-from repro.core.identity import dataset_asked, device_asked, version_of
-from repro.core.record import Scalar, Spread
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.device.device_file import facts, machine
@@ -36,6 +34,8 @@ from repro.methods.deciding import (
 from repro.methods.objectives import LEVELS, Decision, Objective
 from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.services.base import Service, System, profile_of
+from repro.records.identity import dataset_asked, device_asked, version_of
+from repro.records.record import Scalar, Spread
 from repro.scenarios.base import Findings, Progress, named
 from repro.scenarios.offline import OfflineScenario
 from repro.scenarios.serving.answer_cache import Question

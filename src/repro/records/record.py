@@ -22,7 +22,7 @@ from typing import Literal
 from filelock import FileLock
 
 from repro.core.errors import InputError
-from repro.core.provenance import Provenance
+from repro.records.provenance import Provenance
 
 Scalar = float | int | str | None
 Spread = float | tuple[float, float]

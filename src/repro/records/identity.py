@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from repro.core.record import content_hash
+from repro.records.record import content_hash
 
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings that say where things lie and what is shown: no part of a record."""
