@@ -21,7 +21,7 @@ from repro.device.device_file import machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, local_machine
 from repro.models import weights
-from repro.models.checkpoint import Checkpoint, open_checkpoint
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.decoder import Decoder
 from repro.models.network import DecoderNetwork
 from repro.models.placement import RESIDENT

@@ -36,7 +36,7 @@ from repro.methods.compression.shadow import Shadow
 from repro.methods.compression.w8a8 import W8A8
 from repro.models import w8a8, weights
 from repro.models.cache import KVCache
-from repro.models.checkpoint import Checkpoint, open_checkpoint, tokenizer
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, tokenizer
 from repro.models.decoder import Decoder
 from repro.models.linear import PlainLinear, packed
 from repro.models.observe import places

@@ -30,8 +30,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.device_file import machine
 from repro.device.op import CPU
-from repro.models import wheels
-from repro.models.checkpoint import Checkpoint
+from repro.models.checkpoints import wheels
+from repro.models.checkpoints.checkpoint import Checkpoint
 from repro.records.build_cache import cache_root
 from repro.tables.reference import find, load_cells
 

@@ -35,7 +35,7 @@ from repro.device.measure import launch_seconds
 from repro.device.op import CPU, FLASH, Op
 from repro.models import weights
 from repro.models.cache import KVCache
-from repro.models.checkpoint import Checkpoint, open_checkpoint
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.layer import LayerWeights
 from repro.models.stream import LayerReader, layer_file
 from repro.records.provenance import peak_resident_bytes

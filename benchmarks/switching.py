@@ -29,7 +29,7 @@ from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
 from repro.models import weights
 from repro.models.cache import KVCache
-from repro.models.checkpoint import Checkpoint, open_checkpoint
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.linear import PlainLinear, packed

@@ -25,8 +25,8 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import anchors_of
 from repro.models import elastic_profile
+from repro.models.checkpoints.digest import digest
 from repro.models.decoder import Decoder
-from repro.models.digest import digest
 from repro.models.elastic_profile import PROFILE, Profile
 from repro.models.unit_importance import Measure
 from repro.run import plain, publish

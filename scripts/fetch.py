@@ -12,8 +12,8 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models.checkpoint import Checkpoint, open_checkpoint, provenance
-from repro.models.encoder_folder import ENCODERS, open_encoder
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance
+from repro.models.checkpoints.encoder_folder import ENCODERS, open_encoder
 from repro.records.build_cache import cache_root
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"

@@ -15,7 +15,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from repro.core.errors import InputError
-from repro.models.stored import unpickled
+from repro.models.checkpoints.safetensors_io import unpickled
 
 PICKLED, SAFE = "pytorch_model.bin", "model.safetensors"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import InputError
-from repro.models.checkpoint import (
+from repro.models.checkpoints.checkpoint import (
     Checkpoint,
     open_checkpoint,
     provenance,

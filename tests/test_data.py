@@ -18,7 +18,7 @@ from repro.core.registry import discover, register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
 from repro.data.builders import Text, split_last_word, without_markup
 from repro.data.template import Row, at, fill, names
-from repro.models.wheels import Wheel
+from repro.models.checkpoints.wheels import Wheel
 from repro.records.build_cache import Unavailable
 
 discover("repro.data")  # as the command does: some kinds of prompts and scoring are known only then

@@ -21,15 +21,16 @@ from repro.methods.dual_head import decision_head, fitting, score_head, told
 from repro.methods.objectives import LEVELS as OBJECTIVES
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, WORDLESS, windows
-from repro.models import encoder_folder, trained_heads
-from repro.models.digest import digest
+from repro.models import trained_heads
+from repro.models.checkpoints import encoder_folder
+from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.encoder_folder import open_encoder
+from repro.models.checkpoints.origin import PROJECT
+from repro.models.checkpoints.wheels import Wheel, sha256_of
 from repro.models.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
 from repro.models.elastic_profile import Parts
-from repro.models.encoder_folder import open_encoder
-from repro.models.origin import PROJECT
 from repro.models.token_spans import Span, carried, located
 from repro.models.trained_heads import COMMITTED, committed, fingerprint, head_file
-from repro.models.wheels import Wheel, sha256_of
 from repro.models.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 

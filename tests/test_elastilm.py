@@ -14,9 +14,9 @@ from repro.methods.compression.elastilm import ElastiLM
 from repro.methods.compression.llm_pruner import LLMPruner
 from repro.methods.elastic_levels import TILE, anchors_of, kept_at
 from repro.models import elastic_profile, lora, weights
-from repro.models.checkpoint import open_checkpoint
+from repro.models.checkpoints.checkpoint import open_checkpoint
+from repro.models.checkpoints.digest import digest
 from repro.models.config import DecoderConfig
-from repro.models.digest import digest
 from repro.models.elastic import Kept, Order, reordered
 from repro.models.elastic_profile import Parts, Profile
 from repro.models.layer_importance import loss, losses_without

@@ -24,13 +24,13 @@ from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.medusa import Medusa
 from repro.models import encdec
+from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.encdec import EncoderDecoder, EncoderDecoderNetwork
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network, Row
 from repro.models.prefix import Prefix
 from repro.models.shape import Shape
-from repro.models.stored import read_config
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy
 from tiny_checkpoints import NOWHERE

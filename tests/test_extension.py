@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.models.origin import PROJECT
+from repro.models.checkpoints.origin import PROJECT
 from repro.tables import members
 from tiny_project import Project, write_project
 

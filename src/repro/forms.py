@@ -20,9 +20,9 @@ from repro.methods.verification_tree import (
     measured_acceptance,
     searched,
 )
-from repro.models.checkpoint import open_checkpoint
+from repro.models.checkpoints.checkpoint import open_checkpoint
+from repro.models.checkpoints.origin import Checkpoint
 from repro.models.head_ranks import FILE, Calibration, HeadRanks
-from repro.models.origin import Checkpoint
 from repro.scenarios.generation.heads_fit import fitted
 from repro.tables.forms import Form, FormSpec, branching
 

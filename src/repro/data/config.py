@@ -19,7 +19,7 @@ from repro.core.typed import typed
 from repro.data.builders import Text
 from repro.data.scoring import Scoring
 from repro.data.template import names
-from repro.models.wheels import Wheel
+from repro.models.checkpoints.wheels import Wheel
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.data.config import HubSource
-from repro.models.wheels import Wheel, fetch
+from repro.models.checkpoints.wheels import Wheel, fetch
 from repro.records.build_cache import Unavailable, cache_root
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from repro.device.op import Op
 from repro.methods.deciding import Ask, Decider
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, Decodes, Reading, ScoreHead
+from repro.models.checkpoints.encoder_folder import open_encoder
+from repro.models.checkpoints.wheels import sha256_of
 from repro.models.dual_head import LEVELS
-from repro.models.encoder_folder import open_encoder
 from repro.models.trained_heads import head_file, open_dual_head
-from repro.models.wheels import sha256_of
 from repro.models.word_pieces import WordPieces
 
 

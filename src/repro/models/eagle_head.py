@@ -18,12 +18,12 @@ from repro.core.registry import unknown
 from repro.models import families
 from repro.models.attention import attend, sight
 from repro.models.cache import KVCache
+from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.config import DecoderConfig
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.norm import RMSNorm
 from repro.models.rope import frequencies, interleave, rotations
 from repro.models.shape import Shape
-from repro.models.stored import StoredTensors
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,8 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.models import eagle_head, head_ranks, medusa_head
-from repro.models.checkpoint import open_checkpoint
+from repro.models.checkpoints.checkpoint import open_checkpoint
+from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
@@ -32,7 +33,6 @@ from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.shape import Shape
 from repro.models.shard_plan import ShardPlan
-from repro.models.stored import read_config
 
 
 def opened(config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> Model:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.config import DecoderConfig
 from repro.models.elastic import Kept, UnitDecoder
 from repro.models.layer import LayerWeights
 from repro.models.linear import Linear, PlainLinear
 from repro.models.parted import JoinedLinear, TransposedLinear
 from repro.models.partial import resident
-from repro.models.stored import read_tensors, write_tensors
 
 RANK = 8
 """ElastiLM 3.2."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
+from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
+from repro.models.checkpoints.validate import MEDUSA
 from repro.models.decoder import Ends
-from repro.models.folder import MEDUSA
 from repro.models.head_ranks import FILE as RANKS
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.norm import Norm
 from repro.models.shape import Shape
-from repro.models.stored import PickledTensors, StoredTensors, Tensors
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,8 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.models import encdec, weights
-from repro.models.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.origin import Checkpoint, folders
 from repro.models.config import DecoderConfig
 from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
@@ -25,7 +26,6 @@ from repro.models.features import Captured
 from repro.models.hcmp import DividableNetwork
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.origin import Checkpoint, folders
 from repro.models.placement import Placement, settle
 from repro.models.predictor import Predictor
 from repro.models.session import Session

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
 from repro.models.decoder import Decoder
-from repro.models.digest import digest
 from repro.models.inference import inference
-from repro.models.stored import StoredTensors, read_config
 
 if TYPE_CHECKING:
     import torch

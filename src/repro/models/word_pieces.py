@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from repro.core.errors import InputError
-from repro.models.stored import read_config
+from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.token_spans import Span
 
 KINDS = ("bert", "mobilebert")

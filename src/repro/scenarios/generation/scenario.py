@@ -18,9 +18,9 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.methods.base import Method, Request
-from repro.models.checkpoint import require_same_tokenizer
+from repro.models.checkpoints.checkpoint import require_same_tokenizer
+from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.cuda import cuda_stream
-from repro.models.digest import digest as content_digest
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork

@@ -19,8 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models import hub, wheels
-from repro.models.folder import (
+from repro.models.checkpoints import hub, wheels
+from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
+from repro.models.checkpoints.validate import (
     CONFIG,
     PROVENANCE,
     check_folder,
@@ -30,7 +31,6 @@ from repro.models.folder import (
     provenance,
     read_json,
 )
-from repro.models.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.records.build_cache import Unavailable, cache_root, make_once
 
 __all__ = [

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.models import hub, wheels
-from repro.models.folder import check_folder
-from repro.models.origin import Hub, folders
-from repro.models.wheels import Wheel
+from repro.models.checkpoints import hub, wheels
+from repro.models.checkpoints.origin import Hub, folders
+from repro.models.checkpoints.validate import check_folder
+from repro.models.checkpoints.wheels import Wheel
 from repro.records.build_cache import Unavailable, cache_root
 
 

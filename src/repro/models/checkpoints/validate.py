@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.wheels import sha256_of
+from repro.models.checkpoints.wheels import sha256_of
 
 CONFIG = "config.json"
 PROVENANCE = "repro.json"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from repro.models.folder import MEDUSA, missing_from
-from repro.models.origin import Hub
+from repro.models.checkpoints.origin import Hub
+from repro.models.checkpoints.validate import MEDUSA, missing_from
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]

@@ -16,10 +16,10 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models.wheels import Wheel
+from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 STORES = ("float32", "bfloat16")
 
 

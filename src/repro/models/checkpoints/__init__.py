@@ -1,0 +1,1 @@
+"""Where checkpoints come from and what their files hold."""
