@@ -21,7 +21,7 @@ from math import exp, log
 
 from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily
 from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 Shape = tuple[int, int, int]
 """Rows, leaves and expanded nodes of a tree: what its cost depends on."""

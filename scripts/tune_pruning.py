@@ -24,11 +24,11 @@ from distill import answers
 from repro.methods.decoding.opt_tree import chosen, likeliest
 from repro.methods.pruning import PruningRule
 from repro.models import weights
-from repro.models.accept import along, greedy
 from repro.models.network import DecoderNetwork
 from repro.models.predictor import Candidates, Predictor
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.acceptance import along, greedy
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from train_predictor import read, split
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25)

@@ -8,7 +8,7 @@ import pytest
 
 from repro.device import cost
 from repro.methods.compression import per_group
-from repro.models import accept
+from repro.models.tokens import acceptance
 
 
 def dearer_launches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,14 +19,14 @@ def dearer_launches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shorter_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last accepted token is taken for the bonus, which loses no text."""
-    whole = accept.greedy
+    whole = acceptance.greedy
 
     def cut(tree: Any) -> Any:
         found = yield from whole(tree)
         path = found.path
-        return found if len(path) == 1 else accept.Accepted(path[:-1], tree.token(path[-1]))
+        return found if len(path) == 1 else acceptance.Accepted(path[:-1], tree.token(path[-1]))
 
-    monkeypatch.setattr(accept, "greedy", cut)
+    monkeypatch.setattr(acceptance, "greedy", cut)
 
 
 def longer_groups(monkeypatch: pytest.MonkeyPatch) -> None:

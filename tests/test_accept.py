@@ -11,11 +11,11 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.decoding.specinfer import merge
-from repro.models import accept
-from repro.models.accept import along, greedy, sampled
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling, draw
-from repro.models.tree import TokenTree
+from repro.models.tokens import acceptance
+from repro.models.tokens.acceptance import along, greedy, sampled
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling, draw
+from repro.models.tokens.tree import TokenTree
 from tiny import chance_of
 
 VOCAB = 6
@@ -154,7 +154,7 @@ def keep_the_rest(tree, node, left, chance):
 @pytest.mark.parametrize("fault", [accept_always, keep_the_rest])
 @pytest.mark.parametrize("drafter", [chain, with_replacement, without_replacement, chosen])
 def test_a_faulty_acceptance_is_noticed(drafter: Drafter, fault, monkeypatch) -> None:
-    monkeypatch.setattr(accept, "_try_children", fault)
+    monkeypatch.setattr(acceptance, "_try_children", fault)
     assert chance_of(emitted(drafter, 5000)[0], P) < 1e-6
 
 

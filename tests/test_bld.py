@@ -13,11 +13,11 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import DraftAlone, Standard
 from repro.methods.decoding.bld import BigLittle, Lenient, logp
-from repro.models.accept import along
 from repro.models.network import DecoderNetwork, KnownStep, Row, Step
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
-from repro.models.tree import TokenTree
+from repro.models.tokens.acceptance import along
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
+from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, bill_of, decoder, plain, toy
 from tiny_families import FAMILIES
 

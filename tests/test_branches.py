@@ -12,9 +12,9 @@ from repro.methods.base import Request
 from repro.models.chooser import Greedy
 from repro.models.network import DecoderNetwork, Row, apart
 from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session, Verdict, padded
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny import alone, bill_of, decoder, plain, toy
 from tiny_families import FAMILIES, VOCAB
 

@@ -30,11 +30,11 @@ from repro.models.matched import MatchedNetwork
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
 from repro.models.remembered import Remembered
-from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
 from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
 

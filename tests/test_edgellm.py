@@ -14,9 +14,9 @@ from repro.methods.base import Generation, Request
 from repro.methods.decoding.edgellm import EdgeLLM, tree_confidence
 from repro.models.network import KnownStep, Row, Step
 from repro.models.placement import RESIDENT, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny import BILL, answer, toy
 
 PROMPT = (7, 7)

@@ -29,8 +29,8 @@ from repro.models.encdec import EncoderDecoder, EncoderDecoderNetwork
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network, Row
-from repro.models.prefix import Prefix
 from repro.models.shape import Shape
+from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy
 from tiny_checkpoints import NOWHERE

@@ -15,10 +15,10 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.network import DecoderNetwork, Network, NoNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Encoder, Shape, precision
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, NoisedNetwork, answer, bill_of, decoder, plain, toy
 
 # Decoder: 3 layers, rows of 8, 2 heads of 4, an MLP of 16 with two matrices, 10 tokens, fp32. Encoder: 2

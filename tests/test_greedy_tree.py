@@ -22,8 +22,8 @@ from repro.methods import greedy_tree
 from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
 from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.token_gain import calibrate
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny import TableNetwork
 
 Verify = Callable[[int, int], float]

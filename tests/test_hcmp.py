@@ -21,9 +21,9 @@ from repro.models.divided_linear import ColumnSplit, Part, RowSplit, split_linea
 from repro.models.hcmp import DividableNetwork, DividedDecoder, divided_linears
 from repro.models.linear import PlainLinear, packed
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.split import Sight, Split
+from repro.models.tokens.prefix import Prefix
 from repro.models.tree_kernels import Partial, TreePattern
 from tiny import alone, bill_of, here
 from tiny_families import FAMILIES, write

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from repro.models.lineage import Lineage
-from repro.models.prefix import Prefix
+from repro.models.tokens.kv_slots import Lineage
+from repro.models.tokens.prefix import Prefix
 
 
 class Model:

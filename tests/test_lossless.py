@@ -23,14 +23,14 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.sp import SpeculativeDecoding
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.chooser import Greedy, chooser
-from repro.models.lineage import Lineage
 from repro.models.network import DecoderNetwork, Network
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
-from repro.models.sampling import GREEDY, Sampling
 from repro.models.session import Session
 from repro.models.shape import Bill, precision
-from repro.models.tree import TokenTree
+from repro.models.tokens.kv_slots import Lineage
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import GREEDY, Sampling
+from repro.models.tokens.tree import TokenTree
 from tiny import (
     DEVICES,
     SHAPE,
@@ -361,10 +361,10 @@ def test_sampled_text_has_the_targets_distribution(method: Method, sampling: Sam
 
 def test_text_sampled_from_the_draft_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same test, with a target that takes whatever it is offered."""
-    from repro.models import accept
+    from repro.models.tokens import acceptance
 
     taken = lambda tree, node, left, chance: (next(iter(tree.children(node)), None), left)  # noqa: E731
-    monkeypatch.setattr(accept, "_try_children", taken)
+    monkeypatch.setattr(acceptance, "_try_children", taken)
     assert chance_of(sampled(ChainSD(length=2)), joint()) < 1e-9
 
 

@@ -19,7 +19,7 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.matched import MatchedNetwork, coin, swap_probability, with_first
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, DecoderNetwork, Network, Row, Step
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
 
 VOCAB = 100

@@ -24,18 +24,18 @@ from repro.methods.decoding.speculative import Speculative
 from repro.models import medusa_head
 from repro.models.decoder import Decoder
 from repro.models.features import Captured, Features
-from repro.models.lineage import MedusaLineage
 from repro.models.matched import MatchedNetwork
 from repro.models.medusa import MedusaNetwork
 from repro.models.medusa_head import MedusaHeads
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
 from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
-from repro.models.tree import TokenTree
+from repro.models.tokens.kv_slots import MedusaLineage
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, answer, bill_of, decoder, plain, toy
 from tiny_medusa import HEADS, raw_config, said, tensors_of, write_heads
 

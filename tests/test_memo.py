@@ -19,8 +19,8 @@ from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, DecoderNetwork, Network, Row, Step
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
 from tiny import NoisedNetwork, TableNetwork, alone, answer, bill_of, decoder, toy
 
 FAMILY = "qwen-3"
@@ -186,7 +186,7 @@ OTHER = """
 import sys
 from pathlib import Path
 from repro.models.memo import Memo, MemoNetwork
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 from tiny import TableNetwork
 
 memo = Memo(Path(sys.argv[1]))

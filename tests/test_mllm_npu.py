@@ -18,10 +18,10 @@ from repro.methods.base import Generation, Request, Serving
 from repro.methods.decoding.mllm_npu import MllmNpu
 from repro.methods.ordering import ORDERS
 from repro.models.network import DecoderNetwork, Network, NoNetwork
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.subgraphs import subgraphs
+from repro.models.tokens.prefix import Prefix
 from tiny import alone, bill_of, decoder, plain, processor, toy
 
 FAMILY = "llama-2"

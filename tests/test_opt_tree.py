@@ -15,9 +15,9 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request, Writing
 from repro.methods.decoding.opt_tree import OptTree
 from repro.models.network import DecoderNetwork, Network
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
+from repro.models.tokens.tree import TokenTree
 from tiny import NoisedNetwork, TableNetwork, alone, answer, chance_of, decoder, opened, plain, toy
 
 VOCAB = 10

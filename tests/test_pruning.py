@@ -13,8 +13,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.pruning import EarlyExit, PruningRule
 from repro.models.predictor import Candidates
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 
 BARE = PruningRule(threshold=0.3, safeguards=False)
 WHOLE = PruningRule(threshold=0.3, backbone=9, near_root=0, near_children=0, least_nodes=0, least_leaves=0)

@@ -6,7 +6,7 @@ import torch
 from repro.methods.base import Generation, Request
 from repro.models.exactness import Divergence, divergence
 from repro.models.network import KnownStep, Row
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
 
 

@@ -25,9 +25,9 @@ from repro.methods.switching import Relayout
 from repro.models.families import config_of
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill
+from repro.models.tokens.prefix import Prefix
 from repro.models.uneven_bill import config_of_shape
 from repro.scenarios.named_models import read_model
 from repro.tables.reference import load_cells

@@ -20,10 +20,10 @@ from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, KnownStep, Network, Row
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.predictor import Candidates
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
+from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, NoisedNetwork, alone, answer, bill_of, decoder, plain, toy
 
 FAMILY = "llama-3.1"

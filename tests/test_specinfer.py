@@ -17,9 +17,9 @@ from repro.methods.decoding.bld import BigLittle
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.specinfer import SpecInfer, merge
 from repro.models.network import DecoderNetwork
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
+from repro.models.tokens.tree import TokenTree
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, decoder, opened, toy
 from tiny_checkpoints import write_tokenizer

@@ -16,10 +16,10 @@ from repro.models import shards
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
 from repro.models.placement import Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
 from repro.models.sharded import CONTEXT, ShardedModel, pace, placed
+from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
 from tiny import BILL, SHAPE, toy
 from tiny_project import Project, write_project

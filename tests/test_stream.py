@@ -21,10 +21,10 @@ from repro.models.cache import KVCache
 from repro.models.layer import layout
 from repro.models.network import DecoderNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
 from repro.models.stream import LayerReader, layer_file
+from repro.models.tokens.prefix import Prefix
 from repro.records import build_cache
 
 LAYERS = 5

@@ -6,7 +6,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.methods.token_gain import LEAST, Reliability, calibrate, candidate_hits
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 
 def candidate_sets(count: int) -> list[list[float]]:

@@ -19,8 +19,8 @@ from repro.core.errors import InputError
 from repro.models import eagle_head, weights
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.eagle import EagleNetwork
-from repro.models.prefix import Prefix
 from repro.models.remembered import Remembered
+from repro.models.tokens.prefix import Prefix
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]

@@ -23,8 +23,8 @@ from repro.methods.pruning import PruningRule
 from repro.models import weights
 from repro.models.cache import KVCache
 from repro.models.predictor import Predictor, PredictorConfig
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from tiny_training import draft_command
 
 ROOT = Path(__file__).parents[1]

@@ -8,8 +8,8 @@ import random
 import pytest
 import torch
 
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 
 
 class Naive:

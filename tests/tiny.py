@@ -18,9 +18,9 @@ from repro.models import weights
 from repro.models.decoder import Decoder
 from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork, KnownStep, Network, Row, Step
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.shape import Bill, Shape, precision
+from repro.models.tokens.prefix import Prefix
 
 RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}
 SHAPE = Shape(layers=4, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from repro.device.emulated import Device
 from repro.models.chooser import Chooser, chooser
 from repro.models.placement import Placement
-from repro.models.prefix import Prefix
-from repro.models.sampling import GREEDY, Sampling
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import GREEDY, Sampling
+from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 

@@ -30,8 +30,8 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.methods.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.token_gain import calibrate
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 
 
 class Expansion(NamedTuple):

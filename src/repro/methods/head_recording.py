@@ -12,8 +12,8 @@ from repro.methods.base import Request
 from repro.methods.decoding.speculative import begin
 from repro.models.head_ranks import answer_ranks
 from repro.models.network import Row
-from repro.models.prefix import Prefix
 from repro.models.session import Session
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     from torch import Tensor

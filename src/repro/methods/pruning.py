@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.predictor import Candidates, Predictor
-from repro.models.prefix import Prefix
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch

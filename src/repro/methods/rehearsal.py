@@ -12,9 +12,9 @@ from typing import Any
 
 from repro.device.emulated import Device
 from repro.methods.verification_tree import VerificationTree
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.split import Sight, Split
+from repro.models.tokens.prefix import Prefix
 
 CONTEXT = 256
 """Tokens before a verification, as Ghidorah sec. IV-C has it."""

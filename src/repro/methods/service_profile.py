@@ -14,8 +14,8 @@ from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.device.op import Op
 from repro.methods.objectives import Costs
-from repro.models.prefix import Prefix
 from repro.models.session import Session
+from repro.models.tokens.prefix import Prefix
 
 PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
 """Tokens at which passes are measured; below 33 the emulated phones' efficiency bends."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from repro.core.errors import InputError
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 LEAST = 0.01
 """The smallest r: a draft that always failed may still come back."""

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.core.late import late
-from repro.models import accept
-from repro.models.accept import Said, Walk
 from repro.models.network import Row
-from repro.models.sampling import Sampling, draw
-from repro.models.tree import TokenTree
+from repro.models.tokens import acceptance
+from repro.models.tokens.acceptance import Said, Walk
+from repro.models.tokens.sampling import Sampling, draw
+from repro.models.tokens.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ class Greedy:
 
     def walk(self, tree: TokenTree) -> Walk[Row]:
         """Follow the target's choices."""
-        return translated(accept.greedy(tree), lambda row: row.choice)
+        return translated(acceptance.greedy(tree), lambda row: row.choice)
 
 
 class Sampled:
@@ -93,7 +93,7 @@ class Sampled:
 
     def walk(self, tree: TokenTree) -> Walk[Row]:
         """Speculative sampling over the tree."""
-        return translated(accept.sampled(tree, self._chance), self._probabilities)
+        return translated(acceptance.sampled(tree, self._chance), self._probabilities)
 
     def _probabilities(self, row: Row) -> Tensor:
         return self._sampling.probabilities(row.logits).cpu()
@@ -107,7 +107,7 @@ def translated(walk: Walk[Said], meaning: Callable[[Row], Said]) -> Walk[Row]:
         try:
             node = walk.send(meaning(row))
         except StopIteration as end:
-            accepted: accept.Accepted = end.value
+            accepted: acceptance.Accepted = end.value
             return accepted
 
 

@@ -18,10 +18,10 @@ from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
 from repro.models.inference import inference
 from repro.models.layer import LayerWeights
-from repro.models.lineage import HeadLineage
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, Row, Step
-from repro.models.prefix import Prefix
+from repro.models.tokens.kv_slots import HeadLineage
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

@@ -21,8 +21,8 @@ from repro.core.registry import unknown
 from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import Row, Step
-from repro.models.prefix import Prefix
 from repro.models.shape import Encoder, Shape
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

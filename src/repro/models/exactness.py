@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from repro.models.network import Network
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 BOUNDS = {"float32": 1e-3}
 """Largest logit margin that rounding explains. In fp32 batched rows differ from single ones by under 1e-4."""

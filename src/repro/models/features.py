@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from repro.core.late import late
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from repro.core.errors import InputError
 from repro.models.layer import LayerWeights
 from repro.models.network import Network, Row, Step
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 
 class MatchedNetwork:

@@ -11,9 +11,9 @@ from hashlib import blake2b
 from itertools import accumulate
 
 from repro.models.layer import LayerWeights
-from repro.models.lineage import MedusaLineage
 from repro.models.network import Network, Row, Step
-from repro.models.prefix import Prefix
+from repro.models.tokens.kv_slots import MedusaLineage
+from repro.models.tokens.prefix import Prefix
 
 
 class MatchedHeads:

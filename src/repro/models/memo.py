@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from repro.core.late import late
 from repro.models.layer import LayerWeights
 from repro.models.network import LateRow, Network, Row, Step
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ from repro.models.decoder import Decoder
 from repro.models.features import Captured
 from repro.models.inference import inference
 from repro.models.layer import LayerWeights
-from repro.models.lineage import Lineage
-from repro.models.prefix import Prefix
+from repro.models.tokens.kv_slots import Lineage
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

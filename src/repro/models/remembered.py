@@ -14,7 +14,7 @@ from repro.models.decoder import Decoder
 from repro.models.features import Captured
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

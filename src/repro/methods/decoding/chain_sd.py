@@ -9,7 +9,7 @@ from repro.core.registry import register
 from repro.methods.base import Writing
 from repro.methods.decoding.speculative import Speculative
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 
 
 @register("method", "chain_sd")

@@ -18,7 +18,7 @@ from repro.methods.base import Generation, Method, Request, Writing
 from repro.methods.decoding.speculative import begin
 from repro.models.placement import Placement
 from repro.models.session import Session, Verdict
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
 """Deviation: the paper gives no clamp for alpha; above 1 no tree could grow at all."""

@@ -27,7 +27,7 @@ from repro.methods.verification_tree import (
 from repro.models.head_ranks import Calibration
 from repro.models.session import Session
 from repro.models.split import Split
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 ATTENTIONS = ("dynamic", "static")

@@ -26,9 +26,9 @@ from repro.methods.token_gain import Reliability, candidate_hits
 from repro.models.chooser import Greedy
 from repro.models.network import RANKED, Row
 from repro.models.placement import RESIDENT, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 
 CONSTRUCTIONS = ("greedy", "opt_tree", "specinfer")
 PRUNINGS = ("full", "without_shadow", "without_safeguards", "off")

@@ -18,9 +18,9 @@ from repro.methods.verification_tree import VerificationTree, searched
 from repro.models.head_ranks import Calibration
 from repro.models.network import Row
 from repro.models.placement import RESIDENT, Placement
-from repro.models.prefix import Prefix
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -17,7 +17,7 @@ from repro.methods.base import Writing
 from repro.methods.decoding.speculative import Speculative
 from repro.models.network import RANKED, Row
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 
 
 @register("method", "opt_tree")

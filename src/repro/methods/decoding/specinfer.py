@@ -16,7 +16,7 @@ from repro.methods.decoding.speculative import Speculative, speculate
 from repro.models.network import RANKED
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 
 
 @register("method", "specinfer")

@@ -10,7 +10,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
-from repro.models.tree import TokenTree
+from repro.models.tokens.tree import TokenTree
 
 
 @dataclass(frozen=True)

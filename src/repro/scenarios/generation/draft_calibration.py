@@ -20,8 +20,8 @@ from repro.models.matched import swap_probability
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
-from repro.models.sampling import Sampling
+from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 from repro.tables.reference import find, load_cells
 

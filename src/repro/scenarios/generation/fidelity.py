@@ -17,7 +17,7 @@ from repro.models.exactness import divergence
 from repro.models.model import Model
 from repro.models.network import Network
 from repro.models.placement import RESIDENT
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 from repro.records.record import Scalar
 from repro.scenarios.generation import figures
 

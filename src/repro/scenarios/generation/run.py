@@ -20,9 +20,9 @@ from repro.models.matched import MatchedNetwork
 from repro.models.matched_heads import MatchedHeads
 from repro.models.model import Model
 from repro.models.network import Network
-from repro.models.prefix import Prefix
 from repro.models.session import Session
 from repro.models.sharded import ShardedModel, placed
+from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import memory_root
 from repro.records.record import Scalar
 from repro.scenarios.base import Findings, Progress

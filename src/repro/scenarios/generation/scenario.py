@@ -25,9 +25,9 @@ from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
 from repro.models.network import NoNetwork
 from repro.models.placement import Placement
-from repro.models.sampling import Sampling
 from repro.models.session import Session
 from repro.models.sharded import placed
+from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     import torch

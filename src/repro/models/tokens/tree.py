@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from repro.models.prefix import Prefix
+from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from repro.core.late import late
-from repro.models.sampling import draw
-from repro.models.tree import TokenTree
+from repro.models.tokens.sampling import draw
+from repro.models.tokens.tree import TokenTree
 
 if TYPE_CHECKING:
     import torch
