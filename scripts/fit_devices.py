@@ -30,11 +30,11 @@ from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import NPU
+from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.subgraphs import Layout, subgraphs
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Pass, Session
-from repro.models.shape import Bill, Shape, precision
-from repro.models.subgraphs import Layout, subgraphs
 from repro.models.tokens.prefix import Prefix
 from repro.tables.reference import find, load_cells
 

@@ -22,6 +22,7 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.lever import Lever
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models import eagle_head
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
@@ -32,7 +33,6 @@ from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.placement import RESIDENT
 from repro.models.remembered import Remembered
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy

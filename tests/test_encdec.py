@@ -25,11 +25,11 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.medusa import Medusa
 from repro.models import encdec
 from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.costs.model_cost import Shape
 from repro.models.encdec import EncoderDecoder, EncoderDecoderNetwork
 from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
 from repro.models.network import Network, Row
-from repro.models.shape import Shape
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy

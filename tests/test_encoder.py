@@ -13,10 +13,10 @@ from repro.methods.base import Method, Request
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.specinfer import SpecInfer
+from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
 from repro.models.network import DecoderNetwork, Network, NoNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
-from repro.models.shape import Bill, Encoder, Shape, precision
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, NoisedNetwork, answer, bill_of, decoder, plain, toy

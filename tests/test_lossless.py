@@ -23,10 +23,10 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.sp import SpeculativeDecoding
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.chooser import Greedy, chooser
+from repro.models.costs.model_cost import Bill, precision
 from repro.models.network import DecoderNetwork, Network
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
-from repro.models.shape import Bill, precision
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling

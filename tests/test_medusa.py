@@ -22,6 +22,7 @@ from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.methods.decoding.speculative import Speculative
 from repro.models import medusa_head
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.decoder import Decoder
 from repro.models.features import Captured, Features
 from repro.models.matched import MatchedNetwork
@@ -32,7 +33,6 @@ from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.placement import RESIDENT
 from repro.models.remembered import Remembered
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree

@@ -21,8 +21,8 @@ from repro.methods.ordering import (
     out_of_order,
     schedule,
 )
-from repro.models.shape import Bill, Shape, precision
-from repro.models.subgraphs import Layout, subgraphs
+from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.subgraphs import Layout, subgraphs
 
 BILL = Bill(
     Shape(layers=2, hidden=8, heads=2, kv_heads=2, head_dim=4, intermediate=16, vocab=9), precision("int8")

@@ -14,11 +14,11 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span, most_at_once
 from repro.models import weights
 from repro.models.chooser import Greedy
+from repro.models.costs.model_cost import Bill, precision
 from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
-from repro.models.shape import Bill, precision
 from repro.models.stream import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree

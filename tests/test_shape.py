@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from repro.core.paths import conf_dir
-from repro.models.shape import PRECISIONS, Bill, Encoder, Shape, precision
+from repro.models.costs.model_cost import PRECISIONS, Bill, Encoder, Shape, precision
 
 PUBLISHED = {
     "mt5_small": 300.2e6,

@@ -16,12 +16,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.models import shards, weights
 from repro.models.cache import KVCache
-from repro.models.families import config_of
-from repro.models.layer import LayerWeights
-from repro.models.linear import PlainLinear
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import RESIDENT, STREAMED
-from repro.models.shard_plan import (
+from repro.models.costs.shard_plan import (
     FULL,
     Layers,
     Pace,
@@ -32,6 +27,11 @@ from repro.models.shard_plan import (
     spread,
     stored_bits,
 )
+from repro.models.families import config_of
+from repro.models.layer import LayerWeights
+from repro.models.linear import PlainLinear
+from repro.models.model import Model, ModelConfig
+from repro.models.placement import RESIDENT, STREAMED
 from repro.models.shard_rank import importance
 from repro.models.sharded import placed
 from tiny import here, toy

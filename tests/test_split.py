@@ -12,11 +12,11 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
+from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.partition import FORMS, Sight, Split, attention, sight, stages
 from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
-from repro.models.split import FORMS, Sight, Split, attention, sight, stages
 from repro.models.tokens.prefix import Prefix
 
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)

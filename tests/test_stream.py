@@ -18,11 +18,11 @@ from repro.device.op import Op
 from repro.device.trace import most_at_once
 from repro.models import stream, weights
 from repro.models.cache import KVCache
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.layer import layout
 from repro.models.network import DecoderNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.stream import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.records import build_cache

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU
-from repro.models.shape import Bill, Shape, precision
-from repro.models.subgraphs import (
+from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.subgraphs import (
     ATTENTION,
     FFN,
     LINEARS,

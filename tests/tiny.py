@@ -15,11 +15,11 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import Standard
 from repro.models import weights
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.decoder import Decoder
 from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork, KnownStep, Network, Row, Step
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.tokens.prefix import Prefix
 
 RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}

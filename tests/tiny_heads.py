@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.network import KnownStep, Network, Row, Step
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from tiny import BILL, TableNetwork

@@ -11,7 +11,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import lookup
 from repro.methods.services.base import Service, System
 from repro.methods.services.pfs import Pfs
-from repro.models.shape import Bill, Shape, precision
+from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.run import load_components
 
 load_components()

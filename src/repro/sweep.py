@@ -24,7 +24,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.models.shape import PRECISIONS
+from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.record import Record, Round, Store, write_atomically
 from repro.scenarios.base import Scenario

@@ -6,7 +6,7 @@ Owns the shape of its encoder. Must not know scores, nor what becomes of them.
 from __future__ import annotations
 
 from repro.device.op import Op
-from repro.models.shape import Bill, Encoder, Shape, precision
+from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
 
 ENCODER = Shape(
     layers=0,

@@ -12,8 +12,8 @@ from typing import Any
 
 from repro.device.emulated import Device
 from repro.methods.verification_tree import VerificationTree
+from repro.models.costs.partition import Sight, Split
 from repro.models.session import Session
-from repro.models.split import Sight, Split
 from repro.models.tokens.prefix import Prefix
 
 CONTEXT = 256

@@ -16,8 +16,8 @@ import torch
 
 from repro.device.op import Op
 from repro.methods.shortening import Scorer
+from repro.models.costs.model_cost import precision
 from repro.models.dual_head import DualHead
-from repro.models.shape import precision
 from repro.models.token_spans import Span, carried, located
 from repro.models.word_pieces import WordPieces
 

@@ -20,10 +20,10 @@ from repro.models.attention import attend, sight
 from repro.models.cache import KVCache
 from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.config import DecoderConfig
+from repro.models.costs.model_cost import Shape
 from repro.models.linear import Linear, PlainLinear, packed
 from repro.models.norm import RMSNorm
 from repro.models.rope import frequencies, interleave, rotations
-from repro.models.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
+from repro.models.costs.model_cost import Encoder, Shape
 from repro.models.inference import inference
 from repro.models.layer import LayerWeights
 from repro.models.network import Row, Step
-from repro.models.shape import Encoder, Shape
 from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from repro.core.errors import InputError
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, Op
+from repro.models.costs.model_cost import Bill
+from repro.models.costs.partition import Sight, Split, Stage, attention, shares, stages
+from repro.models.costs.shard_plan import ShardPlan
 from repro.models.hcmp import DividableNetwork
 from repro.models.layer import LayerWeights
 from repro.models.loading import LayerSource, Loading
 from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement, settle
-from repro.models.shape import Bill
-from repro.models.shard_plan import ShardPlan
-from repro.models.split import Sight, Split, Stage, attention, shares, stages
 from repro.records.record import Scalar
 
 

@@ -19,6 +19,8 @@ from repro.models import encdec, weights
 from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
 from repro.models.config import DecoderConfig
+from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.shard_plan import ShardPlan
 from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.families import config_of
@@ -29,8 +31,6 @@ from repro.models.network import VERSION, DecoderNetwork, LateNetwork, Network, 
 from repro.models.placement import Placement, settle
 from repro.models.predictor import Predictor
 from repro.models.session import Session
-from repro.models.shape import Bill, Shape, precision
-from repro.models.shard_plan import ShardPlan
 from repro.models.shards import require_dense, rounded_layers
 from repro.models.stream import LayerReader, layer_file
 

@@ -9,8 +9,8 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.memory import Memory
 from repro.device.op import PROCESSORS
-from repro.models.shape import Bill
-from repro.models.shard_plan import Sharding
+from repro.models.costs.model_cost import Bill
+from repro.models.costs.shard_plan import Sharding
 
 POLICIES = ("share", "swap")
 

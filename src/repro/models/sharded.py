@@ -14,13 +14,13 @@ from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
 from repro.models import shard_rank, shards
+from repro.models.costs.model_cost import Bill
+from repro.models.costs.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.model import Model
 from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.placement import Placement
 from repro.models.session import Session
-from repro.models.shape import Bill
-from repro.models.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
 from repro.records.record import content_hash
 
 CONTEXT = 256

@@ -15,10 +15,10 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models import weights
 from repro.models.config import DecoderConfig
+from repro.models.costs.shard_plan import FULL, OUTLIERS
 from repro.models.decoder import Decoder, Ends
 from repro.models.layer import LayerWeights
 from repro.models.linear import Linear, PlainLinear, packed
-from repro.models.shard_plan import FULL, OUTLIERS
 
 if TYPE_CHECKING:
     import torch

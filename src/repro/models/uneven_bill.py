@@ -11,9 +11,9 @@ from functools import cached_property
 
 from repro.core.errors import InputError
 from repro.models.config import DecoderConfig
+from repro.models.costs.model_cost import Bill, Shape
 from repro.models.elastic import Kept
 from repro.models.lora import RANK, shapes
-from repro.models.shape import Bill, Shape
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from repro.methods.verification_tree import (
     measured_acceptance,
     searched,
 )
+from repro.models.costs.partition import Split
 from repro.models.head_ranks import Calibration
 from repro.models.session import Session
-from repro.models.split import Split
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 

@@ -18,8 +18,8 @@ from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.partition import by_speed
 from repro.methods.rehearsal import Rehearsal
 from repro.methods.verification_tree import searched
+from repro.models.costs.partition import Split
 from repro.models.session import Session
-from repro.models.split import Split
 from repro.records.record import Scalar
 
 

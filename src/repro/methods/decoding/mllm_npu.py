@@ -19,10 +19,7 @@ from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving
 from repro.methods.decoding.autoregressive import decode
 from repro.methods.ordering import ORDERS, Agenda, Policy, Task
-from repro.models.engine import Engine, Flight
-from repro.models.placement import Placement
-from repro.models.session import Session
-from repro.models.subgraphs import (
+from repro.models.costs.subgraphs import (
     FFN,
     QKV,
     Layout,
@@ -33,6 +30,9 @@ from repro.models.subgraphs import (
     shadowed,
     subgraphs,
 )
+from repro.models.engine import Engine, Flight
+from repro.models.placement import Placement
+from repro.models.session import Session
 from repro.records.record import Scalar
 
 

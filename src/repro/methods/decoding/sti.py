@@ -13,9 +13,9 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import decode
+from repro.models.costs.shard_plan import Sharding
 from repro.models.placement import Placement
 from repro.models.session import Session
-from repro.models.shard_plan import Sharding
 
 
 @register("method", "sti")

@@ -14,8 +14,8 @@ from repro.methods.compression.base import Compression
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing
+from repro.models.costs.model_cost import Bill, Shape
 from repro.models.elastic import Kept
-from repro.models.shape import Bill, Shape
 from repro.models.uneven_bill import UnevenBill, sub_bill
 
 

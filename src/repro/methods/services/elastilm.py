@@ -16,7 +16,7 @@ from repro.methods.elastic_levels import kept_at
 from repro.methods.elastication import SOURCES
 from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
 from repro.methods.switching import POINTERS, Pointer
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 from repro.models.uneven_bill import config_of_shape, sub_bill
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from repro.core.registry import register
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 
 
 @register("service", "full")

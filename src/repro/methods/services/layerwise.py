@@ -13,7 +13,7 @@ from repro.methods.compression import layerwise
 from repro.methods.compression.base import Compression
 from repro.methods.services.base import NO_FAMILY, Service, System, by_layers
 from repro.methods.switching import Nothing
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 
 
 @register("service", "layerwise")

@@ -16,7 +16,7 @@ from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import RELAYOUTS, Relayout
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 from repro.models.uneven_bill import config_of_shape, sub_bill
 
 

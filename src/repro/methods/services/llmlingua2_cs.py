@@ -17,7 +17,7 @@ from repro.methods.llmlingua2 import BILL
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 from repro.models.uneven_bill import UnevenBill
 
 

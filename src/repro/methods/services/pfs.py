@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing, Swap, Switching
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 
 
 @register("service", "pfs")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import CPU, PROCESSORS
-from repro.models.shape import Bill
+from repro.models.costs.model_cost import Bill
 from repro.models.tokens.prefix import Prefix
 
 FORMS = ("columns", "megatron")

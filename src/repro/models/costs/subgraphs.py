@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU, Op
-from repro.models.shape import Bill, Shape
+from repro.models.costs.model_cost import Bill, Shape
 
 NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (
     "norm",

@@ -1,0 +1,1 @@
+"""What passes through a model cost: bytes and operations, whole or partitioned."""
