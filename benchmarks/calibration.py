@@ -20,14 +20,14 @@ from repro.core.paths import conf_dir
 from repro.device.device_file import machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, local_machine
-from repro.models import weights
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.decoder import Decoder
 from repro.models.network import DecoderNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
+from repro.models.transformer.decoder import Decoder
 
 BILLED = {"float32": "fp32", "bfloat16": "bf16", "int4": "int4"}
 CONTEXT = 32

@@ -39,8 +39,8 @@ def ours(args: argparse.Namespace) -> tuple[int, Generate]:
     """This project's decoder."""
     import torch
 
-    from repro.models import weights
-    from repro.models.cache import KVCache
+    from repro.models.transformer import weights
+    from repro.models.transformer.cache import KVCache
 
     torch.set_num_threads(THREADS)
     decoder = weights.load(args.folder, args.dtype)
@@ -240,8 +240,8 @@ def by_rows(dtype: str, args: argparse.Namespace) -> dict[str, object]:
     """Best milliseconds of one pass over a cache of 128 slots, by rows: what thresholds rest on."""
     import torch
 
-    from repro.models import weights
-    from repro.models.cache import KVCache
+    from repro.models.transformer import weights
+    from repro.models.transformer.cache import KVCache
 
     torch.set_num_threads(THREADS)
     torch.set_grad_enabled(False)

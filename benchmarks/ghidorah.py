@@ -30,7 +30,7 @@ from lever import line, noting, ratios, speed
 from lever_run import Answer, noted
 from real_pair import add_size, alone, answered, local_cell
 from repro.models.exactness import divergence
-from repro.models.kernels import read_bandwidth
+from repro.models.transformer.gemm_rates import read_bandwidth
 
 BASE = "sequential"
 METHODS = f"{BASE},medusa:width=4,medusa:width=8,medusa:width=16,ghidorah:divided=false"

@@ -34,12 +34,13 @@ from repro.data.corpus import load_corpus
 from repro.methods.compression.base import Compression
 from repro.methods.compression.shadow import Shadow
 from repro.methods.compression.w8a8 import W8A8
-from repro.models import w8a8, weights
-from repro.models.cache import KVCache
+from repro.models import w8a8
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, tokenizer
-from repro.models.decoder import Decoder
-from repro.models.linear import PlainLinear, packed
 from repro.models.observe import places
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear, packed
 
 Clocked = Callable[[], float]
 """Runs once and says how many seconds it took."""

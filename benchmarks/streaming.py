@@ -33,11 +33,11 @@ from repro.device.clock import Future
 from repro.device.local import LocalDevice, local_machine
 from repro.device.measure import launch_seconds
 from repro.device.op import CPU, FLASH, Op
-from repro.models import weights
-from repro.models.cache import KVCache
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.layer import LayerWeights
 from repro.models.stream import LayerReader, layer_file
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.layer import LayerWeights
 from repro.records.provenance import peak_resident_bytes
 
 CGROUPS = Path("/sys/fs/cgroup/memory")

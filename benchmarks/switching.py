@@ -27,12 +27,12 @@ from paired import spread
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
-from repro.models import weights
-from repro.models.cache import KVCache
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, Order, UnitDecoder, copied, reordered, submodel
-from repro.models.linear import PlainLinear, packed
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear, packed
 
 Arms = Mapping[str, Callable[[], object]]
 Seconds = dict[str, list[float]]

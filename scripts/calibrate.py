@@ -28,9 +28,9 @@ from repro.device import measure
 from repro.device.device_file import machine
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
-from repro.models import kernels
 from repro.models.cuda import cuda_stream
-from repro.models.kernels import Effort, Measured, Rates
+from repro.models.transformer import gemm_rates
+from repro.models.transformer.gemm_rates import Effort, Measured, Rates
 from repro.records.build_cache import cache_root, require_space
 from repro.records.record import write_atomically
 
@@ -115,8 +115,8 @@ def flash(folder: Path, size: int, seconds: float) -> Section:
 
 def memory(device: torch.device, alone: float, effort: Effort) -> Section:
     """The DRAM that all share; `alone` is what the processor was seen to read, in bytes per second."""
-    read = kernels.read_bandwidth(device, effort.footprint, effort.seconds)
-    copied = kernels.copy_bandwidth(device, effort.footprint, effort.seconds)
+    read = gemm_rates.read_bandwidth(device, effort.footprint, effort.seconds)
+    copied = gemm_rates.copy_bandwidth(device, effort.footprint, effort.seconds)
     say(f"memory: {read / GIGA:.1f} GB/s read, {copied / GIGA:.1f} GB/s copied")
     whole = physical_memory()
     if device.type == "cuda":
@@ -152,7 +152,7 @@ def calibrate(name: str, device: torch.device, effort: Effort, scratch: Path) ->
     """The device file of this machine."""
     storage = flash(scratch, FILE[effort], effort.seconds)
     say(f"products of {effort.outputs} x {effort.inputs} weights")
-    products = list(kernels.measure_products(device, effort, say))
+    products = list(gemm_rates.measure_products(device, effort, say))
     rates = Rates.of(products)
     section = processor(rates, products, launch_seconds(device), effort)
     say(f"launch: {section['launch']['value']} us an op")

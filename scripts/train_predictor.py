@@ -28,8 +28,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from distill import answers, draft, early_exit, record
 from distill.early_exit import Change, Rows, Settings
 from repro.core.errors import InputError
-from repro.models import weights
 from repro.models.predictor import PredictorConfig
+from repro.models.transformer import weights
 
 SIZE_LIMIT = 3_000_000  # bytes of the committed file
 PARTS = 10  # one part of the prompts is held out

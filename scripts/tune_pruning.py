@@ -23,12 +23,12 @@ from torch import Tensor
 from distill import answers
 from repro.methods.decoding.opt_tree import chosen, likeliest
 from repro.methods.pruning import PruningRule
-from repro.models import weights
 from repro.models.network import DecoderNetwork
 from repro.models.predictor import Candidates, Predictor
 from repro.models.tokens.acceptance import along, greedy
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
+from repro.models.transformer import weights
 from train_predictor import read, split
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25)

@@ -19,8 +19,8 @@ from repro.data.prompts import Prompt
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.objectives import Decision
 from repro.methods.shortening import AnyToken, Scorer
-from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood
+from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
 from repro.scenarios.serving import answer_cache
 from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening

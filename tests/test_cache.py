@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
 
 CONFIG = DecoderConfig(
     vocab=11, hidden=8, layers=3, heads=4, kv_heads=2, head_dim=2, intermediate=8, max_positions=64

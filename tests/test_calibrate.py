@@ -19,7 +19,7 @@ from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
-from repro.models.kernels import Effort, Measured, Rates, fastest, kernels, measure_products
+from repro.models.transformer.gemm_rates import Effort, Measured, Rates, fastest, kernels, measure_products
 from repro.records import build_cache
 
 WEIGHTS = 8192 * 2048

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.compression.contextual_sparsity import ContextualSparsity
-from repro.models.decoder import Decoder
 from repro.models.observe import Place, read, watched
 from repro.models.partial import resident
 from repro.models.predicted_linear import PredictedLinear, Predictor
+from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits
 from tiny_families import FAMILIES, VOCAB
 

@@ -23,7 +23,6 @@ from repro.methods.decoding.lever import Lever
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models import eagle_head
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Captured, Features
@@ -35,6 +34,7 @@ from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
+from repro.models.transformer.decoder import Decoder
 from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.folding import plain
 from repro.models.observe import matrices
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 from tiny_dense import dense as decoder
 from tiny_elastic import TOKENS, apart, logits, masked, order_of, uneven
 from tiny_families import FAMILIES

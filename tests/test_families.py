@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
-from repro.models import attention, families, weights
-from repro.models.attention import CAUSAL_ROWS
-from repro.models.cache import KVCache
+from repro.models.transformer import attention, families, weights
+from repro.models.transformer.attention import CAUSAL_ROWS
+from repro.models.transformer.cache import KVCache
 from tiny_families import FAMILIES, VOCAB, WINDOW, write
 
 # fp32 keeps 6e-8 of a value. Logits reach about 15 here, after some 40 sums of up to 100 terms in another

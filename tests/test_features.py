@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.decoder import Decoder
 from repro.models.features import Captured
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork
 from repro.models.remembered import Remembered, lowest
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.decoder import Decoder
 from tiny import decoder
 from tiny_eagle import inputs_of_layers
 

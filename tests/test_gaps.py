@@ -13,12 +13,12 @@ from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.edgellm import EdgeLLM
-from repro.models import weights
 from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
 from tiny import BILL, DEVICES, NoisedNetwork, answer, bill_of, here, plain, processor, toy
 from tiny_families import write
 

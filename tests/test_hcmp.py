@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models import hcmp, weights
-from repro.models.cache import KVCache
+from repro.models import hcmp
 from repro.models.costs.partition import Sight, Split
-from repro.models.decoder import Decoder
 from repro.models.divided_linear import ColumnSplit, Part, RowSplit, split_linear
 from repro.models.hcmp import DividableNetwork, DividedDecoder, divided_linears
-from repro.models.linear import PlainLinear, packed
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear, packed
 from repro.models.tree_kernels import Partial, TreePattern
 from tiny import alone, bill_of, here
 from tiny_families import FAMILIES, write

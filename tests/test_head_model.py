@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 import unpickle
 from repro.core.errors import InputError
-from repro.models import weights
 from repro.models.head_model import HeadModel
 from repro.models.placement import STREAMED
+from repro.models.transformer import weights
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.likelihood import Likelihood, Reader, common
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 from tiny import decoder
 from tiny_families import VOCAB
 

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from repro.core.errors import InputError
-from repro.models import linear, quantize, weights
-from repro.models.cache import KVCache
-from repro.models.layer import ALIGNMENT, buffer_bytes, layout
-from repro.models.linear import Int4Linear, PackedLinear, PlainLinear, packed
+from repro.models.transformer import linear, quantize, weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.layer import ALIGNMENT, buffer_bytes, layout
+from repro.models.transformer.linear import Int4Linear, PackedLinear, PlainLinear, packed
 from tiny_families import VOCAB, write
 
 OUTPUTS, INPUTS = 100, 64

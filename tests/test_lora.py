@@ -11,11 +11,11 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models import lora
-from repro.models.decoder import Decoder
 from repro.models.elastic import UnitDecoder, copied, reordered, submodel
-from repro.models.linear import PlainLinear
 from repro.models.lora import Adapter, Lora, Site
 from repro.models.parted import JoinedLinear, TransposedLinear
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear
 from tiny_dense import dense
 from tiny_elastic import apart, logits, order_of, uneven
 

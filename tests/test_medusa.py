@@ -23,7 +23,6 @@ from repro.methods.decoding.specinfer import SpecInfer
 from repro.methods.decoding.speculative import Speculative
 from repro.models import medusa_head
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.decoder import Decoder
 from repro.models.features import Captured, Features
 from repro.models.matched import MatchedNetwork
 from repro.models.medusa import MedusaNetwork
@@ -36,6 +35,7 @@ from repro.models.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
+from repro.models.transformer.decoder import Decoder
 from tiny import DEVICES, answer, bill_of, decoder, plain, toy
 from tiny_medusa import HEADS, raw_config, said, tensors_of, write_heads
 

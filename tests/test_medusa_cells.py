@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.models import weights
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.checkpoints.hub import WANTED
 from repro.models.head_model import MedusaModel
+from repro.models.transformer import weights
 from tiny_medusa import HEADS, tensors_of, write_heads
 from tiny_project import Project, write_project
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.decoder import Decoder
-from repro.models.layer import LayerWeights
 from repro.models.layer_importance import (
     block_influences,
     half_similarities,
@@ -29,6 +27,8 @@ from repro.models.partial import (
     without_attention,
     without_mlp,
 )
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
 from tiny_dense import CORPUS, TOKENS, dense, logits, silent
 from tiny_families import FAMILIES
 

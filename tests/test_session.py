@@ -12,16 +12,16 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span, most_at_once
-from repro.models import weights
 from repro.models.chooser import Greedy
 from repro.models.costs.model_cost import Bill, precision
-from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
+from repro.models.transformer import weights
+from repro.models.transformer.layer import LayerWeights
 from tiny import BILL, SHAPE, alone, bill_of, decoder, here, processor, toy
 
 # hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32

@@ -14,8 +14,7 @@ import transformers as hf
 import tiny_encdec
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.models import shards, weights
-from repro.models.cache import KVCache
+from repro.models import shards
 from repro.models.costs.shard_plan import (
     FULL,
     Layers,
@@ -27,13 +26,15 @@ from repro.models.costs.shard_plan import (
     spread,
     stored_bits,
 )
-from repro.models.families import config_of
-from repro.models.layer import LayerWeights
-from repro.models.linear import PlainLinear
 from repro.models.model import Model, ModelConfig
 from repro.models.placement import RESIDENT, STREAMED
 from repro.models.shard_rank import importance
 from repro.models.sharded import placed
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.families import config_of
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import PlainLinear
 from tiny import here, toy
 from tiny_checkpoints import write_tokenizer
 from tiny_families import write

@@ -15,7 +15,6 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
 from repro.models.chooser import Greedy
-from repro.models.decoder import Decoder
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import DecoderNetwork, KnownStep, Network, Row
 from repro.models.placement import RESIDENT, STREAMED, Placement
@@ -24,6 +23,7 @@ from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
+from repro.models.transformer.decoder import Decoder
 from tiny import DEVICES, NoisedNetwork, alone, answer, bill_of, decoder, plain, toy
 
 FAMILY = "llama-3.1"

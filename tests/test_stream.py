@@ -16,15 +16,16 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.device.memory import Memory
 from repro.device.op import Op
 from repro.device.trace import most_at_once
-from repro.models import stream, weights
-from repro.models.cache import KVCache
+from repro.models import stream
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.layer import layout
 from repro.models.network import DecoderNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.layer import layout
 from repro.records import build_cache
 
 LAYERS = 5

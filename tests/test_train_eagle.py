@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train_eagle
 from distill import answers, head, mixture, questions, training, unroll
 from repro.core.errors import InputError
-from repro.models import eagle_head, weights
+from repro.models import eagle_head
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.eagle import EagleNetwork
 from repro.models.remembered import Remembered
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]

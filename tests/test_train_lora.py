@@ -22,9 +22,9 @@ from distill.training import Schedule
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
 from repro.models import lora
-from repro.models.cache import KVCache
 from repro.models.differentiable import DifferentiableDecoder
 from repro.models.elastic import reordered, submodel
+from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven
 

@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM
 import train_medusa
 from distill import answers, foresight
 from repro.core.errors import InputError
-from repro.models import medusa_head, weights
+from repro.models import medusa_head
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.medusa import MedusaNetwork
 from repro.models.remembered import Remembered
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]

@@ -20,11 +20,11 @@ from distill import answers, draft, early_exit
 from distill.early_exit import Change, Rows, Settings, Vocabulary
 from repro.core.errors import InputError
 from repro.methods.pruning import PruningRule
-from repro.models import weights
-from repro.models.cache import KVCache
 from repro.models.predictor import Predictor, PredictorConfig
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
 from tiny_training import draft_command
 
 ROOT = Path(__file__).parents[1]

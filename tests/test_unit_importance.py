@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
 from repro.models.elastic import Kept, reordered, submodel
 from repro.models.folding import plain
-from repro.models.linear import PlainLinear
 from repro.models.observe import matrices
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear
 from repro.models.unit_importance import Measure, importance
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
@@ -101,7 +101,7 @@ def test_absolute_terms_are_those_of_transformers(family: str, tmp_path) -> None
     for tokens in CORPUS:
         logits = model(tokens[None]).logits[0]
         (F.cross_entropy(logits[:-1], tokens[1:]) / len(CORPUS)).backward()
-    from repro.models import weights
+    from repro.models.transformer import weights
 
     made = weights.load(tmp_path, packed=False)
     c, found = made.config, importance(made, CORPUS)

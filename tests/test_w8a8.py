@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from repro.models import w8a8
-from repro.models.linear import PlainLinear
+from repro.models.transformer.linear import PlainLinear
 from repro.models.w8a8 import HIGH, LOW, Int8Weight, RowwiseLinear, W8A8Linear
 
 SHAPES = [(1, 3, 5), (2, 64, 16), (7, 33, 131), (64, 96, 64)]

@@ -14,13 +14,13 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, LocalMachine
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import Standard
-from repro.models import weights
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.decoder import Decoder
-from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork, KnownStep, Network, Row, Step
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer import weights
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
 
 RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}
 SHAPE = Shape(layers=4, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10)

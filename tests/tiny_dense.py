@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from repro.models import weights
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 from tiny_families import VOCAB, WINDOW, write
 
 TOKENS = torch.randint(0, VOCAB, (3 * WINDOW,), generator=torch.Generator().manual_seed(3))

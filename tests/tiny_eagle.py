@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 
 HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, DRAFT_VOCAB = 4, 2, 24, 48, 70
 EPS = 1e-5

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.elastic import Kept, Order
 from repro.models.folding import plain
-from repro.models.linear import PlainLinear
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear
 
 TOKENS = torch.arange(40) * 7 % 131
 

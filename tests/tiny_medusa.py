@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from repro.models.decoder import Decoder
+from repro.models.transformer.decoder import Decoder
 from tiny_eagle import inputs_of_layers
 
 HEADS = 4

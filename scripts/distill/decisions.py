@@ -26,12 +26,12 @@ from repro.methods.elastication import ranked
 from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.shortening import Scorer, shortened
 from repro.models import elastic_profile, lora
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.dual_head import DualHead
 from repro.models.elastic import reordered, submodel
 from repro.models.likelihood import Likelihood
 from repro.models.token_spans import Decode
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 from repro.models.unit_importance import Measure
 from repro.models.word_pieces import WordPieces
 from repro.scenarios.accuracy import AccuracyScenario

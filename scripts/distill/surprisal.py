@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.token_spans import Decode, Span, located
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 
 CHARACTERS_A_TOKEN = 3.75
 """A little less than English text has, so that most texts reach the tokens that are asked for."""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from repro.core.errors import InputError
 from repro.methods.compression.level import checked
-from repro.models.config import DecoderConfig
 from repro.models.elastic import Kept, neuron_parameters, unit_parameters
+from repro.models.transformer.config import DecoderConfig
 
 RULES = ("paper", "release")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from repro.models.linear import Held
+from repro.models.transformer.linear import Held
 
 
 @dataclass(frozen=True, slots=True)

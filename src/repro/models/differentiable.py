@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.attention import Sight, blindness, visible
-from repro.models.cache import KVCache
 from repro.models.elastic import UnitDecoder
-from repro.models.layer import LayerWeights
+from repro.models.transformer.attention import Sight, blindness, visible
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.layer import LayerWeights
 
 
 class DifferentiableDecoder(UnitDecoder):

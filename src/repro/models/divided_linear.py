@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
-from repro.models.linear import Linear, PlainLinear, packed
+from repro.models.transformer.linear import Linear, PlainLinear, packed
 
 if TYPE_CHECKING:
     import torch

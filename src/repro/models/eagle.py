@@ -13,15 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.cache import KVCache
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
-from repro.models.inference import inference
-from repro.models.layer import LayerWeights
 from repro.models.memo import Memo, MemoNetwork
 from repro.models.network import RANKED, Row, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 
 if TYPE_CHECKING:
     import torch

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
-from repro.models import families
-from repro.models.attention import attend, sight
-from repro.models.cache import KVCache
 from repro.models.checkpoints.safetensors_io import StoredTensors
-from repro.models.config import DecoderConfig
 from repro.models.costs.model_cost import Shape
-from repro.models.linear import Linear, PlainLinear, packed
-from repro.models.norm import RMSNorm
-from repro.models.rope import frequencies, interleave, rotations
+from repro.models.transformer import families
+from repro.models.transformer.attention import attend, sight
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.norm import RMSNorm
+from repro.models.transformer.rope import frequencies, interleave, rotations
 
 if TYPE_CHECKING:
     import torch

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.attention import Sight
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder
 from repro.models.folding import plain
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear
-from repro.models.norm import RMSNorm
 from repro.models.observe import matrices
 from repro.models.parted import JoinedLinear, TransposedLinear, first_inputs, first_outputs, split_outputs
+from repro.models.transformer.attention import Sight
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear
+from repro.models.transformer.norm import RMSNorm
 
 
 @dataclass(frozen=True)

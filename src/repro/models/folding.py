@@ -12,10 +12,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.config import DecoderConfig
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear
-from repro.models.norm import LayerNorm, Norm
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear
+from repro.models.transformer.norm import LayerNorm, Norm
 
 
 def feeds(config: DecoderConfig) -> Mapping[str, tuple[str, ...]]:

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
 from repro.models.costs.partition import Sight as Asked
 from repro.models.costs.partition import Split
-from repro.models.decoder import Decoder
 from repro.models.divided_linear import Part, split_linear
 from repro.models.features import Captured
-from repro.models.inference import inference
-from repro.models.layer import LayerWeights
 from repro.models.network import DecoderNetwork
+from repro.models.transformer.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 from repro.models.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
 
 if TYPE_CHECKING:

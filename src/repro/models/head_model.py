@@ -17,10 +17,8 @@ from repro.device.emulated import Device
 from repro.models import eagle_head, head_ranks, medusa_head
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.config import DecoderConfig
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.decoder import Decoder
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
 from repro.models.features import Features
@@ -33,6 +31,8 @@ from repro.models.network import Network
 from repro.models.placement import Placement
 from repro.models.remembered import Remembered
 from repro.models.session import Session
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
 
 
 def opened(config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> Model:

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.partial import resident, with_layers, without_attention, without_mlp
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 
 Corpus = Sequence[Tensor]
 """Token sequences, int64 `[tokens]` each."""

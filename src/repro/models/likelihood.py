@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
 
 Tokens = Sequence[int]
 Asked = tuple[int, int]

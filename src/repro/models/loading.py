@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, Op
-from repro.models.layer import LayerWeights
+from repro.models.transformer.layer import LayerWeights
 
 
 class LayerSource(Protocol):

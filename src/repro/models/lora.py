@@ -15,12 +15,12 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.config import DecoderConfig
 from repro.models.elastic import Kept, UnitDecoder
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear
 from repro.models.parted import JoinedLinear, TransposedLinear
 from repro.models.partial import resident
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear
 
 RANK = 8
 """ElastiLM 3.2."""

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.layer import LayerWeights
 from repro.models.network import Network, Row, Step
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.layer import LayerWeights
 
 
 class MatchedNetwork:

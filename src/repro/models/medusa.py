@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.features import Features
-from repro.models.inference import inference
-from repro.models.layer import LayerWeights
 from repro.models.medusa_head import MedusaHeads
 from repro.models.memo import Memo
 from repro.models.network import Row, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 
 if TYPE_CHECKING:
     import torch

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.layer import LayerWeights
 from repro.models.network import LateRow, Network, Row, Step
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.layer import LayerWeights
 
 if TYPE_CHECKING:
     import torch

@@ -15,15 +15,12 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
-from repro.models import encdec, weights
+from repro.models import encdec
 from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
-from repro.models.config import DecoderConfig
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.decoder import Decoder
 from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
-from repro.models.families import config_of
 from repro.models.features import Captured
 from repro.models.hcmp import DividableNetwork
 from repro.models.memo import Memo, MemoNetwork
@@ -33,6 +30,10 @@ from repro.models.predictor import Predictor
 from repro.models.session import Session
 from repro.models.shards import require_dense, rounded_layers
 from repro.models.stream import LayerReader, layer_file
+from repro.models.transformer import weights
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.families import config_of
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
 """How weights are billed that compute in one of `weights.DTYPES`, unless the model file says otherwise."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from repro.core.late import late
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
 from repro.models.features import Captured
-from repro.models.inference import inference
-from repro.models.layer import LayerWeights
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 
 if TYPE_CHECKING:
     import torch

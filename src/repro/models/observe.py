@@ -13,10 +13,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder
-from repro.models.linear import Linear
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import Linear
 
 
 class Place(NamedTuple):

@@ -17,8 +17,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from repro.models.decoder import Decoder
 from repro.models.observe import Place, matrices, read, watched
+from repro.models.transformer.decoder import Decoder
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from repro.models.linear import Held, Linear, PlainLinear
+from repro.models.transformer.linear import Held, Linear, PlainLinear
 
 
 @dataclass(frozen=True, slots=True)

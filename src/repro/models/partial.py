@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.attention import Sight
-from repro.models.cache import KVCache
-from repro.models.decoder import Decoder
-from repro.models.layer import LayerWeights
+from repro.models.transformer.attention import Sight
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from repro.models.linear import Linear
+from repro.models.transformer.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)

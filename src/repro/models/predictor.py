@@ -14,8 +14,8 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
-from repro.models.decoder import Decoder
-from repro.models.inference import inference
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.inference import inference
 
 if TYPE_CHECKING:
     import torch

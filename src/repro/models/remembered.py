@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.decoder import Decoder
 from repro.models.features import Captured
 from repro.models.memo import Memo
 from repro.models.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.decoder import Decoder
 
 if TYPE_CHECKING:
     import torch

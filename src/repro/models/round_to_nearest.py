@@ -12,10 +12,10 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models import weights
-from repro.models.decoder import Decoder
 from repro.models.folding import plain
 from repro.models.observe import places, replaced
+from repro.models.transformer import weights
+from repro.models.transformer.decoder import Decoder
 
 WIDTHS = range(2, 9)
 """Bits of a code."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.decoder import Decoder
 from repro.models.observe import Place, places, read, watched
+from repro.models.transformer.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models import weights
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder, Ends
-from repro.models.inference import inference
-from repro.models.layer import LayerWeights
 from repro.models.network import VERSION
 from repro.models.shards import Piece, narrowed, rewritten
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.inference import inference
+from repro.models.transformer.layer import LayerWeights
 from repro.records.build_cache import make_once, memory_root
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models import weights
-from repro.models.config import DecoderConfig
 from repro.models.costs.shard_plan import FULL, OUTLIERS
-from repro.models.decoder import Decoder, Ends
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear, packed
+from repro.models.transformer import weights
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear, packed
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.models.config import DecoderConfig
 from repro.models.costs.model_cost import Bill, Shape
 from repro.models.elastic import Kept
 from repro.models.lora import RANK, shapes
+from repro.models.transformer.config import DecoderConfig
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder
 from repro.models.differentiable import DifferentiableDecoder, next_token_loss
 from repro.models.elastic import Order
 from repro.models.folding import plain
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear
 from repro.models.observe import matrices
 from repro.models.partial import resident
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear
 
 CHOICES = {"aggregate": ("sum_abs", "abs_sum"), "pairing": ("shared", "folded")}
 

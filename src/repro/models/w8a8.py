@@ -14,10 +14,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from repro.models.decoder import Decoder
 from repro.models.folding import plain
-from repro.models.linear import Held, Linear, PlainLinear
 from repro.models.observe import Place, matrices, places, replaced
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import Held, Linear, PlainLinear
 
 LOW, HIGH = -128, 127
 """Of an input's code. A weight's code lies within 127 of zero."""

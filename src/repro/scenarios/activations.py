@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from repro.core.errors import InputError
 from repro.data.corpus import Corpus, load_corpus
 from repro.methods.probes.base import Probe
-from repro.models.decoder import Decoder
+from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked
 from repro.scenarios.base import Findings, Progress
 from repro.scenarios.offline import OfflineScenario, dense

@@ -14,7 +14,6 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import checked, figures_of
-from repro.models.decoder import Decoder
 from repro.models.layer_importance import half_similarities
 from repro.models.partial import (
     block_elements,
@@ -27,6 +26,7 @@ from repro.models.partial import (
     without_attention,
     without_mlp,
 )
+from repro.models.transformer.decoder import Decoder
 
 
 class Half(NamedTuple):

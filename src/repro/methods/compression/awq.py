@@ -18,14 +18,14 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.block_linear import BlockLinear, bits_per_weight
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder
 from repro.models.folding import feeds, folded, plain, scaled_inputs, scaled_outputs
 from repro.models.grouped import SCALE_BITS, asymmetric, grouped, groups_of
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear
 from repro.models.observe import PARTS, Place, matrices, replaced
 from repro.models.samples import Sample, samples
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear
 
 GRID = 20
 """Exponents tried for the scales, and twentieths by which a range may shrink."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
-from repro.models.decoder import Decoder
+from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.decoder import Decoder, Ends
-from repro.models.linear import Linear
 from repro.models.observe import places, replaced
+from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.linear import Linear
 
 Held = TypeVar("Held", bound=Linear)
 

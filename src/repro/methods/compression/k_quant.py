@@ -17,11 +17,11 @@ from repro.core.registry import register, unknown
 from repro.methods.compression.base import Compressed
 from repro.models.block_formats import FORMATS, LARGE, fitting, round_q8_0, round_q8_k
 from repro.models.block_linear import BlockLinear, bits_per_weight
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder
 from repro.models.folding import plain
-from repro.models.linear import PlainLinear
 from repro.models.observe import Place, matrices, places, replaced
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear
 
 
 @register("compression", "k_quant")

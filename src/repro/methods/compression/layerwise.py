@@ -14,8 +14,8 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import checked, figures_of, most_important
-from repro.models.decoder import Decoder
 from repro.models.layer_importance import losses_without
+from repro.models.transformer.decoder import Decoder
 
 
 @register("compression", "layerwise")

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 
 from repro.core.errors import InputError
-from repro.models.decoder import Decoder
 from repro.models.partial import block_elements, of_layers
+from repro.models.transformer.decoder import Decoder
 
 
 def checked(level: float) -> float:

@@ -16,9 +16,9 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.elastic_levels import kept_at
 from repro.methods.elastication import cut, figures, parts_read, ranked
-from repro.models.decoder import Decoder
 from repro.models.elastic import copied
 from repro.models.lora import merged
+from repro.models.transformer.decoder import Decoder
 from repro.models.unit_importance import Measure
 
 

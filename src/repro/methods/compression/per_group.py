@@ -16,11 +16,11 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.block_linear import BlockLinear, bits_per_weight
-from repro.models.decoder import Decoder
 from repro.models.folding import plain
 from repro.models.grouped import SCALE_BITS, groups_of, symmetric
-from repro.models.linear import PlainLinear
 from repro.models.observe import places, replaced
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.linear import PlainLinear
 
 
 @register("compression", "per_group")

@@ -15,10 +15,10 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.decoder import Decoder
 from repro.models.folding import feeds, folded, plain
 from repro.models.observe import Place
 from repro.models.outliers import largest_by_channel
+from repro.models.transformer.decoder import Decoder
 from repro.models.w8a8 import HIGH, static
 
 _LEAST = 1e-5

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from repro.models.decoder import Decoder
+from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 Texts = tuple[tuple[int, ...], ...]

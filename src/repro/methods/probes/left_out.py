@@ -16,8 +16,8 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.probes.base import Texts
-from repro.models.decoder import Decoder
 from repro.models.layer_importance import loss, losses_without
+from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 MOST = 0.8

@@ -20,10 +20,10 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.methods.probes.base import Texts
 from repro.models import outlier_channels as channels
-from repro.models.decoder import Decoder
 from repro.models.observe import PARTS, Place, places
 from repro.models.outlier_channels import Counted
 from repro.models.outliers import Profile, profile
+from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 ALL = "all"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.linear import Held
+from repro.models.transformer.linear import Held
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.linear import Int4Linear, Int8Linear, PlainLinear, packed
+from repro.models.transformer.linear import Int4Linear, Int8Linear, PlainLinear, packed
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
 
 if TYPE_CHECKING:
     import torch

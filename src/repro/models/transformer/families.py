@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.config import Activation, DecoderConfig, Rope, RopeKind
-from repro.models.tensor_names import (
+from repro.models.transformer.config import Activation, DecoderConfig, Rope, RopeKind
+from repro.models.transformer.tensor_names import (
     GEMMA2_NAMES,
     GEMMA3_MULTIMODAL_NAMES,
     GEMMA3_NAMES,

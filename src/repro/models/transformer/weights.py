@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models import quantize
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
-from repro.models.config import DecoderConfig
-from repro.models.decoder import Decoder, Ends
-from repro.models.families import config_of, family_of
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear, PlainLinear, packed
-from repro.models.norm import LayerNorm, Norm, RMSNorm
-from repro.models.rope import interleave
-from repro.models.tensor_names import Names
+from repro.models.transformer import quantize
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.families import config_of, family_of
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear, PlainLinear, packed
+from repro.models.transformer.norm import LayerNorm, Norm, RMSNorm
+from repro.models.transformer.rope import interleave
+from repro.models.transformer.tensor_names import Names
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from repro.device.measure import seconds_each
-from repro.models.linear import PlainLinear, packed
-from repro.models.quantize import int4_linear, int8_linear
+from repro.models.transformer.linear import PlainLinear, packed
+from repro.models.transformer.quantize import int4_linear, int8_linear
 
 Product = Callable[[Tensor], object]
 

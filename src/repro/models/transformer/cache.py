@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.config import DecoderConfig
+from repro.models.transformer.config import DecoderConfig
 
 if TYPE_CHECKING:
     import torch

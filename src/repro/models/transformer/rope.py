@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.config import Rope
+from repro.models.transformer.config import Rope
 
 if TYPE_CHECKING:
     import torch

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.linear import Linear
-from repro.models.norm import Norm, RMSNorm
+from repro.models.transformer.linear import Linear
+from repro.models.transformer.norm import Norm, RMSNorm
 
 if TYPE_CHECKING:
     import torch

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.attention import Sight, attend, sight
-from repro.models.cache import KVCache
-from repro.models.config import DecoderConfig
-from repro.models.layer import LayerWeights
-from repro.models.linear import Linear
-from repro.models.norm import Norm
-from repro.models.rope import frequencies, rotations
+from repro.models.transformer.attention import Sight, attend, sight
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.linear import Linear
+from repro.models.transformer.norm import Norm
+from repro.models.transformer.rope import frequencies, rotations
 
 if TYPE_CHECKING:
     import torch

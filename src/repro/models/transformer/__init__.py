@@ -1,0 +1,1 @@
+"""The decoder: configuration, layers, attention, cache and weights."""
