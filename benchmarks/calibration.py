@@ -22,7 +22,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, local_machine
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.network import DecoderNetwork
+from repro.models.forward.network import DecoderNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -29,7 +29,7 @@ import torch
 from lever import line, noting, ratios, speed
 from lever_run import Answer, noted
 from real_pair import add_size, alone, answered, local_cell
-from repro.models.exactness import divergence
+from repro.models.forward.exactness import divergence
 from repro.models.transformer.gemm_rates import read_bandwidth
 
 BASE = "sequential"

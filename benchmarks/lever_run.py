@@ -14,7 +14,7 @@ from real_pair import Answered, answered, covered, drafting, local_cell, working
 from repro.core.errors import InputError
 from repro.device.local import LocalDevice
 from repro.device.op import FLASH
-from repro.models.exactness import divergence
+from repro.models.forward.exactness import divergence
 from repro.models.session import Session
 from repro.records.provenance import peak_resident_bytes
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -32,7 +32,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.op import NPU
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Pass, Session
 from repro.models.tokens.prefix import Prefix

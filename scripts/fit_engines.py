@@ -27,7 +27,7 @@ from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.tables.reference import find, load_cells

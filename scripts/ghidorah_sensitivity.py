@@ -31,8 +31,8 @@ from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.rehearsal import Rehearsal
 from repro.methods.verification_tree import VerificationTree, expected_acceptance
 from repro.models.costs.partition import Split
+from repro.models.forward.network import NoNetwork
 from repro.models.head_ranks import Calibration
-from repro.models.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS

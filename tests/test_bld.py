@@ -13,7 +13,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.autoregressive import DraftAlone, Standard
 from repro.methods.decoding.bld import BigLittle, Lenient, logp
-from repro.models.network import DecoderNetwork, KnownStep, Row, Step
+from repro.models.forward.network import DecoderNetwork, KnownStep, Row, Step
 from repro.models.tokens.acceptance import along
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

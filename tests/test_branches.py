@@ -9,8 +9,8 @@ import torch
 
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.models.chooser import Greedy
-from repro.models.network import DecoderNetwork, Row, apart
+from repro.models.forward.chooser import Greedy
+from repro.models.forward.network import DecoderNetwork, Row, apart
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session, Verdict, padded
 from repro.models.tokens.prefix import Prefix

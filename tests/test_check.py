@@ -82,7 +82,7 @@ def test_a_changed_constant_is_found(
 
 def test_nothing_remembered_is_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed model is found although the memo of the run that committed knows what the old one said."""
-    from repro.models.network import Row
+    from repro.models.forward.network import Row
 
     record = committed(project)
     monkeypatch.setattr(Row, "choice", property(lambda row: 5))

@@ -25,12 +25,12 @@ from repro.models import eagle_head
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
-from repro.models.features import Captured, Features
+from repro.models.forward.cached_features import Remembered
+from repro.models.forward.features import Captured, Features
+from repro.models.forward.logit_cache import Memo
+from repro.models.forward.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.matched import MatchedNetwork
-from repro.models.memo import Memo
-from repro.models.network import DecoderNetwork, Network, NoNetwork, Row
 from repro.models.placement import RESIDENT
-from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.edgellm import EdgeLLM, tree_confidence
-from repro.models.network import KnownStep, Row, Step
+from repro.models.forward.network import KnownStep, Row, Step
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -23,13 +23,13 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.medusa import Medusa
-from repro.models import encdec
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
-from repro.models.encdec import EncoderDecoder, EncoderDecoderNetwork
-from repro.models.memo import Memo
+from repro.models.forward import encdec
+from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderNetwork
+from repro.models.forward.logit_cache import Memo
+from repro.models.forward.network import Network, Row
 from repro.models.model import Model, ModelConfig
-from repro.models.network import Network, Row
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy

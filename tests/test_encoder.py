@@ -14,7 +14,7 @@ from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
-from repro.models.network import DecoderNetwork, Network, NoNetwork
+from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -13,7 +13,7 @@ from repro.core.registry import registered
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.run import plain

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.features import Captured
-from repro.models.memo import Memo
-from repro.models.network import DecoderNetwork
-from repro.models.remembered import Remembered, lowest
+from repro.models.forward.cached_features import Remembered, lowest
+from repro.models.forward.features import Captured
+from repro.models.forward.logit_cache import Memo
+from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 from tiny import decoder

@@ -13,7 +13,7 @@ from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.edgellm import EdgeLLM
-from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
+from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file

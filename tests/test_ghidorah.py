@@ -15,8 +15,8 @@ from repro.methods.decoding.medusa import Medusa, TreeDecoding, drafted
 from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.verification_tree import VerificationTree
 from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.forward.network import KnownStep, NoNetwork, Row, Step
 from repro.models.head_ranks import Calibration
-from repro.models.network import KnownStep, NoNetwork, Row, Step
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

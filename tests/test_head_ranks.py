@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.models.forward.network import RANKED, Row
 from repro.models.head_ranks import Calibration, HeadRanks, answer_ranks, joined
-from repro.models.network import RANKED, Row
 
 
 def record(rows: list[list[int]], begins: tuple[int, ...] = (0,)) -> HeadRanks:

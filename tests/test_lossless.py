@@ -22,9 +22,9 @@ from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.sp import SpeculativeDecoding
 from repro.methods.decoding.specinfer import SpecInfer
-from repro.models.chooser import Greedy, chooser
 from repro.models.costs.model_cost import Bill, precision
-from repro.models.network import DecoderNetwork, Network
+from repro.models.forward.chooser import Greedy, chooser
+from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.kv_slots import Lineage

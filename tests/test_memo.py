@@ -17,8 +17,8 @@ from repro.methods.base import Method, Request
 from repro.methods.decoding.autoregressive import FlashAutoregressive
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.edgellm import EdgeLLM
-from repro.models.memo import Memo, MemoNetwork
-from repro.models.network import RANKED, DecoderNetwork, Network, Row, Step
+from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from tiny import NoisedNetwork, TableNetwork, alone, answer, bill_of, decoder, toy
@@ -185,7 +185,7 @@ def test_sampling_never_reads_from_a_memo(memos: dict[str, Memo]) -> None:
 OTHER = """
 import sys
 from pathlib import Path
-from repro.models.memo import Memo, MemoNetwork
+from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.tokens.prefix import Prefix
 from tiny import TableNetwork
 

@@ -9,7 +9,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Phase, Span
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.nav import Verification
-from repro.models.network import DecoderNetwork
+from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from tiny import bill_of, decoder, opened, plain, toy

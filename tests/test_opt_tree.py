@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request, Writing
 from repro.methods.decoding.opt_tree import OptTree
-from repro.models.network import DecoderNetwork, Network
+from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree

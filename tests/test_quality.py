@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from repro.methods.base import Generation, Request
-from repro.models.exactness import Divergence, divergence
-from repro.models.network import KnownStep, Row
+from repro.models.forward.exactness import Divergence, divergence
+from repro.models.forward.network import KnownStep, Row
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
 

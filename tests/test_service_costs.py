@@ -23,7 +23,7 @@ from repro.methods.service_profile import DeviceProfile
 from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.costs.model_cost import Bill
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -12,9 +12,9 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span, most_at_once
-from repro.models.chooser import Greedy
 from repro.models.costs.model_cost import Bill, precision
-from repro.models.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
+from repro.models.forward.chooser import Greedy
+from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file

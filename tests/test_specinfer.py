@@ -16,7 +16,7 @@ from repro.methods.base import Generation, Method, Request, Writing
 from repro.methods.decoding.bld import BigLittle
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.specinfer import SpecInfer, merge
-from repro.models.network import DecoderNetwork
+from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree

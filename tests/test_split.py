@@ -14,7 +14,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.partition import FORMS, Sight, Split, attention, sight, stages
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -14,8 +14,8 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.models import shards
 from repro.models.costs.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
+from repro.models.forward.network import NoNetwork
 from repro.models.model import Model, ModelConfig
-from repro.models.network import NoNetwork
 from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.models.sharded import CONTEXT, ShardedModel, pace, placed

@@ -18,7 +18,7 @@ from repro.device.op import Op
 from repro.device.trace import most_at_once
 from repro.models import stream
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.network import DecoderNetwork
+from repro.models.forward.network import DecoderNetwork
 from repro.models.placement import RESIDENT, STREAMED, Placement
 from repro.models.session import Session
 from repro.models.stream import LayerReader, layer_file

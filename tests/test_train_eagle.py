@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.models import eagle_head
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.eagle import EagleNetwork
-from repro.models.remembered import Remembered
+from repro.models.forward.cached_features import Remembered
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from tiny_training import LAYERS

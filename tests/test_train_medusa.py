@@ -18,8 +18,8 @@ from distill import answers, foresight
 from repro.core.errors import InputError
 from repro.models import medusa_head
 from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.forward.cached_features import Remembered
 from repro.models.medusa import MedusaNetwork
-from repro.models.remembered import Remembered
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from tiny_training import LAYERS

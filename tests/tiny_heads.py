@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.network import KnownStep, Network, Row, Step
+from repro.models.forward.network import KnownStep, Network, Row, Step
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage

@@ -31,7 +31,7 @@ from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
-from repro.models.memo import smallest_margin
+from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
 from repro.records.record import Record, Scalar, Spread, Store, canonical

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from repro.core.registry import discover, lookup
 from repro.data.prompts import VERSION as PROMPTS
 from repro.device import cost
-from repro.models import network
+from repro.models.forward import network
 from repro.records.identity import version_of
 
 COSTS = {"cost model": cost.VERSION}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
-from repro.models.chooser import Chooser, chooser
+from repro.models.forward.chooser import Chooser, chooser
 from repro.models.placement import Placement
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.eagle_head import EagleConfig, EagleHead
-from repro.models.features import Features
-from repro.models.memo import Memo, MemoNetwork
-from repro.models.network import RANKED, Row, Step
+from repro.models.forward.features import Features
+from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.network import RANKED, Row, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache

@@ -21,9 +21,9 @@ from repro.device.op import FLASH, Op
 from repro.models.costs.model_cost import Bill
 from repro.models.costs.partition import Sight, Split, Stage, attention, shares, stages
 from repro.models.costs.shard_plan import ShardPlan
+from repro.models.forward.network import Network, Row, Step
 from repro.models.hcmp import DividableNetwork
 from repro.models.loading import LayerSource, Loading
-from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement, settle
 from repro.models.transformer.layer import LayerWeights
 from repro.records.record import Scalar

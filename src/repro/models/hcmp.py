@@ -13,8 +13,8 @@ from repro.core.late import late
 from repro.models.costs.partition import Sight as Asked
 from repro.models.costs.partition import Split
 from repro.models.divided_linear import Part, split_linear
-from repro.models.features import Captured
-from repro.models.network import DecoderNetwork
+from repro.models.forward.features import Captured
+from repro.models.forward.network import DecoderNetwork
 from repro.models.transformer.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig

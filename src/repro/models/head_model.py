@@ -21,15 +21,15 @@ from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.eagle import EagleNetwork, RememberedHead
 from repro.models.eagle_head import EagleConfig, EagleHead
-from repro.models.features import Features
+from repro.models.forward.cached_features import Remembered
+from repro.models.forward.features import Features
+from repro.models.forward.logit_cache import Memo
+from repro.models.forward.network import Network
 from repro.models.head_ranks import Calibration, HeadRanks
 from repro.models.medusa import MedusaNetwork
 from repro.models.medusa_head import MedusaConfig, MedusaHeads
-from repro.models.memo import Memo
 from repro.models.model import Model, ModelConfig
-from repro.models.network import Network
 from repro.models.placement import Placement
-from repro.models.remembered import Remembered
 from repro.models.session import Session
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

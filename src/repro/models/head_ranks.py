@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.network import RANKED, Row
+from repro.models.forward.network import RANKED, Row
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.network import Network, Row, Step
+from repro.models.forward.network import Network, Row, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-from repro.models.network import Network, Row, Step
+from repro.models.forward.network import Network, Row, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights

@@ -15,16 +15,16 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
-from repro.models import encdec
 from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
-from repro.models.features import Captured
+from repro.models.forward import encdec
+from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
+from repro.models.forward.features import Captured
+from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.hcmp import DividableNetwork
-from repro.models.memo import Memo, MemoNetwork
-from repro.models.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.placement import Placement, settle
 from repro.models.predictor import Predictor
 from repro.models.session import Session

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.device.emulated import Device
-from repro.models.chooser import Chooser
 from repro.models.costs.model_cost import Bill
 from repro.models.costs.partition import sight
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.engine import Engine, Flight, Halt
+from repro.models.forward.chooser import Chooser
+from repro.models.forward.network import Network, Row, Step
 from repro.models.head_ranks import Calibration
 from repro.models.loading import LayerSource
-from repro.models.network import Network, Row, Step
 from repro.models.placement import Placement
 from repro.models.predictor import Predictor
 from repro.models.tokens.acceptance import Accepted, along

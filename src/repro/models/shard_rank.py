@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.network import VERSION
+from repro.models.forward.network import VERSION
 from repro.models.shards import Piece, narrowed, rewritten
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache

@@ -16,9 +16,9 @@ from repro.device.op import FLASH, Op
 from repro.models import shard_rank, shards
 from repro.models.costs.model_cost import Bill
 from repro.models.costs.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
-from repro.models.memo import Memo, MemoNetwork
+from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.model import Model
-from repro.models.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.records.record import content_hash

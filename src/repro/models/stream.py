@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.device.direct_io import DirectFile, page_aligned, page_aligned_memory
 from repro.device.memory import Memory
-from repro.models.network import VERSION
+from repro.models.forward.network import VERSION
 from repro.models.transformer import weights
 from repro.models.transformer.families import config_of
 from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout

@@ -15,8 +15,8 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, begin
-from repro.models.chooser import Greedy
-from repro.models.network import Row
+from repro.models.forward.chooser import Greedy
+from repro.models.forward.network import Row
 from repro.models.session import Session
 from repro.models.tokens.acceptance import Accepted, Walk
 from repro.models.tokens.tree import TokenTree

@@ -23,8 +23,8 @@ from repro.methods.greedy_tree import Costs, Expansion, Growth, grow_greedily
 from repro.methods.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.pruning import EarlyExit, PruningRule
 from repro.methods.token_gain import Reliability, candidate_hits
-from repro.models.chooser import Greedy
-from repro.models.network import RANKED, Row
+from repro.models.forward.chooser import Greedy
+from repro.models.forward.network import RANKED, Row
 from repro.models.placement import RESIDENT, Placement
 from repro.models.session import Session
 from repro.models.tokens.prefix import Prefix

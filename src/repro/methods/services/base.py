@@ -22,7 +22,7 @@ from repro.methods.objectives import LEVELS
 from repro.methods.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.switching import Switching
 from repro.models.costs.model_cost import Bill
-from repro.models.network import NoNetwork
+from repro.models.forward.network import NoNetwork
 from repro.models.placement import RESIDENT
 from repro.models.session import Session
 from repro.models.trained_heads import heads_digest

@@ -15,10 +15,10 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.head_recording import recorded
+from repro.models.forward.network import Network
 from repro.models.head_ranks import HeadRanks, joined
 from repro.models.matched import swap_probability
 from repro.models.model import Model, ModelConfig
-from repro.models.network import Network
 from repro.models.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

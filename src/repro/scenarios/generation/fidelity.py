@@ -13,9 +13,9 @@ from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.autoregressive import decode
-from repro.models.exactness import divergence
+from repro.models.forward.exactness import divergence
+from repro.models.forward.network import Network
 from repro.models.model import Model
-from repro.models.network import Network
 from repro.models.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Scalar

@@ -21,9 +21,9 @@ from repro.methods.base import Method, Request
 from repro.models.checkpoints.checkpoint import require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.cuda import cuda_stream
+from repro.models.forward.network import NoNetwork
 from repro.models.head_model import HeadModel, opened
 from repro.models.model import Model, ModelConfig
-from repro.models.network import NoNetwork
 from repro.models.placement import Placement
 from repro.models.session import Session
 from repro.models.sharded import placed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from repro.core.late import late
-from repro.models.features import Captured
+from repro.models.forward.features import Captured
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache

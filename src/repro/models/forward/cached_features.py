@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.features import Captured
-from repro.models.memo import Memo
-from repro.models.network import DecoderNetwork
+from repro.models.forward.features import Captured
+from repro.models.forward.logit_cache import Memo
+from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
 

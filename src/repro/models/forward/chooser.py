@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.core.late import late
-from repro.models.network import Row
+from repro.models.forward.network import Row
 from repro.models.tokens import acceptance
 from repro.models.tokens.acceptance import Said, Walk
 from repro.models.tokens.sampling import Sampling, draw

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.network import LateRow, Network, Row, Step
+from repro.models.forward.network import LateRow, Network, Row, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 

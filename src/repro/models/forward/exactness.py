@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from repro.models.network import Network
+from repro.models.forward.network import Network
 from repro.models.tokens.prefix import Prefix
 
 BOUNDS = {"float32": 1e-3}

@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
 from repro.models.costs.model_cost import Encoder, Shape
-from repro.models.network import Row, Step
+from repro.models.forward.network import Row, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights

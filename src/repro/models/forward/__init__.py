@@ -1,0 +1,1 @@
+"""One forward pass over tokens, computed or remembered."""
