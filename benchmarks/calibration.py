@@ -23,8 +23,8 @@ from repro.device.local import LocalDevice, local_machine
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.forward.network import DecoderNetwork
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder

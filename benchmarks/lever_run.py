@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.device.local import LocalDevice
 from repro.device.op import FLASH
 from repro.models.forward.exactness import divergence
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.records.provenance import peak_resident_bytes
 from repro.scenarios.generation.scenario import GenerationScenario
 

@@ -21,7 +21,7 @@ from repro.device.emulated import Device
 from repro.device.op import FLASH
 from repro.device.trace import Trace
 from repro.methods.base import Generation
-from repro.models.session import Pass, Session
+from repro.models.runtime.session import Pass, Session
 from repro.run import plain, publish
 from repro.scenarios.generation import figures
 from repro.scenarios.generation.run import opened_sessions, prepare, serve

@@ -34,7 +34,7 @@ from repro.device.local import LocalDevice, local_machine
 from repro.device.measure import launch_seconds
 from repro.device.op import CPU, FLASH, Op
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.stream import LayerReader, layer_file
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import LayerWeights

@@ -28,7 +28,7 @@ from repro.device import measure
 from repro.device.device_file import machine
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
-from repro.models.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream
 from repro.models.transformer import gemm_rates
 from repro.models.transformer.gemm_rates import Effort, Measured, Rates
 from repro.records.build_cache import cache_root, require_space

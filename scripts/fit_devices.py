@@ -33,8 +33,8 @@ from repro.device.op import NPU
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
 from repro.models.forward.network import NoNetwork
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Pass, Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Pass, Session
 from repro.models.tokens.prefix import Prefix
 from repro.tables.reference import find, load_cells
 

@@ -31,10 +31,10 @@ from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.rehearsal import Rehearsal
 from repro.methods.verification_tree import VerificationTree, expected_acceptance
 from repro.models.costs.partition import Split
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import NoNetwork
-from repro.models.head_ranks import Calibration
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
 from repro.scenarios.generation.heads_fit import head_match
 

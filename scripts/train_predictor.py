@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from distill import answers, draft, early_exit, record
 from distill.early_exit import Change, Rows, Settings
 from repro.core.errors import InputError
-from repro.models.predictor import PredictorConfig
+from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 
 SIZE_LIMIT = 3_000_000  # bytes of the committed file

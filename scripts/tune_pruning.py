@@ -23,8 +23,8 @@ from torch import Tensor
 from distill import answers
 from repro.methods.decoding.opt_tree import chosen, likeliest
 from repro.methods.pruning import PruningRule
+from repro.models.drafting.early_exit import Candidates, Predictor
 from repro.models.forward.network import DecoderNetwork
-from repro.models.predictor import Candidates, Predictor
 from repro.models.tokens.acceptance import along, greedy
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree

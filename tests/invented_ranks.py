@@ -7,8 +7,8 @@ from itertools import product
 
 import torch
 
+from repro.models.drafting.head_ranks import TOP, HeadRanks
 from repro.models.forward.network import RANKED
-from repro.models.head_ranks import TOP, HeadRanks
 
 
 def accuracies(seed: int, heads: int = 3, ranks: int = 3) -> list[list[float]]:

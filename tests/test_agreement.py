@@ -11,7 +11,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.methods.base import Request
-from repro.models.matched import MatchedNetwork, coin
+from repro.models.drafting.calibrated_draft import MatchedNetwork, coin
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration, fidelity
 from repro.scenarios.generation import run as generation

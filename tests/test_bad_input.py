@@ -16,7 +16,7 @@ from rich.console import Console
 
 from repro import run
 from repro.core.errors import InputError
-from repro.models.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream
 from repro.sweep import Sweep
 from tiny_checkpoints import write_tokenizer
 from tiny_project import Project, write_project

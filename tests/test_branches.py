@@ -11,8 +11,8 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, Row, apart
-from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.session import Session, Verdict, padded
+from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
+from repro.models.runtime.session import Session, Verdict, padded
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import alone, bill_of, decoder, plain, toy

@@ -13,7 +13,7 @@ from repro.data.traces import parse_trace
 from repro.device.device_file import machine
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
-from repro.models.model import ModelConfig
+from repro.models.runtime.model import ModelConfig
 from repro.run import plain
 from repro.scenarios.named_models import read_model
 from repro.sweep import fact_sources

@@ -21,17 +21,17 @@ from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.lever import Lever
 from repro.methods.decoding.specinfer import SpecInfer
-from repro.models import eagle_head
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.eagle import EagleNetwork, RememberedHead
-from repro.models.eagle_head import EagleConfig, EagleHead
+from repro.models.drafting import eagle_head
+from repro.models.drafting.calibrated_draft import MatchedNetwork
+from repro.models.drafting.eagle import EagleNetwork, RememberedHead
+from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.cached_features import Remembered
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import Memo
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork, Row
-from repro.models.matched import MatchedNetwork
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.transformer.decoder import Decoder

@@ -13,8 +13,8 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.decoding.edgellm import EdgeLLM, tree_confidence
 from repro.models.forward.network import KnownStep, Row, Step
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import BILL, answer, toy

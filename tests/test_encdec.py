@@ -29,7 +29,7 @@ from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderNetwork
 from repro.models.forward.logit_cache import Memo
 from repro.models.forward.network import Network, Row
-from repro.models.model import Model, ModelConfig
+from repro.models.runtime.model import Model, ModelConfig
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny import toy

@@ -15,8 +15,8 @@ from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
-from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import DEVICES, NoisedNetwork, answer, bill_of, decoder, plain, toy

@@ -14,7 +14,7 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.run import plain
 from tiny_project import composed

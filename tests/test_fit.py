@@ -12,7 +12,7 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 
 spec = importlib.util.spec_from_file_location("fit_devices", project_root() / "scripts" / "fit_devices.py")
 assert spec is not None

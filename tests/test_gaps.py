@@ -14,9 +14,9 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.edgellm import EdgeLLM
 from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
-from repro.models.placement import Placement
-from repro.models.session import Session
-from repro.models.stream import LayerReader, layer_file
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from tiny import BILL, DEVICES, NoisedNetwork, answer, bill_of, here, plain, processor, toy

@@ -15,10 +15,10 @@ from repro.methods.decoding.medusa import Medusa, TreeDecoding, drafted
 from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.verification_tree import VerificationTree
 from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, NoNetwork, Row, Step
-from repro.models.head_ranks import Calibration
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 TARGET = Shape(layers=4, hidden=256, heads=8, kv_heads=8, head_dim=32, intermediate=704, vocab=512)

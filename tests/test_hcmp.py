@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models import hcmp
 from repro.models.costs.partition import Sight, Split
-from repro.models.divided_linear import ColumnSplit, Part, RowSplit, split_linear
-from repro.models.hcmp import DividableNetwork, DividedDecoder, divided_linears
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.parallel import tensor_parallel
+from repro.models.parallel.divided_linear import ColumnSplit, Part, RowSplit, split_linear
+from repro.models.parallel.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
+from repro.models.parallel.tree_kernels import Partial, TreePattern
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
-from repro.models.tree_kernels import Partial, TreePattern
 from tiny import alone, bill_of, here
 from tiny_families import FAMILIES, write
 
@@ -143,13 +143,13 @@ def test_any_division_of_any_tree_gives_the_same_logits(
 def test_the_tree_part_is_the_sparse_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a tree behind a text, columns from `left` on; of a prompt or a single row, nothing."""
     asked: list[tuple[int, int]] = []
-    real = hcmp.attend_tree
+    real = tensor_parallel.attend_tree
 
     def watched(pattern: TreePattern, *rest: object) -> Partial:
         asked.append((pattern.width, pattern.listed))
         return real(pattern, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hcmp, "attend_tree", watched)
+    monkeypatch.setattr(tensor_parallel, "attend_tree", watched)
     divided = DividedDecoder(plain("llama-2"), Split(0.0, left=1))
     logits(divided, [-1], 5)
     assert asked == []

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 import unpickle
 from repro.core.errors import InputError
-from repro.models.head_model import HeadModel
-from repro.models.placement import STREAMED
+from repro.models.runtime.head_model import HeadModel
+from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head

@@ -27,12 +27,10 @@ ONLY = {
     "evaluate": {"metrics/base.py"},
     "wandb": {"tracking.py"},
     "hydra": {"composing.py", "run.py"},
-    "numba": {"models/tree_loops.py", "methods/tree_replay.py"},
-    "llvmlite": {"models/tree_loops.py"},
-    "time": {
-        "device/clock.py",
-        "models/checkpoints/wheels.py",
-    },  # wheels: a download's deadline, not a run's time
+    "numba": {"models/parallel/tree_loops.py", "methods/tree_replay.py"},
+    "llvmlite": {"models/parallel/tree_loops.py"},
+    # of wheels a download's deadline, not a run's time
+    "time": {"device/clock.py", "models/checkpoints/wheels.py"},
 }
 """Libraries that one file imports for all; every file named must really do so."""
 

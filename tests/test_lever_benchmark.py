@@ -12,7 +12,7 @@ import real_pair
 from lever_run import Answer, Run, Time
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
-from repro.models.session import Pass
+from repro.models.runtime.session import Pass
 from repro.tables.reference import find, load_cells
 
 

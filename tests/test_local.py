@@ -16,7 +16,7 @@ from repro.device.clock import Deadlock, Future, WallClock
 from repro.device.local import LocalDevice, LocalMachine, Pace, local_device, local_machine
 from repro.device.op import Op
 from repro.device.trace import most_at_once
-from repro.models.cuda import cuda_stream
+from repro.models.runtime.cuda import cuda_stream
 
 BOTH = frozenset({"cpu", "flash"})
 GB = 1e9

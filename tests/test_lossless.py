@@ -25,8 +25,8 @@ from repro.methods.decoding.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, precision
 from repro.models.forward.chooser import Greedy, chooser
 from repro.models.forward.network import DecoderNetwork, Network
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling

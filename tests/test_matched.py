@@ -16,9 +16,9 @@ from repro.methods.decoding.autoregressive import DraftAlone
 from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.edgellm import EdgeLLM
+from repro.models.drafting.calibrated_draft import MatchedNetwork, coin, swap_probability, with_first
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step
-from repro.models.matched import MatchedNetwork, coin, swap_probability, with_first
 from repro.models.tokens.prefix import Prefix
 from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
 

@@ -20,9 +20,9 @@ from repro.methods.verification_tree import (
     measured_acceptance,
     searched,
 )
+from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
+from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
 from repro.models.forward.network import Network, Row
-from repro.models.head_ranks import TOP, Calibration, HeadRanks, joined
-from repro.models.matched_heads import MatchedHeads, coin, with_rank
 from repro.models.tokens.prefix import Prefix
 from repro.run import plain
 from repro.scenarios.generation import draft_calibration, heads_fit

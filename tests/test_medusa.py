@@ -21,17 +21,17 @@ from repro.methods.decoding.chain_sd import ChainSD
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.decoding.specinfer import SpecInfer
 from repro.methods.decoding.speculative import Speculative
-from repro.models import medusa_head
 from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.drafting import medusa_head
+from repro.models.drafting.calibrated_draft import MatchedNetwork
+from repro.models.drafting.medusa import MedusaNetwork
+from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.cached_features import Remembered
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import Memo
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork, Row
-from repro.models.matched import MatchedNetwork
-from repro.models.medusa import MedusaNetwork
-from repro.models.medusa_head import MedusaHeads
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree

@@ -20,7 +20,7 @@ from repro.methods.ordering import ORDERS
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from tiny import alone, bill_of, decoder, plain, processor, toy
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.methods.pruning import EarlyExit, PruningRule
-from repro.models.predictor import Candidates
+from repro.models.drafting.early_exit import Candidates
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

@@ -24,8 +24,8 @@ from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.costs.model_cost import Bill
 from repro.models.forward.network import NoNetwork
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.families import config_of
 from repro.models.uneven_bill import config_of_shape

@@ -15,9 +15,9 @@ from repro.device.trace import Span, most_at_once
 from repro.models.costs.model_cost import Bill, precision
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
-from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.session import Session
-from repro.models.stream import LayerReader, layer_file
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights

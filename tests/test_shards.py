@@ -14,7 +14,6 @@ import transformers as hf
 import tiny_encdec
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.models import shards
 from repro.models.costs.shard_plan import (
     FULL,
     Layers,
@@ -26,10 +25,11 @@ from repro.models.costs.shard_plan import (
     spread,
     stored_bits,
 )
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import RESIDENT, STREAMED
-from repro.models.shard_rank import importance
-from repro.models.sharded import placed
+from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.placement import RESIDENT, STREAMED
+from repro.models.runtime.sharded import placed
+from repro.models.sharding import shards
+from repro.models.sharding.shard_rank import importance
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.families import config_of

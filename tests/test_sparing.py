@@ -14,12 +14,12 @@ from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
+from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, KnownStep, Network, Row
-from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.predictor import Candidates
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree

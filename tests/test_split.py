@@ -15,8 +15,8 @@ from repro.device.op import CPU, GPU
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.partition import FORMS, Sight, Split, attention, sight, stages
 from repro.models.forward.network import NoNetwork
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)

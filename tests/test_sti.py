@@ -12,13 +12,13 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
-from repro.models import shards
 from repro.models.costs.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
 from repro.models.forward.network import NoNetwork
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import Placement
-from repro.models.session import Session
-from repro.models.sharded import CONTEXT, ShardedModel, pace, placed
+from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
+from repro.models.runtime.sharded import CONTEXT, ShardedModel, pace, placed
+from repro.models.sharding import shards
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
 from tiny import BILL, SHAPE, toy

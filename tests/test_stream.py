@@ -16,12 +16,12 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.device.memory import Memory
 from repro.device.op import Op
 from repro.device.trace import most_at_once
-from repro.models import stream
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.forward.network import DecoderNetwork
-from repro.models.placement import RESIDENT, STREAMED, Placement
-from repro.models.session import Session
-from repro.models.stream import LayerReader, layer_file
+from repro.models.runtime import layer_streaming
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
@@ -214,7 +214,7 @@ def said_by(
 def test_a_file_is_built_once(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = layer_file(folder, "float32", cache)
     before = first.path.stat()
-    monkeypatch.setattr(stream, "_write", None)
+    monkeypatch.setattr(layer_streaming, "_write", None)
     second = layer_file(folder, "float32", cache)
     after = second.path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -223,19 +223,19 @@ def test_a_file_is_built_once(folder: Path, cache: Path, monkeypatch: pytest.Mon
     assert layer_file(folder, "bfloat16", cache).path != first.path
 
 
-def damage_layer(file: stream.LayerFile, content: bytearray) -> None:
+def damage_layer(file: layer_streaming.LayerFile, content: bytearray) -> None:
     content[file.offset(3) + 100] ^= 1
 
 
-def damage_header(file: stream.LayerFile, content: bytearray) -> None:
+def damage_header(file: layer_streaming.LayerFile, content: bytearray) -> None:
     content[10] ^= 1
 
 
-def damage_end(file: stream.LayerFile, content: bytearray) -> None:
+def damage_end(file: layer_streaming.LayerFile, content: bytearray) -> None:
     del content[-4096:]
 
 
-def damage_checks(file: stream.LayerFile, content: bytearray) -> None:
+def damage_checks(file: layer_streaming.LayerFile, content: bytearray) -> None:
     at = content.index(b'"checks"')
     content[at + 3] ^= 1
 
@@ -255,7 +255,7 @@ def test_a_damaged_file_is_built_again(
 
 def test_another_runtime_builds_again(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = layer_file(folder, "float32", cache).path.read_bytes()
-    monkeypatch.setattr(stream, "VERSION", stream.VERSION + 1)
+    monkeypatch.setattr(layer_streaming, "VERSION", layer_streaming.VERSION + 1)
     assert layer_file(folder, "float32", cache).path.read_bytes() != before
 
 
@@ -270,7 +270,7 @@ def test_an_interrupted_build_leaves_nothing(
             raise KeyboardInterrupt
         return 0
 
-    monkeypatch.setattr(stream.zlib, "crc32", interrupt)
+    monkeypatch.setattr(layer_streaming.zlib, "crc32", interrupt)
     with pytest.raises(KeyboardInterrupt):
         layer_file(folder, "float32", cache)
     assert len(written) == 3

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import train_eagle
 from distill import answers, head, mixture, questions, training, unroll
 from repro.core.errors import InputError
-from repro.models import eagle_head
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.eagle import EagleNetwork
+from repro.models.drafting import eagle_head
+from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import Remembered
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights

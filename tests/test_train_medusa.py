@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 import train_medusa
 from distill import answers, foresight
 from repro.core.errors import InputError
-from repro.models import medusa_head
 from repro.models.checkpoints.safetensors_io import read_config
+from repro.models.drafting import medusa_head
+from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import Remembered
-from repro.models.medusa import MedusaNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from tiny_training import LAYERS

@@ -20,7 +20,7 @@ from distill import answers, draft, early_exit
 from distill.early_exit import Change, Rows, Settings, Vocabulary
 from repro.core.errors import InputError
 from repro.methods.pruning import PruningRule
-from repro.models.predictor import Predictor, PredictorConfig
+from repro.models.drafting.early_exit import Predictor, PredictorConfig
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights

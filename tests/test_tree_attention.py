@@ -8,9 +8,9 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.tree_attention import TreeAttention, Work, compared
-from repro.models.head_ranks import Calibration
+from repro.models.drafting.head_ranks import Calibration
+from repro.models.parallel.tree_kernels import FORMS, TreePattern, kernel
 from repro.models.tokens.prefix import Prefix
-from repro.models.tree_kernels import FORMS, TreePattern, kernel
 from tiny import TableNetwork, here, toy
 from tiny_heads import VOCAB, TableHeads, beside
 

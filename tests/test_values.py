@@ -8,8 +8,8 @@ from repro.device.op import CPU
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
 from repro.models.forward.network import NoNetwork
-from repro.models.placement import RESIDENT
-from repro.models.session import Pass, Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Pass, Session
 from repro.scenarios.generation import figures
 from tiny import BILL, toy
 

@@ -17,8 +17,8 @@ from repro.methods.verification_tree import (
     refined,
     searched,
 )
+from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
 from repro.models.forward.network import RANKED
-from repro.models.head_ranks import TOP, Calibration, HeadRanks
 
 WIDTHS = (2, 4, 8, 16, 32, 64)
 

@@ -16,7 +16,7 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import Standard
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.forward.network import DecoderNetwork, KnownStep, Network, Row, Step
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder

@@ -8,8 +8,8 @@ from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.forward.network import KnownStep, Network, Row, Step
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from tiny import BILL, TableNetwork

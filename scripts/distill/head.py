@@ -1,7 +1,7 @@
 """Owns the EAGLE-3 head as a model to train: started from its target, saved in the public checkpoint format.
 
-The names of its tensors are the format's. How a head computes when it drafts is `repro.models.eagle_head`'s;
-a test holds the two against each other.
+The names of its tensors are the format's. How a head computes when it drafts is that of
+`repro.models.drafting.eagle_head`; a test holds the two against each other.
 """
 
 from __future__ import annotations

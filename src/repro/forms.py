@@ -22,7 +22,7 @@ from repro.methods.verification_tree import (
 )
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint
-from repro.models.head_ranks import FILE, Calibration, HeadRanks
+from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.heads_fit import fitted
 from repro.tables.forms import Form, FormSpec, branching
 

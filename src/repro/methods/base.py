@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
-from repro.models.placement import Placement
+from repro.models.runtime.placement import Placement
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from repro.device.emulated import Device
 from repro.methods.base import Request
 from repro.methods.decoding.speculative import begin
+from repro.models.drafting.head_ranks import answer_ranks
 from repro.models.forward.network import Row
-from repro.models.head_ranks import answer_ranks
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 if TYPE_CHECKING:

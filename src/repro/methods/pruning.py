@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.predictor import Candidates, Predictor
+from repro.models.drafting.early_exit import Candidates, Predictor
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

@@ -13,7 +13,7 @@ from typing import Any
 from repro.device.emulated import Device
 from repro.methods.verification_tree import VerificationTree
 from repro.models.costs.partition import Sight, Split
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 CONTEXT = 256

@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.device.op import Op
 from repro.methods.objectives import Costs
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)

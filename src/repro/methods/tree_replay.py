@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from repro.models.head_ranks import HeadRanks
+from repro.models.drafting.head_ranks import HeadRanks
 
 Node = tuple[int, ...]
 """The ranks that lead to a node of a tree; the root is ()."""

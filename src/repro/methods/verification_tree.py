@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.models.head_ranks import TOP, Calibration, HeadRanks
+from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
 
 Path = tuple[int, ...]
 """A node by the ranks that lead to it: the first in head 0's row, the second in head 1's."""

@@ -12,7 +12,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.models.model import ModelConfig
+from repro.models.runtime.model import ModelConfig
 
 
 def read_model(name: str) -> ModelConfig:

@@ -18,8 +18,8 @@ from repro.core.late import late
 from repro.core.registry import lookup
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
-from repro.models.head_model import HeadModel, opened
-from repro.models.model import Model, ModelConfig
+from repro.models.runtime.head_model import HeadModel, opened
+from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked

@@ -10,8 +10,8 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.models.cuda import cuda_stream
-from repro.models.model import ModelConfig
+from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.model import ModelConfig
 
 
 def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:

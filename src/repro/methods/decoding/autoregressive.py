@@ -9,8 +9,8 @@ from typing import ClassVar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 
 
 async def decode(request: Request, device: Device, model: Session) -> Generation:

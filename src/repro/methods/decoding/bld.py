@@ -17,7 +17,7 @@ from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import Row
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.acceptance import Accepted, Walk
 from repro.models.tokens.tree import TokenTree
 

@@ -8,7 +8,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.base import Writing
 from repro.methods.decoding.speculative import Speculative
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 

@@ -10,8 +10,8 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.speculative import begin
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 
 
 @register("method", "corrected")

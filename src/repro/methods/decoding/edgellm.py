@@ -16,8 +16,8 @@ from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
 from repro.methods.decoding.speculative import begin
-from repro.models.placement import Placement
-from repro.models.session import Session, Verdict
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session, Verdict
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9

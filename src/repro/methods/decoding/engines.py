@@ -13,8 +13,8 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import Op
 from repro.methods.base import Generation, Method, Request, Serving, Writing
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 

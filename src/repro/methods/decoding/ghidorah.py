@@ -25,8 +25,8 @@ from repro.methods.verification_tree import (
     searched,
 )
 from repro.models.costs.partition import Split
-from repro.models.head_ranks import Calibration
-from repro.models.session import Session
+from repro.models.drafting.head_ranks import Calibration
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar
 

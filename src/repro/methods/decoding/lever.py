@@ -25,8 +25,8 @@ from repro.methods.pruning import EarlyExit, PruningRule
 from repro.methods.token_gain import Reliability, candidate_hits
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Row
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

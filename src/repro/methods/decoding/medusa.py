@@ -15,10 +15,10 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Serving, Writing
 from repro.methods.decoding.speculative import speculate
 from repro.methods.verification_tree import VerificationTree, searched
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Row
-from repro.models.head_ranks import Calibration
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.records.record import Scalar

@@ -19,7 +19,7 @@ from repro.methods.partition import by_speed
 from repro.methods.rehearsal import Rehearsal
 from repro.methods.verification_tree import searched
 from repro.models.costs.partition import Split
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 

@@ -30,9 +30,9 @@ from repro.models.costs.subgraphs import (
     shadowed,
     subgraphs,
 )
-from repro.models.engine import Engine, Flight
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.engine import Engine, Flight
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 

@@ -9,8 +9,8 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 

@@ -16,7 +16,7 @@ from repro.core.registry import register
 from repro.methods.base import Writing
 from repro.methods.decoding.speculative import Speculative
 from repro.models.forward.network import RANKED, Row
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 

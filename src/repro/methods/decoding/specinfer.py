@@ -14,8 +14,8 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
 from repro.methods.decoding.speculative import Speculative, speculate
 from repro.models.forward.network import RANKED
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.models.placement import RESIDENT, Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT, Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 

@@ -14,8 +14,8 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
 from repro.methods.decoding.autoregressive import decode
 from repro.models.costs.shard_plan import Sharding
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 
 
 @register("method", "sti")

@@ -18,8 +18,8 @@ from repro.device.op import CPU, Op
 from repro.methods.base import Serving
 from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.verification_tree import searched
-from repro.models.session import Session
-from repro.models.tree_kernels import FORMS, Kernel, TreePattern, kernel
+from repro.models.parallel.tree_kernels import FORMS, Kernel, TreePattern, kernel
+from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 if TYPE_CHECKING:

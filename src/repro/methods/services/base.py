@@ -23,8 +23,8 @@ from repro.methods.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.switching import Switching
 from repro.models.costs.model_cost import Bill
 from repro.models.forward.network import NoNetwork
-from repro.models.placement import RESIDENT
-from repro.models.session import Session
+from repro.models.runtime.placement import RESIDENT
+from repro.models.runtime.session import Session
 from repro.models.trained_heads import heads_digest
 from repro.models.uneven_bill import UnevenBill
 from repro.records.identity import files_read

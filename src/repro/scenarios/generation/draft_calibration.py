@@ -15,11 +15,11 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.decoding.corrected import Corrected
 from repro.methods.head_recording import recorded
+from repro.models.drafting.calibrated_draft import swap_probability
+from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Network
-from repro.models.head_ranks import HeadRanks, joined
-from repro.models.matched import swap_probability
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import RESIDENT
+from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match

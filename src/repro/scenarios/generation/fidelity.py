@@ -15,8 +15,8 @@ from repro.methods.base import Generation, Request
 from repro.methods.decoding.autoregressive import decode
 from repro.models.forward.exactness import divergence
 from repro.models.forward.network import Network
-from repro.models.model import Model
-from repro.models.placement import RESIDENT
+from repro.models.runtime.model import Model
+from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Scalar
 from repro.scenarios.generation import figures

@@ -12,7 +12,7 @@ from statistics import fmean
 from repro.device.op import FLASH, PROCESSORS
 from repro.device.trace import Trace
 from repro.methods.base import Generation
-from repro.models.session import Session
+from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 

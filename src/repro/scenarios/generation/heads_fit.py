@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.verification_tree import Accuracies, expected_acceptance, grown
-from repro.models.head_ranks import TOP
+from repro.models.drafting.head_ranks import TOP
 from repro.tables.reference import Cell, find, load_cells
 
 METRIC = "acceptance_length"

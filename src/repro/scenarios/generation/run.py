@@ -15,13 +15,13 @@ from repro.device.emulated import Device
 from repro.device.local import LocalDevice
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
+from repro.models.drafting.calibrated_draft import MatchedNetwork
+from repro.models.drafting.calibrated_heads import MatchedHeads
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Network
-from repro.models.head_ranks import Calibration
-from repro.models.matched import MatchedNetwork
-from repro.models.matched_heads import MatchedHeads
-from repro.models.model import Model
-from repro.models.session import Session
-from repro.models.sharded import ShardedModel, placed
+from repro.models.runtime.model import Model
+from repro.models.runtime.session import Session
+from repro.models.runtime.sharded import ShardedModel, placed
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import memory_root
 from repro.records.record import Scalar

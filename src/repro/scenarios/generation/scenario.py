@@ -20,13 +20,13 @@ from repro.device.local import local_device
 from repro.methods.base import Method, Request
 from repro.models.checkpoints.checkpoint import require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
-from repro.models.cuda import cuda_stream
 from repro.models.forward.network import NoNetwork
-from repro.models.head_model import HeadModel, opened
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import Placement
-from repro.models.session import Session
-from repro.models.sharded import placed
+from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.head_model import HeadModel, opened
+from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
+from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked
 from repro.records.provenance import host_kind

@@ -18,7 +18,7 @@ from repro.core.registry import unknown
 from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensors, Tensors
 from repro.models.checkpoints.validate import MEDUSA
 from repro.models.costs.model_cost import Shape
-from repro.models.head_ranks import FILE as RANKS
+from repro.models.drafting.head_ranks import FILE as RANKS
 from repro.models.transformer.decoder import Ends
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import Norm

@@ -13,14 +13,14 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
-from repro.models import shard_rank, shards
 from repro.models.costs.model_cost import Bill
 from repro.models.costs.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.model import Model
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.model import Model
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
+from repro.models.sharding import shard_rank, shards
 from repro.records.record import content_hash
 
 CONTEXT = 256

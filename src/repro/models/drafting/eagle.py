@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.eagle_head import EagleConfig, EagleHead
+from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import RANKED, Row, Step

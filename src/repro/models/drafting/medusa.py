@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
+from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import Memo
 from repro.models.forward.network import Row, Step
-from repro.models.medusa_head import MedusaHeads
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference

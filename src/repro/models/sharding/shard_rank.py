@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.forward.network import VERSION
-from repro.models.shards import Piece, narrowed, rewritten
+from repro.models.sharding.shards import Piece, narrowed, rewritten
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig

@@ -19,17 +19,17 @@ from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, prov
 from repro.models.checkpoints.origin import Checkpoint, folders
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
+from repro.models.drafting.early_exit import Predictor
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
-from repro.models.hcmp import DividableNetwork
-from repro.models.placement import Placement, settle
-from repro.models.predictor import Predictor
-from repro.models.session import Session
-from repro.models.shards import require_dense, rounded_layers
-from repro.models.stream import LayerReader, layer_file
+from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.runtime.placement import Placement, settle
+from repro.models.runtime.session import Session
+from repro.models.sharding.shards import require_dense, rounded_layers
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

@@ -180,7 +180,7 @@ def kernel(form: str, compiled: bool = True) -> Kernel:
 def loops() -> ModuleType | None:
     """The compiled loops; nothing where numba is not there or cannot compile for this processor."""
     try:
-        from repro.models import tree_loops
+        from repro.models.parallel import tree_loops
     except (ImportError, OSError):  # OSError: LLVM's library does not fit this system
         return None
     try:

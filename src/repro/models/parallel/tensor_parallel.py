@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from repro.core.late import late
 from repro.models.costs.partition import Sight as Asked
 from repro.models.costs.partition import Split
-from repro.models.divided_linear import Part, split_linear
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderNetwork
+from repro.models.parallel.divided_linear import Part, split_linear
+from repro.models.parallel.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
 from repro.models.transformer.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-from repro.models.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
 
 if TYPE_CHECKING:
     import torch

@@ -22,9 +22,9 @@ from repro.models.costs.model_cost import Bill
 from repro.models.costs.partition import Sight, Split, Stage, attention, shares, stages
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.forward.network import Network, Row, Step
-from repro.models.hcmp import DividableNetwork
-from repro.models.loading import LayerSource, Loading
-from repro.models.placement import Placement, settle
+from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.loading import LayerSource, Loading
+from repro.models.runtime.placement import Placement, settle
 from repro.models.transformer.layer import LayerWeights
 from repro.records.record import Scalar
 

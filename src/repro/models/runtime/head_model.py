@@ -14,23 +14,23 @@ from typing import ClassVar, Protocol
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
-from repro.models import eagle_head, head_ranks, medusa_head
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.eagle import EagleNetwork, RememberedHead
-from repro.models.eagle_head import EagleConfig, EagleHead
+from repro.models.drafting import eagle_head, head_ranks, medusa_head
+from repro.models.drafting.eagle import EagleNetwork, RememberedHead
+from repro.models.drafting.eagle_head import EagleConfig, EagleHead
+from repro.models.drafting.head_ranks import Calibration, HeadRanks
+from repro.models.drafting.medusa import MedusaNetwork
+from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.forward.cached_features import Remembered
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import Memo
 from repro.models.forward.network import Network
-from repro.models.head_ranks import Calibration, HeadRanks
-from repro.models.medusa import MedusaNetwork
-from repro.models.medusa_head import MedusaConfig, MedusaHeads
-from repro.models.model import Model, ModelConfig
-from repro.models.placement import Placement
-from repro.models.session import Session
+from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 

@@ -14,13 +14,13 @@ from repro.device.emulated import Device
 from repro.models.costs.model_cost import Bill
 from repro.models.costs.partition import sight
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.engine import Engine, Flight, Halt
+from repro.models.drafting.early_exit import Predictor
+from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Network, Row, Step
-from repro.models.head_ranks import Calibration
-from repro.models.loading import LayerSource
-from repro.models.placement import Placement
-from repro.models.predictor import Predictor
+from repro.models.runtime.engine import Engine, Flight, Halt
+from repro.models.runtime.loading import LayerSource
+from repro.models.runtime.placement import Placement
 from repro.models.tokens.acceptance import Accepted, along
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix

@@ -1,0 +1,1 @@
+"""A model divided by layers among several devices."""
