@@ -35,9 +35,9 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.data.config import scoring_of
+from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints.checkpoint import open_checkpoint, tokenizer
 from repro.models.checkpoints.origin import Checkpoint
-from repro.models.likelihood import Reader
 from repro.scenarios.accuracy import choice, metric_of
 from repro.scenarios.offline import dense
 

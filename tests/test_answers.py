@@ -19,7 +19,7 @@ from repro.data.prompts import Prompt
 from repro.methods.compression.base import Compressed, Compression
 from repro.methods.objectives import Decision
 from repro.methods.shortening import AnyToken, Scorer
-from repro.models.likelihood import Likelihood
+from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
 from repro.scenarios.serving import answer_cache

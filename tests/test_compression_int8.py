@@ -14,8 +14,8 @@ from repro.methods.compression.llm_int8 import LlmInt8
 from repro.methods.compression.shadow import Shadow, important
 from repro.methods.compression.smooth_quant import SmoothQuant, smoothed, smoothing
 from repro.methods.compression.w8a8 import W8A8
-from repro.models.observe import Place, places, read, watched
-from repro.models.outliers import Profile, largest_by_channel, profile
+from repro.models.analysis.hooks import Place, places, read, watched
+from repro.models.analysis.outliers import Profile, largest_by_channel, profile
 from repro.models.transformer.decoder import Decoder
 from repro.models.w8a8 import RowwiseLinear, W8A8Linear
 from tiny_dense import CORPUS, dense, logits

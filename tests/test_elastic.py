@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
+from repro.models.analysis.hooks import matrices
 from repro.models.elastic import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.folding import plain
-from repro.models.observe import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import dense as decoder

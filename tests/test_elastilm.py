@@ -14,13 +14,13 @@ from repro.methods.compression.elastilm import ElastiLM
 from repro.methods.compression.llm_pruner import LLMPruner
 from repro.methods.elastic_levels import TILE, anchors_of, kept_at
 from repro.models import elastic_profile, lora
+from repro.models.analysis.layer_dropping import block_elements
+from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import Kept, Order, reordered
 from repro.models.elastic_profile import Parts, Profile
-from repro.models.layer_importance import loss, losses_without
 from repro.models.lora import Adapter, Lora
-from repro.models.partial import block_elements
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import PlainLinear

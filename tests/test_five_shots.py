@@ -14,7 +14,7 @@ from repro.core.registry import discover
 from repro.data import Continuation, Prompt, load_rows, read_config
 from repro.data.config import builder_of, scoring_of
 from repro.data.naming import Named
-from repro.models.likelihood import Likelihood
+from repro.models.analysis.likelihood import Likelihood
 from repro.scenarios.accuracy import best_of, findings
 
 SHOWN = {

@@ -15,8 +15,13 @@ from repro.methods.compression.laco import Laco, Merge, _Trials, merged
 from repro.methods.compression.layerwise import Layerwise
 from repro.methods.compression.level import layers_at, most_important
 from repro.methods.compression.shortgpt import ShortGpt
-from repro.models.layer_importance import block_influences, half_similarities, hidden_rows, losses_without
-from repro.models.partial import has_attention, has_mlp, of_layers, resident
+from repro.models.analysis.layer_dropping import has_attention, has_mlp, of_layers, resident
+from repro.models.analysis.layer_importance import (
+    block_influences,
+    half_similarities,
+    hidden_rows,
+    losses_without,
+)
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits, silent
 

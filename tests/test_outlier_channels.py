@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models import outlier_channels as channels
-from repro.models.observe import PARTS, Place, matrices, read, watched
-from repro.models.outlier_channels import Counted, count
+from repro.models.analysis import outlier_channels as channels
+from repro.models.analysis.hooks import PARTS, Place, matrices, read, watched
+from repro.models.analysis.outlier_channels import Counted, count
 from tiny import decoder
 
 TEXTS = (torch.arange(7), torch.arange(4))

@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.layer_importance import (
-    block_influences,
-    half_similarities,
-    hidden_rows,
-    loss,
-    losses_without,
-    through,
-)
-from repro.models.likelihood import Reader
-from repro.models.partial import (
+from repro.models.analysis.layer_dropping import (
     Absent,
     block_elements,
     of_layers,
@@ -27,6 +18,15 @@ from repro.models.partial import (
     without_attention,
     without_mlp,
 )
+from repro.models.analysis.layer_importance import (
+    block_influences,
+    half_similarities,
+    hidden_rows,
+    loss,
+    losses_without,
+    through,
+)
+from repro.models.analysis.likelihood import Reader
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
 from tiny_dense import CORPUS, TOKENS, dense, logits, silent

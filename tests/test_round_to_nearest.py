@@ -7,10 +7,10 @@ import torch
 
 from repro.core.errors import InputError
 from repro.models import elastic_profile, round_to_nearest
+from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.elastic import reordered
 from repro.models.folding import plain
-from repro.models.observe import places
 from repro.models.round_to_nearest import nearest, rounded
 from repro.scenarios.named_models import read_model
 from tiny_dense import dense, logits

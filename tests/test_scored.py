@@ -15,8 +15,8 @@ from repro.core.errors import InputError
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
 from repro.methods.compression.base import Compressed
-from repro.models.likelihood import Likelihood
-from repro.models.observe import places, replaced
+from repro.models.analysis.hooks import places, replaced
+from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 from repro.records.record import Record

@@ -36,8 +36,8 @@ from distill.training import Schedule
 from repro.core.errors import InputError
 from repro.methods.deciding import Ask, Oracle
 from repro.methods.objectives import Decision, Objective
+from repro.models.analysis.likelihood import Reader
 from repro.models.dual_head import DualHead, Form
-from repro.models.likelihood import Reader
 from repro.models.token_spans import Span
 from repro.models.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.analysis.hooks import matrices
 from repro.models.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
 from repro.models.elastic import Kept, reordered, submodel
 from repro.models.folding import plain
-from repro.models.observe import matrices
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear

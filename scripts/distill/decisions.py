@@ -26,9 +26,9 @@ from repro.methods.elastication import ranked
 from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.shortening import Scorer, shortened
 from repro.models import elastic_profile, lora
+from repro.models.analysis.likelihood import Likelihood
 from repro.models.dual_head import DualHead
 from repro.models.elastic import reordered, submodel
-from repro.models.likelihood import Likelihood
 from repro.models.token_spans import Decode
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

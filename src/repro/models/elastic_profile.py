@@ -17,14 +17,14 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models import lora
+from repro.models.analysis.layer_dropping import resident
+from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.elastic import Kept, Order
 from repro.models.folding import plain
-from repro.models.layer_importance import loss, losses_without
 from repro.models.lora import Lora
-from repro.models.partial import resident
 from repro.models.transformer.decoder import Decoder
 from repro.models.unit_importance import Measure, importance
 from repro.records.record import content_hash

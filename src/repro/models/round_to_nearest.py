@@ -12,8 +12,8 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.analysis.hooks import places, replaced
 from repro.models.folding import plain
-from repro.models.observe import places, replaced
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.analysis.hooks import matrices
+from repro.models.analysis.layer_dropping import resident
 from repro.models.differentiable import DifferentiableDecoder, next_token_loss
 from repro.models.elastic import Order
 from repro.models.folding import plain
-from repro.models.observe import matrices
-from repro.models.partial import resident
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights

@@ -14,8 +14,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from repro.models.analysis.hooks import Place, matrices, places, replaced
 from repro.models.folding import plain
-from repro.models.observe import Place, matrices, places, replaced
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Held, Linear, PlainLinear
 

@@ -25,7 +25,7 @@ from repro.data.naming import Named
 from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
 from repro.methods.compression.base import Compressed, Compression
-from repro.models.likelihood import Likelihood, Reader
+from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import make_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash

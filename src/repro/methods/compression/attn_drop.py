@@ -14,8 +14,7 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.level import checked, figures_of
-from repro.models.layer_importance import half_similarities
-from repro.models.partial import (
+from repro.models.analysis.layer_dropping import (
     block_elements,
     elements,
     has_attention,
@@ -26,6 +25,7 @@ from repro.models.partial import (
     without_attention,
     without_mlp,
 )
+from repro.models.analysis.layer_importance import half_similarities
 from repro.models.transformer.decoder import Decoder
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.layer_importance import through
-from repro.models.observe import Place, watched
-from repro.models.partial import block_elements, elements, resident, without_mlp
+from repro.models.analysis.hooks import Place, watched
+from repro.models.analysis.layer_dropping import block_elements, elements, resident, without_mlp
+from repro.models.analysis.layer_importance import through
 from repro.models.predicted_linear import PredictedLinear, Predictor
 from repro.models.transformer.decoder import Decoder
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.observe import places, replaced
+from repro.models.analysis.hooks import places, replaced
 from repro.models.transformer.decoder import Decoder, Ends
 from repro.models.transformer.linear import Linear
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from repro.core.errors import InputError
-from repro.models.partial import block_elements, of_layers
+from repro.models.analysis.layer_dropping import block_elements, of_layers
 from repro.models.transformer.decoder import Decoder
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
+from repro.models.analysis.hooks import places, replaced
 from repro.models.folding import plain
-from repro.models.observe import places, replaced
 from repro.models.transformer.decoder import Decoder
 from repro.models.w8a8 import Int8Weight, RowwiseLinear, scale_per_output
 

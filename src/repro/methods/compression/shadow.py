@@ -14,8 +14,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.models.observe import Place
-from repro.models.outliers import Profile, profile
+from repro.models.analysis.hooks import Place
+from repro.models.analysis.outliers import Profile, profile
 from repro.models.transformer.decoder import Decoder
 from repro.models.w8a8 import HIGH, static
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
+from repro.models.analysis.hooks import Place
+from repro.models.analysis.outliers import largest_by_channel
 from repro.models.folding import feeds, folded, plain
-from repro.models.observe import Place
-from repro.models.outliers import largest_by_channel
 from repro.models.transformer.decoder import Decoder
 from repro.models.w8a8 import HIGH, static
 

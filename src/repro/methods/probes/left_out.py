@@ -1,6 +1,6 @@
 """What each layer is worth by the loss without it (ElastiLM, sec. 3.2 and Fig. 10b): a few are its anchors.
 
-Owns what is said of one layer. Must not know how a loss is computed (`models/layer_importance.py`).
+Owns what is said of one layer. Must not know how a loss is computed (`models/analysis/layer_importance.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.probes.base import Texts
-from repro.models.layer_importance import loss, losses_without
+from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 

@@ -1,7 +1,7 @@
 """Outliers of activations (mllm-NPU, sec. 3.3): in how many channels, in which, and how far out.
 
 Owns which linears are looked at and what is said of them. Must not know how outliers are counted
-(`models/outlier_channels.py`) or thresholds found (`models/outliers.py`).
+(`models/analysis/outlier_channels.py`) or thresholds found (`models/analysis/outliers.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.methods.probes.base import Texts
-from repro.models import outlier_channels as channels
-from repro.models.observe import PARTS, Place, places
-from repro.models.outlier_channels import Counted
-from repro.models.outliers import Profile, profile
+from repro.models.analysis import outlier_channels as channels
+from repro.models.analysis.hooks import PARTS, Place, places
+from repro.models.analysis.outlier_channels import Counted
+from repro.models.analysis.outliers import Profile, profile
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 

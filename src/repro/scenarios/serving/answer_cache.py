@@ -24,7 +24,7 @@ from repro.data.prompts import Prompt, Tokens
 from repro.methods.compression.base import Compression
 from repro.methods.objectives import Decision, kept_tokens
 from repro.methods.shortening import Scorer, shortened
-from repro.models.likelihood import Likelihood, Reader, common
+from repro.models.analysis.likelihood import Likelihood, Reader, common
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import content_hash

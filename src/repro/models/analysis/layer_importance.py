@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.partial import resident, with_layers, without_attention, without_mlp
+from repro.models.analysis.layer_dropping import resident, with_layers, without_attention, without_mlp
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 

@@ -17,7 +17,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from repro.models.observe import Place, matrices, read, watched
+from repro.models.analysis.hooks import Place, matrices, read, watched
 from repro.models.transformer.decoder import Decoder
 
 

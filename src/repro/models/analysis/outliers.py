@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.observe import Place, read, watched
+from repro.models.analysis.hooks import Place, read, watched
 from repro.models.transformer.decoder import Decoder
 
 

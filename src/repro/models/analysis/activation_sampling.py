@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.observe import Place, places, read, watched
+from repro.models.analysis.hooks import Place, places, read, watched
 from repro.models.transformer.decoder import Decoder
 
 

@@ -1,0 +1,1 @@
+"""Looking into a model: hooks, outliers, importance, likelihoods."""
