@@ -34,9 +34,9 @@ from repro.data.corpus import load_corpus
 from repro.methods.compression.base import Compression
 from repro.methods.compression.shadow import Shadow
 from repro.methods.compression.w8a8 import W8A8
-from repro.models import w8a8
 from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, tokenizer
+from repro.models.quantization import w8a8
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

@@ -7,7 +7,7 @@ import torch
 from gguf import GGMLQuantizationType
 
 from repro.core.errors import InputError
-from repro.models.block_formats import FORMATS, Coded, fitting, round_q8_0, round_q8_k
+from repro.models.quantization.ggml_formats import FORMATS, Coded, fitting, round_q8_0, round_q8_k
 
 KIND = {name: GGMLQuantizationType[name.upper()] for name in FORMATS}
 OLDER = ["q4_0", "q4_1", "q5_0", "q5_1", "q8_0"]

@@ -19,9 +19,9 @@ from repro.methods.compression.k_quant import KQuant, more_bits
 from repro.methods.compression.per_group import PerGroup
 from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, places
-from repro.models.block_formats import FORMATS, round_q8_0
-from repro.models.folding import feeds, folded
-from repro.models.grouped import asymmetric, symmetric
+from repro.models.quantization.ggml_formats import FORMATS, round_q8_0
+from repro.models.quantization.grouped import asymmetric, symmetric
+from repro.models.quantization.scale_folding import feeds, folded
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear

@@ -16,8 +16,8 @@ from repro.methods.compression.smooth_quant import SmoothQuant, smoothed, smooth
 from repro.methods.compression.w8a8 import W8A8
 from repro.models.analysis.hooks import Place, places, read, watched
 from repro.models.analysis.outliers import Profile, largest_by_channel, profile
+from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear
 from repro.models.transformer.decoder import Decoder
-from repro.models.w8a8 import RowwiseLinear, W8A8Linear
 from tiny_dense import CORPUS, dense, logits
 from tiny_families import FAMILIES
 

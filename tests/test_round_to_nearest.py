@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.models import elastic_profile, round_to_nearest
+from repro.models import elastic_profile
 from repro.models.analysis.hooks import places
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.elastic import reordered
-from repro.models.folding import plain
-from repro.models.round_to_nearest import nearest, rounded
+from repro.models.quantization import round_to_nearest
+from repro.models.quantization.round_to_nearest import nearest, rounded
+from repro.models.quantization.scale_folding import plain
 from repro.scenarios.named_models import read_model
 from tiny_dense import dense, logits
 from tiny_elastic import order_of

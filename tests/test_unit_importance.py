@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
 from repro.models.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
 from repro.models.elastic import Kept, reordered, submodel
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear

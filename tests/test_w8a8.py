@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models import w8a8
+from repro.models.quantization import w8a8
+from repro.models.quantization.w8a8 import HIGH, LOW, Int8Weight, RowwiseLinear, W8A8Linear
 from repro.models.transformer.linear import PlainLinear
-from repro.models.w8a8 import HIGH, LOW, Int8Weight, RowwiseLinear, W8A8Linear
 
 SHAPES = [(1, 3, 5), (2, 64, 16), (7, 33, 131), (64, 96, 64)]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from repro.models.elastic import Kept, Order
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear

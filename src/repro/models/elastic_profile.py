@@ -23,8 +23,8 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.elastic import Kept, Order
-from repro.models.folding import plain
 from repro.models.lora import Lora
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
 from repro.models.unit_importance import Measure, importance
 from repro.records.record import content_hash

@@ -16,7 +16,7 @@ from repro.models.analysis.hooks import matrices
 from repro.models.analysis.layer_dropping import resident
 from repro.models.differentiable import DifferentiableDecoder, next_token_loss
 from repro.models.elastic import Order
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights

@@ -19,9 +19,9 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
-from repro.models.block_linear import BlockLinear, bits_per_weight
-from repro.models.folding import feeds, folded, plain, scaled_inputs, scaled_outputs
-from repro.models.grouped import SCALE_BITS, asymmetric, grouped, groups_of
+from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
+from repro.models.quantization.grouped import SCALE_BITS, asymmetric, grouped, groups_of
+from repro.models.quantization.scale_folding import feeds, folded, plain, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights

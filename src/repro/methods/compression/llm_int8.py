@@ -15,9 +15,9 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
+from repro.models.quantization.w8a8 import Int8Weight, RowwiseLinear, scale_per_output
 from repro.models.transformer.decoder import Decoder
-from repro.models.w8a8 import Int8Weight, RowwiseLinear, scale_per_output
 
 
 @register("compression", "llm_int8")

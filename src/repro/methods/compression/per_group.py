@@ -16,9 +16,9 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
-from repro.models.block_linear import BlockLinear, bits_per_weight
-from repro.models.folding import plain
-from repro.models.grouped import SCALE_BITS, groups_of, symmetric
+from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
+from repro.models.quantization.grouped import SCALE_BITS, groups_of, symmetric
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
 

@@ -16,8 +16,8 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
 from repro.models.analysis.outliers import Profile, profile
+from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
-from repro.models.w8a8 import HIGH, static
 
 RESTS = ("clamp", "rescale")
 

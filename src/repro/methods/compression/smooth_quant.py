@@ -17,9 +17,9 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
 from repro.models.analysis.outliers import largest_by_channel
-from repro.models.folding import feeds, folded, plain
+from repro.models.quantization.scale_folding import feeds, folded, plain
+from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
-from repro.models.w8a8 import HIGH, static
 
 _LEAST = 1e-5
 """Below which the release lets neither a maximum nor a scale fall."""

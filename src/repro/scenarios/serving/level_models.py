@@ -21,8 +21,8 @@ from repro.methods import llmlingua2
 from repro.methods.objectives import Decision
 from repro.methods.services.base import Service, System
 from repro.methods.shortening import AnyToken, Scorer
-from repro.models import round_to_nearest
 from repro.models.costs.model_cost import Bill, precision
+from repro.models.quantization import round_to_nearest
 from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import STORED, Model, ModelConfig
 from repro.models.trained_heads import heads_digest

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import places, replaced
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 

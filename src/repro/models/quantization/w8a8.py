@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from repro.models.analysis.hooks import Place, matrices, places, replaced
-from repro.models.folding import plain
+from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Held, Linear, PlainLinear
 

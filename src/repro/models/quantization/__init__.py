@@ -1,0 +1,1 @@
+"""Formats of few bits and the layers that compute in them."""
