@@ -28,7 +28,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.elastic import Kept, Order, UnitDecoder, copied, reordered, submodel
+from repro.models.elastic.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

@@ -24,11 +24,11 @@ from hydra import compose, initialize_config_dir
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import anchors_of
-from repro.models import elastic_profile
 from repro.models.checkpoints.digest import digest
-from repro.models.elastic_profile import PROFILE, Profile
+from repro.models.elastic import elastic_profile
+from repro.models.elastic.elastic_profile import PROFILE, Profile
+from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
-from repro.models.unit_importance import Measure
 from repro.run import plain, publish
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense

@@ -33,14 +33,14 @@ from elasticize import asked
 from repro import data
 from repro.core.errors import InputError
 from repro.methods.score_head import Reading, ScoreHead
-from repro.models import dual_head
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG
-from repro.models.dual_head import DualHead, Form
-from repro.models.trained_heads import fingerprint, head_file
+from repro.models.encoders import dual_head
+from repro.models.encoders.dual_head import DualHead, Form
+from repro.models.encoders.trained_heads import fingerprint, head_file
+from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from repro.models.transformer import weights
-from repro.models.word_pieces import WordPieces, load_encoder
 from repro.records.record import content_hash
 
 HELDOUT = 10  # every tenth text, every fifth question

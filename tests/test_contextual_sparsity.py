@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.methods.compression.contextual_sparsity import ContextualSparsity
 from repro.models.analysis.hooks import Place, read, watched
 from repro.models.analysis.layer_dropping import resident
-from repro.models.predicted_linear import PredictedLinear, Predictor
+from repro.models.elastic.predicted_linear import PredictedLinear, Predictor
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, TOKENS, dense, logits
 from tiny_families import FAMILIES, VOCAB

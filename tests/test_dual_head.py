@@ -21,17 +21,17 @@ from repro.methods.dual_head import decision_head, fitting, score_head, told
 from repro.methods.objectives import LEVELS as OBJECTIVES
 from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, WORDLESS, windows
-from repro.models import trained_heads
 from repro.models.checkpoints import encoder_folder
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.origin import PROJECT
 from repro.models.checkpoints.wheels import Wheel, sha256_of
-from repro.models.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
-from repro.models.elastic_profile import Parts
-from repro.models.token_spans import Span, carried, located
-from repro.models.trained_heads import COMMITTED, committed, fingerprint, head_file
-from repro.models.word_pieces import WordPieces, load_encoder
+from repro.models.elastic.elastic_profile import Parts
+from repro.models.encoders import trained_heads
+from repro.models.encoders.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
+from repro.models.encoders.token_spans import Span, carried, located
+from repro.models.encoders.trained_heads import COMMITTED, committed, fingerprint, head_file
+from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 
 TEXT = Characters()

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
-from repro.models.elastic import Kept, UnitDecoder, copied, reordered, submodel
+from repro.models.elastic.submodels import Kept, UnitDecoder, copied, reordered, submodel
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder

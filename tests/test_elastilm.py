@@ -13,18 +13,18 @@ from repro.core.errors import InputError
 from repro.methods.compression.elastilm import ElastiLM
 from repro.methods.compression.llm_pruner import LLMPruner
 from repro.methods.elastic_levels import TILE, anchors_of, kept_at
-from repro.models import elastic_profile, lora
 from repro.models.analysis.layer_dropping import block_elements
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
-from repro.models.elastic import Kept, Order, reordered
-from repro.models.elastic_profile import Parts, Profile
-from repro.models.lora import Adapter, Lora
+from repro.models.elastic import elastic_profile, lora
+from repro.models.elastic.elastic_profile import Parts, Profile
+from repro.models.elastic.lora import Adapter, Lora
+from repro.models.elastic.submodels import Kept, Order, reordered
+from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import PlainLinear
-from repro.models.unit_importance import Measure, importance
 from repro.scenarios.named_models import read_model
 from tiny_dense import CORPUS, dense
 from tiny_elastic import apart, logits, masked

@@ -19,7 +19,11 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 ONLY = {
     # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
-    "transformers": {"models/checkpoints/checkpoint.py", "models/forward/encdec.py", "models/word_pieces.py"},
+    "transformers": {
+        "models/checkpoints/checkpoint.py",
+        "models/forward/encdec.py",
+        "models/encoders/word_pieces.py",
+    },
     "huggingface_hub": {"models/checkpoints/hub.py"},
     "gguf": {"models/checkpoints/checkpoint.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},

@@ -23,12 +23,12 @@ from repro.methods.service_profile import DeviceProfile
 from repro.methods.services.base import profile_of
 from repro.methods.switching import Relayout
 from repro.models.costs.model_cost import Bill
+from repro.models.elastic.uneven_cost import config_of_shape
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.families import config_of
-from repro.models.uneven_bill import config_of_shape
 from repro.scenarios.named_models import read_model
 from repro.tables.reference import load_cells
 from tiny import toy

@@ -24,8 +24,8 @@ from repro.methods.objectives import LEVELS
 from repro.methods.services.attn_drop import halves_at
 from repro.methods.services.base import Service, levels_by
 from repro.methods.services.pfs import Pfs
-from repro.models.lora import RANK, shapes
-from repro.models.uneven_bill import UnevenBill, config_of_shape
+from repro.models.elastic.lora import RANK, shapes
+from repro.models.elastic.uneven_cost import UnevenBill, config_of_shape
 from tiny import bill_of
 from tiny_dense import CORPUS, dense
 from tiny_services import (

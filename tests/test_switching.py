@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import switching
-from repro.models.elastic import reordered
+from repro.models.elastic.submodels import reordered
 from tiny_dense import dense
 from tiny_elastic import apart, uneven
 

@@ -21,9 +21,9 @@ from distill.recovery import (
 from distill.training import Schedule
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
-from repro.models import lora
-from repro.models.differentiable import DifferentiableDecoder
-from repro.models.elastic import reordered, submodel
+from repro.models.elastic import lora
+from repro.models.elastic.differentiable import DifferentiableDecoder
+from repro.models.elastic.submodels import reordered, submodel
 from repro.models.transformer.cache import KVCache
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven

@@ -37,9 +37,9 @@ from repro.core.errors import InputError
 from repro.methods.deciding import Ask, Oracle
 from repro.methods.objectives import Decision, Objective
 from repro.models.analysis.likelihood import Reader
-from repro.models.dual_head import DualHead, Form
-from repro.models.token_spans import Span
-from repro.models.word_pieces import WordPieces, load_encoder
+from repro.models.encoders.dual_head import DualHead, Form
+from repro.models.encoders.token_spans import Span
+from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_dense import dense
 from tiny_encoder import Characters, write
 

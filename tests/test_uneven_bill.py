@@ -11,10 +11,10 @@ from repro.core.paths import conf_dir
 from repro.methods.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.elastic import Kept
-from repro.models.lora import RANK, Adapter, Lora, Site, shapes
+from repro.models.elastic.lora import RANK, Adapter, Lora, Site, shapes
+from repro.models.elastic.submodels import Kept
+from repro.models.elastic.uneven_cost import UnevenBill, config_of_shape, sub_bill
 from repro.models.transformer.config import DecoderConfig
-from repro.models.uneven_bill import UnevenBill, config_of_shape, sub_bill
 from tiny import bill_of
 from tiny_dense import dense
 

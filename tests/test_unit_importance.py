@@ -11,13 +11,13 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
-from repro.models.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
-from repro.models.elastic import Kept, reordered, submodel
+from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows, next_token_loss
+from repro.models.elastic.submodels import Kept, reordered, submodel
+from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
-from repro.models.unit_importance import Measure, importance
 from tiny_dense import CORPUS, TOKENS, dense
 from tiny_families import FAMILIES, write
 

@@ -25,15 +25,15 @@ from repro.methods.elastic_levels import anchors_of, kept_at
 from repro.methods.elastication import ranked
 from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.shortening import Scorer, shortened
-from repro.models import elastic_profile, lora
 from repro.models.analysis.likelihood import Likelihood
-from repro.models.dual_head import DualHead
-from repro.models.elastic import reordered, submodel
-from repro.models.token_spans import Decode
+from repro.models.elastic import elastic_profile, lora
+from repro.models.elastic.submodels import reordered, submodel
+from repro.models.elastic.unit_importance import Measure
+from repro.models.encoders.dual_head import DualHead
+from repro.models.encoders.token_spans import Decode
+from repro.models.encoders.word_pieces import WordPieces
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
-from repro.models.unit_importance import Measure
-from repro.models.word_pieces import WordPieces
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
 from repro.scenarios.serving.answer_cache import Requests

@@ -15,9 +15,9 @@ from distill.surprisal import Marked
 from distill.training import Schedule, Trainer
 from repro.core.errors import InputError
 from repro.methods.objectives import Decision
-from repro.models.dual_head import LEVELS, DualHead
-from repro.models.token_spans import Span, carried
-from repro.models.word_pieces import WordPieces
+from repro.models.encoders.dual_head import LEVELS, DualHead
+from repro.models.encoders.token_spans import Span, carried
+from repro.models.encoders.word_pieces import WordPieces
 
 UNJUDGED = -100
 """The label that cross-entropy passes over."""

@@ -15,10 +15,10 @@ from distill.answers import Answer
 from distill.training import Schedule, Trainer
 from repro.core.errors import InputError
 from repro.data.prompts import Prompt
-from repro.models import lora
-from repro.models.differentiable import DifferentiableDecoder, hidden_rows
-from repro.models.elastic import Kept, Order, UnitDecoder
-from repro.models.lora import Adapter, Lora, Site
+from repro.models.elastic import lora
+from repro.models.elastic.differentiable import DifferentiableDecoder, hidden_rows
+from repro.models.elastic.lora import Adapter, Lora, Site
+from repro.models.elastic.submodels import Kept, Order, UnitDecoder
 
 NOTHING = torch.empty(0)
 

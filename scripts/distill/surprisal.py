@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from repro.models.token_spans import Decode, Span, located
+from repro.models.encoders.token_spans import Decode, Span, located
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 

@@ -22,9 +22,9 @@ from repro.methods.objectives import Decision, Objective
 from repro.methods.score_head import BILLS, Decodes, Reading, ScoreHead
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.wheels import sha256_of
-from repro.models.dual_head import LEVELS
-from repro.models.trained_heads import head_file, open_dual_head
-from repro.models.word_pieces import WordPieces
+from repro.models.encoders.dual_head import LEVELS
+from repro.models.encoders.trained_heads import head_file, open_dual_head
+from repro.models.encoders.word_pieces import WordPieces
 
 
 @dataclass

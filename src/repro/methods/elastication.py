@@ -13,12 +13,18 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models import elastic_profile, lora
-from repro.models.elastic import Kept, Order, UnitDecoder, reordered, submodel
-from repro.models.elastic_profile import Profile
+from repro.models.elastic import elastic_profile, lora
+from repro.models.elastic.elastic_profile import Profile
+from repro.models.elastic.submodels import (
+    Kept,
+    Order,
+    UnitDecoder,
+    reordered,
+    submodel,
+)
+from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.unit_importance import Measure
 from repro.records.record import Scalar
 
 SOURCES = ("committed", "corpus", "none")

@@ -17,9 +17,9 @@ import torch
 from repro.device.op import Op
 from repro.methods.shortening import Scorer
 from repro.models.costs.model_cost import precision
-from repro.models.dual_head import DualHead
-from repro.models.token_spans import Span, carried, located
-from repro.models.word_pieces import WordPieces
+from repro.models.encoders.dual_head import DualHead
+from repro.models.encoders.token_spans import Span, carried, located
+from repro.models.encoders.word_pieces import WordPieces
 
 WORDLESS = 1.0
 """The score of a token without a word piece: line breaks and control tokens hold a prompt together."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
 from repro.models.costs.model_cost import Bill
-from repro.models.uneven_bill import UnevenBill
+from repro.models.elastic.uneven_cost import UnevenBill
 
 
 class Rate(NamedTuple):

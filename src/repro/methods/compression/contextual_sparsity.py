@@ -19,7 +19,7 @@ from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, watched
 from repro.models.analysis.layer_dropping import block_elements, elements, resident, without_mlp
 from repro.models.analysis.layer_importance import through
-from repro.models.predicted_linear import PredictedLinear, Predictor
+from repro.models.elastic.predicted_linear import PredictedLinear, Predictor
 from repro.models.transformer.decoder import Decoder
 
 RATE = 1e-3

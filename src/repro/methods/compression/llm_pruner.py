@@ -16,10 +16,10 @@ from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.elastic_levels import kept_at
 from repro.methods.elastication import cut, figures, parts_read, ranked
-from repro.models.elastic import copied
-from repro.models.lora import merged
+from repro.models.elastic.lora import merged
+from repro.models.elastic.submodels import copied
+from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
-from repro.models.unit_importance import Measure
 
 
 @register("compression", "llm_pruner")

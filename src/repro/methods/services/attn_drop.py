@@ -15,8 +15,8 @@ from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing
 from repro.models.costs.model_cost import Bill, Shape
-from repro.models.elastic import Kept
-from repro.models.uneven_bill import UnevenBill, sub_bill
+from repro.models.elastic.submodels import Kept
+from repro.models.elastic.uneven_cost import UnevenBill, sub_bill
 
 
 @register("service", "attn_drop")

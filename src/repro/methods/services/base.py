@@ -22,11 +22,11 @@ from repro.methods.objectives import LEVELS
 from repro.methods.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.switching import Switching
 from repro.models.costs.model_cost import Bill
+from repro.models.elastic.uneven_cost import UnevenBill
+from repro.models.encoders.trained_heads import heads_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
-from repro.models.trained_heads import heads_digest
-from repro.models.uneven_bill import UnevenBill
 from repro.records.identity import files_read
 
 DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")

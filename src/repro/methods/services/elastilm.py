@@ -17,7 +17,7 @@ from repro.methods.elastication import SOURCES
 from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
 from repro.methods.switching import POINTERS, Pointer
 from repro.models.costs.model_cost import Bill
-from repro.models.uneven_bill import config_of_shape, sub_bill
+from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 """Weights of the small model with both heads, at the size that `dual_head.BILLS` bills: MobileBERT's."""

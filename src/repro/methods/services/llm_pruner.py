@@ -17,7 +17,7 @@ from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import RELAYOUTS, Relayout
 from repro.models.costs.model_cost import Bill
-from repro.models.uneven_bill import config_of_shape, sub_bill
+from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
 
 
 @register("service", "llm_pruner")

@@ -18,7 +18,7 @@ from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing
 from repro.models.costs.model_cost import Bill
-from repro.models.uneven_bill import UnevenBill
+from repro.models.elastic.uneven_cost import UnevenBill
 
 
 @register("service", "llmlingua2_cs")

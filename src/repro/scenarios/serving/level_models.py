@@ -22,10 +22,10 @@ from repro.methods.objectives import Decision
 from repro.methods.services.base import Service, System
 from repro.methods.shortening import AnyToken, Scorer
 from repro.models.costs.model_cost import Bill, precision
+from repro.models.encoders.trained_heads import heads_digest
 from repro.models.quantization import round_to_nearest
 from repro.models.runtime.head_model import opened
 from repro.models.runtime.model import STORED, Model, ModelConfig
-from repro.models.trained_heads import heads_digest
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import memory_root
 from repro.scenarios.base import Progress

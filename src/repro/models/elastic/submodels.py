@@ -16,7 +16,13 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
-from repro.models.parted import JoinedLinear, TransposedLinear, first_inputs, first_outputs, split_outputs
+from repro.models.elastic.joined_linear import (
+    JoinedLinear,
+    TransposedLinear,
+    first_inputs,
+    first_outputs,
+    split_outputs,
+)
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.attention import Sight
 from repro.models.transformer.cache import KVCache

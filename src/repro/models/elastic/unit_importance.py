@@ -14,8 +14,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.models.analysis.hooks import matrices
 from repro.models.analysis.layer_dropping import resident
-from repro.models.differentiable import DifferentiableDecoder, next_token_loss
-from repro.models.elastic import Order
+from repro.models.elastic.differentiable import DifferentiableDecoder, next_token_loss
+from repro.models.elastic.submodels import Order
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder

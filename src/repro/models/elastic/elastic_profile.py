@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models import lora
 from repro.models.analysis.layer_dropping import resident
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import folders
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.elastic import Kept, Order
-from repro.models.lora import Lora
+from repro.models.elastic import lora
+from repro.models.elastic.lora import Lora
+from repro.models.elastic.submodels import Kept, Order
+from repro.models.elastic.unit_importance import Measure, importance
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
-from repro.models.unit_importance import Measure, importance
 from repro.records.record import content_hash
 
 PROFILE = "profile.safetensors"

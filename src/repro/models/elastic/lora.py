@@ -16,8 +16,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.models.analysis.layer_dropping import resident
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.elastic import Kept, UnitDecoder
-from repro.models.parted import JoinedLinear, TransposedLinear
+from repro.models.elastic.joined_linear import JoinedLinear, TransposedLinear
+from repro.models.elastic.submodels import Kept, UnitDecoder
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear

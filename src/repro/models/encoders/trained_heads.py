@@ -12,9 +12,9 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.origin import folders
-from repro.models.dual_head import PARTS, DualHead, Form
-from repro.models.elastic_profile import Parts
-from repro.models.word_pieces import load_encoder
+from repro.models.elastic.elastic_profile import Parts
+from repro.models.encoders.dual_head import PARTS, DualHead, Form
+from repro.models.encoders.word_pieces import load_encoder
 from repro.records.record import content_hash
 
 COMMITTED: dict[str, Parts] = {

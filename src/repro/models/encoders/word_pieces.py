@@ -12,7 +12,7 @@ from torch import nn
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.token_spans import Span
+from repro.models.encoders.token_spans import Span
 
 KINDS = ("bert", "mobilebert")
 """Those whose layers take hidden rows and a mask, one after the other."""

@@ -11,8 +11,8 @@ from functools import cached_property
 
 from repro.core.errors import InputError
 from repro.models.costs.model_cost import Bill, Shape
-from repro.models.elastic import Kept
-from repro.models.lora import RANK, shapes
+from repro.models.elastic.lora import RANK, shapes
+from repro.models.elastic.submodels import Kept
 from repro.models.transformer.config import DecoderConfig
 
 

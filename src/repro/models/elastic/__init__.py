@@ -1,0 +1,1 @@
+"""Sub-models of one model: ordered units, adapters, importance, costs."""

@@ -1,0 +1,1 @@
+"""Encoders that look at a prompt, and heads on them."""
