@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.decoding.specinfer import merge
+from repro.methods.speculative.specinfer import merge
 from repro.models.tokens import acceptance
 from repro.models.tokens.acceptance import along, greedy, sampled
 from repro.models.tokens.prefix import Prefix

@@ -11,8 +11,8 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.autoregressive import DraftAlone, Standard
-from repro.methods.decoding.bld import BigLittle, Lenient, logp
+from repro.methods.plain.autoregressive import DraftAlone, Standard
+from repro.methods.speculative.bld import BigLittle, Lenient, logp
 from repro.models.forward.network import DecoderNetwork, KnownStep, Row, Step
 from repro.models.tokens.acceptance import along
 from repro.models.tokens.prefix import Prefix

@@ -180,7 +180,7 @@ def test_a_draft_that_is_not_used_does_not_count(project: Project) -> None:
 
 def test_a_method_that_loses_the_target_s_text_fails(project: Project) -> None:
     """A draft that claims to be lossless is caught, and the record says at which token."""
-    from repro.methods.decoding.autoregressive import DraftAlone
+    from repro.methods.plain.autoregressive import DraftAlone
 
     config = project.config("experiment=quickstart", "method=draft", "seed=7")
     cell = GenerationScenario(config)

@@ -16,11 +16,11 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.corrected import Corrected
-from repro.methods.decoding.edgellm import EdgeLLM
 from repro.methods.decoding.lever import Lever
-from repro.methods.decoding.specinfer import SpecInfer
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.corrected import Corrected
+from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.drafting import eagle_head
 from repro.models.drafting.calibrated_draft import MatchedNetwork

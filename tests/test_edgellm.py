@@ -11,7 +11,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
-from repro.methods.decoding.edgellm import EdgeLLM, tree_confidence
+from repro.methods.speculative.edgellm import EdgeLLM, tree_confidence
 from repro.models.forward.network import KnownStep, Row, Step
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session

@@ -10,9 +10,9 @@ import pytest
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.methods.base import Method, Request
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.edgellm import EdgeLLM
-from repro.methods.decoding.specinfer import SpecInfer
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement

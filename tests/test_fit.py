@@ -10,7 +10,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
 

@@ -12,7 +12,7 @@ import torch
 from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement

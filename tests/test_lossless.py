@@ -17,11 +17,11 @@ import torch
 from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.autoregressive import DraftAlone, FlashAutoregressive, Standard
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.edgellm import EdgeLLM
-from repro.methods.decoding.sp import SpeculativeDecoding
-from repro.methods.decoding.specinfer import SpecInfer
+from repro.methods.plain.autoregressive import DraftAlone, FlashAutoregressive, Standard
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.sp import SpeculativeDecoding
+from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import Bill, precision
 from repro.models.forward.chooser import Greedy, chooser
 from repro.models.forward.network import DecoderNetwork, Network

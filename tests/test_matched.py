@@ -12,10 +12,10 @@ from repro.core.errors import InputError
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
-from repro.methods.decoding.autoregressive import DraftAlone
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.corrected import Corrected
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.plain.autoregressive import DraftAlone
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.corrected import Corrected
+from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.drafting.calibrated_draft import MatchedNetwork, coin, swap_probability, with_first
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step

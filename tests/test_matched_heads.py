@@ -12,7 +12,7 @@ import torch
 from repro.core.errors import InputError
 from repro.methods.base import Request
 from repro.methods.decoding.medusa import Medusa, TreeDecoding
-from repro.methods.head_recording import recorded
+from repro.methods.speculative.head_recording import recorded
 from repro.methods.verification_tree import (
     VerificationTree,
     expected_acceptance,

@@ -17,10 +17,10 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.corrected import Corrected
-from repro.methods.decoding.specinfer import SpecInfer
-from repro.methods.decoding.speculative import Speculative
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.corrected import Corrected
+from repro.methods.speculative.specinfer import SpecInfer
+from repro.methods.speculative.speculative import Speculative
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.drafting import medusa_head
 from repro.models.drafting.calibrated_draft import MatchedNetwork

@@ -14,9 +14,9 @@ import torch
 from repro import __file__ as package
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Method, Request
-from repro.methods.decoding.autoregressive import FlashAutoregressive
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.plain.autoregressive import FlashAutoregressive
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.logit_cache import Memo, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step
 from repro.models.tokens.prefix import Prefix

@@ -8,7 +8,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Phase, Span
 from repro.methods.base import Generation, Request, Writing
-from repro.methods.decoding.nav import Verification
+from repro.methods.speculative.nav import Verification
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

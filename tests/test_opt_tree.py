@@ -13,7 +13,7 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request, Writing
-from repro.methods.decoding.opt_tree import OptTree
+from repro.methods.speculative.opt_tree import OptTree
 from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

@@ -13,9 +13,9 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.methods.decoding.bld import BigLittle
-from repro.methods.decoding.chain_sd import ChainSD
-from repro.methods.decoding.specinfer import SpecInfer, merge
+from repro.methods.speculative.bld import BigLittle
+from repro.methods.speculative.chain_sd import ChainSD
+from repro.methods.speculative.specinfer import SpecInfer, merge
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from repro import versions
 from repro.core.errors import InputError
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.sweep import Note, Sweep, left, note_down, notes_in
 from repro.tables import members

@@ -13,7 +13,7 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, LocalMachine
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.autoregressive import Standard
+from repro.methods.plain.autoregressive import Standard
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.forward.network import DecoderNetwork, KnownStep, Network, Row, Step
 from repro.models.runtime.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.edgellm import EdgeLLM
+from repro.methods.speculative.edgellm import EdgeLLM
 from tiny import BILL, TableNetwork, answer, toy
 
 

@@ -15,9 +15,9 @@ from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Serving, Writing
 from repro.methods.decoding.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.decoding.medusa_em import partner
-from repro.methods.decoding.speculative import speculate
 from repro.methods.partition import ByContext, adjusted, by_speed
 from repro.methods.rehearsal import CONTEXT, Rehearsal
+from repro.methods.speculative.speculative import speculate
 from repro.methods.verification_tree import (
     VerificationTree,
     expected_acceptance,

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Serving, Writing
-from repro.methods.decoding.speculative import speculate
+from repro.methods.speculative.speculative import speculate
 from repro.methods.verification_tree import VerificationTree, searched
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Row

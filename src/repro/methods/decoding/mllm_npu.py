@@ -17,8 +17,8 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving
-from repro.methods.decoding.autoregressive import decode
 from repro.methods.ordering import ORDERS, Agenda, Policy, Task
+from repro.methods.plain.autoregressive import decode
 from repro.models.costs.subgraphs import (
     FFN,
     QKV,

@@ -13,8 +13,8 @@ from repro.core.registry import unknown
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.corrected import Corrected
-from repro.methods.head_recording import recorded
+from repro.methods.speculative.corrected import Corrected
+from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.calibrated_draft import swap_probability
 from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Network

@@ -12,7 +12,7 @@ from repro.core.registry import discover
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
-from repro.methods.decoding.autoregressive import decode
+from repro.methods.plain.autoregressive import decode
 from repro.models.forward.exactness import divergence
 from repro.models.forward.network import Network
 from repro.models.runtime.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repro.core.registry import register
-from repro.methods.decoding.chain_sd import ChainSD
+from repro.methods.speculative.chain_sd import ChainSD
 
 
 @register("method", "sp")

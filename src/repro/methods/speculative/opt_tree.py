@@ -14,7 +14,7 @@ from heapq import nlargest
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.base import Writing
-from repro.methods.decoding.speculative import Speculative
+from repro.methods.speculative.speculative import Speculative
 from repro.models.forward.network import RANKED, Row
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree

@@ -9,7 +9,7 @@ from typing import ClassVar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.speculative import begin
+from repro.methods.speculative.speculative import begin
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 

@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
-from repro.methods.decoding.speculative import Speculative, begin
+from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import Row
 from repro.models.runtime.session import Session

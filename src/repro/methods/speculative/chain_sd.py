@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.base import Writing
-from repro.methods.decoding.speculative import Speculative
+from repro.methods.speculative.speculative import Speculative
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 

@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Writing
-from repro.methods.decoding.speculative import begin
+from repro.methods.speculative.speculative import begin
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verdict
 from repro.models.tokens.tree import TokenTree

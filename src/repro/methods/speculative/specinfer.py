@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Writing
-from repro.methods.decoding.speculative import Speculative, speculate
+from repro.methods.speculative.speculative import Speculative, speculate
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from repro.device.emulated import Device
 from repro.methods.base import Request
-from repro.methods.decoding.speculative import begin
+from repro.methods.speculative.speculative import begin
 from repro.models.drafting.head_ranks import answer_ranks
 from repro.models.forward.network import Row
 from repro.models.runtime.session import Session

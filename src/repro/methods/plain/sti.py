@@ -12,7 +12,7 @@ from typing import ClassVar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.autoregressive import decode
+from repro.methods.plain.autoregressive import decode
 from repro.models.costs.shard_plan import Sharding
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session

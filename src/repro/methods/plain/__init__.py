@@ -1,0 +1,1 @@
+"""Decoding without a draft."""

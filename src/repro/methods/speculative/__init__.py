@@ -1,0 +1,1 @@
+"""Decoding with a draft whose tokens the target verifies."""
