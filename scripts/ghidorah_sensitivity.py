@@ -25,11 +25,11 @@ from fit_devices import bill, device_file, leaf
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Serving
-from repro.methods.decoding.ghidorah import Ghidorah, Plan
-from repro.methods.decoding.medusa import Medusa
-from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
-from repro.methods.rehearsal import Rehearsal
-from repro.methods.verification_tree import VerificationTree, expected_acceptance
+from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
+from repro.methods.ghidorah.medusa import Medusa
+from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
+from repro.methods.ghidorah.pass_profiling import Rehearsal
+from repro.methods.ghidorah.verification_tree import VerificationTree, expected_acceptance
 from repro.models.costs.partition import Split
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import NoNetwork

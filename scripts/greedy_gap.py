@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import exp, log
 
-from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily
-from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
+from repro.methods.lever.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily
+from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.models.tokens.prefix import Prefix
 
 Shape = tuple[int, int, int]

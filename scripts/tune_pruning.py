@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from distill import answers
-from repro.methods.pruning import PruningRule
+from repro.methods.lever.pruning import PruningRule
 from repro.methods.speculative.opt_tree import chosen, likeliest
 from repro.models.drafting.early_exit import Candidates, Predictor
 from repro.models.forward.network import DecoderNetwork

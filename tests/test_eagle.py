@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.lever import Lever
+from repro.methods.lever.lever import Lever
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM

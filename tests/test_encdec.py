@@ -20,7 +20,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Method, Request
-from repro.methods.decoding.medusa import Medusa
+from repro.methods.ghidorah.medusa import Medusa
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.checkpoints.safetensors_io import read_config

@@ -10,10 +10,10 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
-from repro.methods.decoding.ghidorah import Ghidorah, Plan
-from repro.methods.decoding.medusa import Medusa, TreeDecoding, drafted
-from repro.methods.decoding.medusa_em import DividedDecoding, MedusaEM
-from repro.methods.verification_tree import VerificationTree
+from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
+from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, drafted
+from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
+from repro.methods.ghidorah.verification_tree import VerificationTree
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, NoNetwork, Row, Step

@@ -18,10 +18,10 @@ import torch
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.methods import greedy_tree
-from repro.methods.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
-from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
-from repro.methods.token_gain import calibrate
+from repro.methods.lever import greedy_tree
+from repro.methods.lever.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
+from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
+from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import TableNetwork

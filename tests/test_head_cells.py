@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 import head_ranks
 from repro.core.errors import InputError
-from repro.methods.verification_tree import grown, measured_acceptance, searched
+from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, searched
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.heads_fit import head_match
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from repro.core.errors import InputError
-from repro.methods.latency_profile import DraftLatency, LatencyProfile, Measurement
+from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 
 
 def profile(*measured: tuple[int, int, float], **settings: float) -> LatencyProfile:

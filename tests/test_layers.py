@@ -31,7 +31,7 @@ ONLY = {
     "evaluate": {"metrics/base.py"},
     "wandb": {"tracking.py"},
     "hydra": {"composing.py", "run.py"},
-    "numba": {"models/parallel/tree_loops.py", "methods/tree_replay.py"},
+    "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # of wheels a download's deadline, not a run's time
     "time": {"device/clock.py", "models/checkpoints/wheels.py"},

@@ -11,15 +11,15 @@ import torch
 
 from repro.core.errors import InputError
 from repro.methods.base import Request
-from repro.methods.decoding.medusa import Medusa, TreeDecoding
-from repro.methods.speculative.head_recording import recorded
-from repro.methods.verification_tree import (
+from repro.methods.ghidorah.medusa import Medusa, TreeDecoding
+from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
     expected_acceptance,
     grown,
     measured_acceptance,
     searched,
 )
+from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
 from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
 from repro.models.forward.network import Network, Row

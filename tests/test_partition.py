@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.methods.partition import LAST_STEP, ByContext, adjusted, by_speed
+from repro.methods.ghidorah.contention import LAST_STEP, ByContext, adjusted, by_speed
 
 
 def balance(here: float, there: float) -> Callable[[float], Awaitable[float]]:

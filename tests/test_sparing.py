@@ -13,7 +13,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
+from repro.methods.lever.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
 from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.logit_cache import Memo, MemoNetwork

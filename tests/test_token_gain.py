@@ -5,7 +5,7 @@ import random
 import pytest
 
 from repro.core.errors import InputError
-from repro.methods.token_gain import LEAST, Reliability, calibrate, candidate_hits
+from repro.methods.lever.token_gain import LEAST, Reliability, calibrate, candidate_hits
 from repro.models.tokens.prefix import Prefix
 
 

@@ -19,7 +19,7 @@ import tune_pruning
 from distill import answers, draft, early_exit
 from distill.early_exit import Change, Rows, Settings, Vocabulary
 from repro.core.errors import InputError
-from repro.methods.pruning import PruningRule
+from repro.methods.lever.pruning import PruningRule
 from repro.models.drafting.early_exit import Predictor, PredictorConfig
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree

@@ -7,7 +7,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.decoding.tree_attention import TreeAttention, Work, compared
+from repro.methods.ghidorah.tree_attention import TreeAttention, Work, compared
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.parallel.tree_kernels import FORMS, TreePattern, kernel
 from repro.models.tokens.prefix import Prefix

@@ -13,7 +13,7 @@ from invented_ranks import record
 from repro import forms as searches
 from repro.core.errors import InputError
 from repro.forms import form
-from repro.methods.verification_tree import grown, measured_acceptance, refined
+from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
 from repro.tables import mask_page, tree_page
 from repro.tables.forms import FormSpec, FormsSpec, LookaheadSpec, branching, lookahead_mask, tree_mask
 from repro.tables.forms_page import write_forms

@@ -7,7 +7,7 @@ import torch
 
 from invented_ranks import accuracies, record
 from repro.core.errors import InputError
-from repro.methods.verification_tree import (
+from repro.methods.ghidorah.verification_tree import (
     Path,
     VerificationTree,
     best,

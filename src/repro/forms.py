@@ -13,7 +13,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.methods.verification_tree import (
+from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
     expected_acceptance,
     grown,

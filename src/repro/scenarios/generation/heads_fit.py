@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.methods.verification_tree import Accuracies, expected_acceptance, grown
+from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
 from repro.tables.reference import Cell, find, load_cells
 

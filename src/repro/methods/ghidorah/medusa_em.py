@@ -14,10 +14,10 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
 from repro.methods.base import Generation, Request, Serving
-from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
-from repro.methods.partition import by_speed
-from repro.methods.rehearsal import Rehearsal
-from repro.methods.verification_tree import searched
+from repro.methods.ghidorah.contention import by_speed
+from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
+from repro.methods.ghidorah.pass_profiling import Rehearsal
+from repro.methods.ghidorah.verification_tree import searched
 from repro.models.costs.partition import Split
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar

@@ -28,8 +28,8 @@ from math import exp, inf
 from typing import NamedTuple
 
 from repro.core.errors import InputError
-from repro.methods.latency_profile import DraftLatency, LatencyProfile
-from repro.methods.token_gain import calibrate
+from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
+from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 

@@ -13,17 +13,17 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Request, Serving, Writing
-from repro.methods.decoding.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
-from repro.methods.decoding.medusa_em import partner
-from repro.methods.partition import ByContext, adjusted, by_speed
-from repro.methods.rehearsal import CONTEXT, Rehearsal
-from repro.methods.speculative.speculative import speculate
-from repro.methods.verification_tree import (
+from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
+from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
+from repro.methods.ghidorah.medusa_em import partner
+from repro.methods.ghidorah.pass_profiling import CONTEXT, Rehearsal
+from repro.methods.ghidorah.verification_tree import (
     VerificationTree,
     expected_acceptance,
     measured_acceptance,
     searched,
 )
+from repro.methods.speculative.speculative import speculate
 from repro.models.costs.partition import Split
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.runtime.session import Session

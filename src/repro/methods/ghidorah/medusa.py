@@ -13,8 +13,8 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Generation, Method, Request, Serving, Writing
+from repro.methods.ghidorah.verification_tree import VerificationTree, searched
 from repro.methods.speculative.speculative import speculate
-from repro.methods.verification_tree import VerificationTree, searched
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import Row
 from repro.models.runtime.placement import RESIDENT, Placement

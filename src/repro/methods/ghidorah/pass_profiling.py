@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from repro.device.emulated import Device
-from repro.methods.verification_tree import VerificationTree
+from repro.methods.ghidorah.verification_tree import VerificationTree
 from repro.models.costs.partition import Sight, Split
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix

@@ -16,13 +16,13 @@ from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
 from repro.methods.base import Generation, Method, Request, Serving, Writing
-from repro.methods.greedy_tree import Costs, Expansion, Growth, grow_greedily
-from repro.methods.latency_profile import DraftLatency, LatencyProfile
-from repro.methods.pruning import EarlyExit, PruningRule
+from repro.methods.lever.greedy_tree import Costs, Expansion, Growth, grow_greedily
+from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
+from repro.methods.lever.pruning import EarlyExit, PruningRule
+from repro.methods.lever.token_gain import Reliability, candidate_hits
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import begin
-from repro.methods.token_gain import Reliability, candidate_hits
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Row
 from repro.models.runtime.placement import RESIDENT, Placement

@@ -16,8 +16,8 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
 from repro.methods.base import Serving
-from repro.methods.decoding.medusa import Medusa, TreeDecoding, calibration
-from repro.methods.verification_tree import searched
+from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
+from repro.methods.ghidorah.verification_tree import searched
 from repro.models.parallel.tree_kernels import FORMS, Kernel, TreePattern, kernel
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar

@@ -180,7 +180,7 @@ def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
     accepted, the target's own token follows it and is the next root, and an answer's end cuts. An answer's
     first token, which the prefill gives, belongs to no verification.
     """
-    from repro.methods.tree_replay import Replay  # late, with numba
+    from repro.methods.ghidorah.tree_replay import Replay  # late, with numba
 
     return ranks.positions / Replay(ranks).rounds(tree.paths)
 
@@ -201,7 +201,7 @@ def refined(
         ranks: the recorded answers.
         told: hears how many exchanges were made.
     """
-    from repro.methods.tree_replay import Replay
+    from repro.methods.ghidorah.tree_replay import Replay
 
     replay, paths, exchanges = Replay(ranks), tree.paths, 0
     while True:

@@ -1,0 +1,1 @@
+"""Ghidorah: verification of token trees on two processors at once."""
