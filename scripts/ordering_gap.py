@@ -23,7 +23,7 @@ from ortools.sat.python import cp_model
 
 from fit_devices import bill
 from repro.device.op import NPU
-from repro.methods.ordering import ORDERS, Policy, Task, schedule
+from repro.methods.mllm_npu.scheduling import ORDERS, Policy, Task, schedule
 from repro.models.costs.subgraphs import Layout, shadowed, subgraphs
 
 QWEN = bill("qwen1_5_1_8b_int8")

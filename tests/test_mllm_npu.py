@@ -15,8 +15,8 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, NPU
 from repro.device.trace import most_at_once
 from repro.methods.base import Generation, Request, Serving
-from repro.methods.decoding.mllm_npu import MllmNpu
-from repro.methods.ordering import ORDERS
+from repro.methods.mllm_npu.mllm_npu import MllmNpu
+from repro.methods.mllm_npu.scheduling import ORDERS
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork

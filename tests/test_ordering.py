@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.device.op import CPU, NPU
-from repro.methods.ordering import (
+from repro.methods.mllm_npu.scheduling import (
     ORDERS,
     Agenda,
     Policy,

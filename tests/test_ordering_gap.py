@@ -8,7 +8,7 @@ pytest.importorskip("ortools")
 
 import ordering_gap
 from repro.device.op import CPU, NPU
-from repro.methods.ordering import ORDERS, Task, schedule
+from repro.methods.mllm_npu.scheduling import ORDERS, Task, schedule
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,7 +17,7 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving
-from repro.methods.ordering import ORDERS, Agenda, Policy, Task
+from repro.methods.mllm_npu.scheduling import ORDERS, Agenda, Policy, Task
 from repro.methods.plain.autoregressive import decode
 from repro.models.costs.subgraphs import (
     FFN,
