@@ -26,7 +26,7 @@ from torch import Tensor
 from paired import spread
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.elastic.submodels import Kept, Order, UnitDecoder, copied, reordered, submodel
 from repro.models.transformer import weights

@@ -23,7 +23,7 @@ from hydra import compose, initialize_config_dir
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.methods.elastic_levels import anchors_of
+from repro.methods.compression.pruning.elastic_levels import anchors_of
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile
 from repro.models.elastic.elastic_profile import PROFILE, Profile

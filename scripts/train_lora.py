@@ -30,7 +30,7 @@ from distill.training import Schedule
 from elasticize import ANCHORS, asked, noted
 from repro import data
 from repro.core.errors import InputError
-from repro.methods.elastic_levels import anchors_of, kept_at
+from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.elastic_profile import PROFILE, lora_file
 from repro.models.elastic.submodels import reordered, submodel

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from repro.device import cost
-from repro.methods.compression import per_group
+from repro.methods.compression.quantization import per_group
 from repro.models.tokens import acceptance
 
 

@@ -12,11 +12,11 @@ import torch
 import tiny
 from repro.core.errors import InputError
 from repro.core.registry import registered
-from repro.methods.compression.awq import Awq
 from repro.methods.compression.base import Compression
 from repro.methods.compression.fp16 import Fp16
-from repro.methods.compression.k_quant import KQuant, more_bits
-from repro.methods.compression.per_group import PerGroup
+from repro.methods.compression.quantization.awq import Awq
+from repro.methods.compression.quantization.k_quant import KQuant, more_bits
+from repro.methods.compression.quantization.per_group import PerGroup
 from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, places
 from repro.models.quantization.ggml_formats import FORMATS, round_q8_0

@@ -10,10 +10,10 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import lookup
 from repro.methods.compression.base import Compressed, Compression
-from repro.methods.compression.llm_int8 import LlmInt8
-from repro.methods.compression.shadow import Shadow, important
-from repro.methods.compression.smooth_quant import SmoothQuant, smoothed, smoothing
-from repro.methods.compression.w8a8 import W8A8
+from repro.methods.compression.quantization.llm_int8 import LlmInt8
+from repro.methods.compression.quantization.shadow import Shadow, important
+from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
+from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.models.analysis.hooks import Place, places, read, watched
 from repro.models.analysis.outliers import Profile, largest_by_channel, profile
 from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear

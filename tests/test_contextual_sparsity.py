@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.compression.contextual_sparsity import ContextualSparsity
+from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.models.analysis.hooks import Place, read, watched
 from repro.models.analysis.layer_dropping import resident
 from repro.models.elastic.predicted_linear import PredictedLinear, Predictor

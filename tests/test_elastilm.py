@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.methods.compression.elastilm import ElastiLM
-from repro.methods.compression.llm_pruner import LLMPruner
-from repro.methods.elastic_levels import TILE, anchors_of, kept_at
+from repro.methods.compression.pruning.elastic_levels import TILE, anchors_of, kept_at
+from repro.methods.compression.pruning.elastilm import ElastiLM
+from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.models.analysis.layer_dropping import block_elements
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint

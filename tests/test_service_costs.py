@@ -16,7 +16,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.op import FLASH, Op
 from repro.methods import llmlingua2
 from repro.methods.base import Request
-from repro.methods.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.methods.plain.autoregressive import decode
 from repro.methods.service_profile import DeviceProfile

@@ -12,14 +12,14 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import registered
 from repro.methods import llmlingua2
-from repro.methods.compression.attn_drop import AttnDrop
-from repro.methods.compression.contextual_sparsity import ContextualSparsity
-from repro.methods.compression.elastilm import ElastiLM
-from repro.methods.compression.laco import Laco
-from repro.methods.compression.layerwise import Layerwise
-from repro.methods.compression.llm_pruner import LLMPruner
-from repro.methods.compression.shortgpt import ShortGpt
-from repro.methods.elastic_levels import kept_at
+from repro.methods.compression.pruning.attn_drop import AttnDrop
+from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
+from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastilm import ElastiLM
+from repro.methods.compression.pruning.laco import Laco
+from repro.methods.compression.pruning.layerwise import Layerwise
+from repro.methods.compression.pruning.llm_pruner import LLMPruner
+from repro.methods.compression.pruning.shortgpt import ShortGpt
 from repro.methods.objectives import LEVELS
 from repro.methods.services.attn_drop import halves_at
 from repro.methods.services.base import Service, levels_by

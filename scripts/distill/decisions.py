@@ -20,9 +20,9 @@ from distill.heads import Example
 from distill.surprisal import read_lines
 from repro import data
 from repro.data.prompts import Tokens
+from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
+from repro.methods.compression.pruning.elastication import ranked
 from repro.methods.dual_head import fitting
-from repro.methods.elastic_levels import anchors_of, kept_at
-from repro.methods.elastication import ranked
 from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.methods.shortening import Scorer, shortened
 from repro.models.analysis.likelihood import Likelihood

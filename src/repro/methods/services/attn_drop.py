@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from repro.core.registry import register
-from repro.methods.compression import attn_drop
 from repro.methods.compression.base import Compression
+from repro.methods.compression.pruning import attn_drop
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import Nothing

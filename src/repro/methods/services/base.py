@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
-from repro.methods.compression.level import layers_at
+from repro.methods.compression.pruning.level import layers_at
 from repro.methods.deciding import FALLBACKS
 from repro.methods.objectives import LEVELS
 from repro.methods.service_profile import PROMPTS, DeviceProfile, profiled

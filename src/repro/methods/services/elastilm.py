@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
-from repro.methods.compression import elastilm
 from repro.methods.compression.base import Compression
-from repro.methods.elastic_levels import kept_at
-from repro.methods.elastication import SOURCES
+from repro.methods.compression.pruning import elastilm
+from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastication import SOURCES
 from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
 from repro.methods.switching import POINTERS, Pointer
 from repro.models.costs.model_cost import Bill

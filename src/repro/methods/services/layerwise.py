@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.core.registry import register
-from repro.methods.compression import layerwise
 from repro.methods.compression.base import Compression
+from repro.methods.compression.pruning import layerwise
 from repro.methods.services.base import NO_FAMILY, Service, System, by_layers
 from repro.methods.switching import Nothing
 from repro.models.costs.model_cost import Bill

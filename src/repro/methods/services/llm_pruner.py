@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
-from repro.methods.compression import llm_pruner
 from repro.methods.compression.base import Compression
-from repro.methods.elastic_levels import kept_at
+from repro.methods.compression.pruning import llm_pruner
+from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System
 from repro.methods.switching import RELAYOUTS, Relayout

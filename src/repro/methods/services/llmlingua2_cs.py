@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
-from repro.methods.compression.contextual_sparsity import ContextualSparsity
+from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.llmlingua2 import BILL
 from repro.methods.objectives import LEVELS
 from repro.methods.services.base import NO_FAMILY, Service, System

@@ -14,8 +14,8 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.elastic_levels import kept_at
-from repro.methods.elastication import cut, figures, parts_read, ranked
+from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastication import cut, figures, parts_read, ranked
 from repro.models.elastic.lora import merged
 from repro.models.elastic.submodels import copied
 from repro.models.elastic.unit_importance import Measure

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from repro.core.errors import InputError
-from repro.methods.compression.level import checked
+from repro.methods.compression.pruning.level import checked
 from repro.models.elastic.submodels import Kept, neuron_parameters, unit_parameters
 from repro.models.transformer.config import DecoderConfig
 

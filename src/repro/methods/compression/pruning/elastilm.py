@@ -13,8 +13,8 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.elastic_levels import anchors_of, kept_at
-from repro.methods.elastication import cut, figures, parts_read, ranked
+from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
+from repro.methods.compression.pruning.elastication import cut, figures, parts_read, ranked
 from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
 

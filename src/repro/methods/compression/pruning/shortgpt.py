@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.level import checked, figures_of, most_important
+from repro.methods.compression.pruning.level import checked, figures_of, most_important
 from repro.models.analysis.layer_importance import block_influences
 from repro.models.transformer.decoder import Decoder
 

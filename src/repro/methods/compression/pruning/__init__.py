@@ -1,0 +1,1 @@
+"""Compressions that leave out layers, heads or neurons."""

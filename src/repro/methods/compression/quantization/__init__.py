@@ -1,0 +1,1 @@
+"""Compressions that store weights or activations in fewer bits."""
