@@ -32,7 +32,7 @@ from distill.training import Schedule
 from elasticize import asked
 from repro import data
 from repro.core.errors import InputError
-from repro.methods.score_head import Reading, ScoreHead
+from repro.methods.serving.score_head import Reading, ScoreHead
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG

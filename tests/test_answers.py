@@ -17,8 +17,8 @@ from repro.core.registry import discover
 from repro.data import read_config
 from repro.data.prompts import Prompt
 from repro.methods.compression.base import Compressed, Compression
-from repro.methods.objectives import Decision
-from repro.methods.shortening import AnyToken, Scorer
+from repro.methods.serving.shortening import AnyToken, Scorer
+from repro.methods.serving.slo import Decision
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario, best_of, findings

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.deciding import Ask
-from repro.methods.dual_head import decision_head, fitting, score_head, told
-from repro.methods.objectives import LEVELS as OBJECTIVES
-from repro.methods.objectives import Decision, Objective
-from repro.methods.score_head import BILLS, WORDLESS, windows
+from repro.methods.serving.deciders import Ask
+from repro.methods.serving.dual_head import decision_head, fitting, score_head, told
+from repro.methods.serving.score_head import BILLS, WORDLESS, windows
+from repro.methods.serving.slo import LEVELS as OBJECTIVES
+from repro.methods.serving.slo import Decision, Objective
 from repro.models.checkpoints import encoder_folder
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder

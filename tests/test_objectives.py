@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
-from repro.methods.deciding import (
+from repro.methods.serving.deciders import (
     Ask,
     ByProfile,
     Check,
@@ -24,8 +24,8 @@ from repro.methods.deciding import (
     Uniform,
     Unmet,
 )
-from repro.methods.objectives import LEVELS, Costs, Decision, Objective, decisions, kept_tokens
-from repro.methods.service_profile import DeviceProfile, LevelProfile, Spent
+from repro.methods.serving.service_profile import DeviceProfile, LevelProfile, Spent
+from repro.methods.serving.slo import LEVELS, Costs, Decision, Objective, decisions, kept_tokens
 
 
 def level_profile(share: float) -> LevelProfile:

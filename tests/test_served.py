@@ -14,9 +14,9 @@ from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
-from repro.methods.deciding import Ask
-from repro.methods.objectives import Decision
-from repro.methods.services.base import profile_of
+from repro.methods.serving.deciders import Ask
+from repro.methods.serving.slo import Decision
+from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
 from repro.run import attempt
 from repro.scenarios.registry import is_current

@@ -14,14 +14,14 @@ from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import FLASH, Op
-from repro.methods import llmlingua2
 from repro.methods.base import Request
 from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.objectives import LEVELS
 from repro.methods.plain.autoregressive import decode
-from repro.methods.service_profile import DeviceProfile
-from repro.methods.services.base import profile_of
-from repro.methods.switching import Relayout
+from repro.methods.serving import llmlingua2
+from repro.methods.serving.service_profile import DeviceProfile
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.switching import Relayout
+from repro.methods.serving.systems.base import profile_of
 from repro.models.costs.model_cost import Bill
 from repro.models.elastic.uneven_cost import config_of_shape
 from repro.models.forward.network import NoNetwork

@@ -11,7 +11,6 @@ import torch
 
 from repro.core.errors import InputError
 from repro.core.registry import registered
-from repro.methods import llmlingua2
 from repro.methods.compression.pruning.attn_drop import AttnDrop
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -20,10 +19,11 @@ from repro.methods.compression.pruning.laco import Laco
 from repro.methods.compression.pruning.layerwise import Layerwise
 from repro.methods.compression.pruning.llm_pruner import LLMPruner
 from repro.methods.compression.pruning.shortgpt import ShortGpt
-from repro.methods.objectives import LEVELS
-from repro.methods.services.attn_drop import halves_at
-from repro.methods.services.base import Service, levels_by
-from repro.methods.services.pfs import Pfs
+from repro.methods.serving import llmlingua2
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.systems.attn_drop import halves_at
+from repro.methods.serving.systems.base import Service, levels_by
+from repro.methods.serving.systems.pfs import Pfs
 from repro.models.elastic.lora import RANK, shapes
 from repro.models.elastic.uneven_cost import UnevenBill, config_of_shape
 from tiny import bill_of

@@ -34,8 +34,8 @@ from distill.surprisal import (
 )
 from distill.training import Schedule
 from repro.core.errors import InputError
-from repro.methods.deciding import Ask, Oracle
-from repro.methods.objectives import Decision, Objective
+from repro.methods.serving.deciders import Ask, Oracle
+from repro.methods.serving.slo import Decision, Objective
 from repro.models.analysis.likelihood import Reader
 from repro.models.encoders.dual_head import DualHead, Form
 from repro.models.encoders.token_spans import Span

@@ -9,7 +9,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.objectives import LEVELS
+from repro.methods.serving.slo import LEVELS
 from repro.models.costs.model_cost import Bill, Shape, precision
 from repro.models.elastic.lora import RANK, Adapter, Lora, Site, shapes
 from repro.models.elastic.submodels import Kept

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.data.config import DatasetConfig, read_config
-from repro.methods.shortening import Scorer
+from repro.methods.serving.shortening import Scorer
 
 PREAMBLE = "Ways.\n\nQuestion: Dry these wet shoes\nAnswer: with my paper"
 """With the empty line behind it 60 bytes."""

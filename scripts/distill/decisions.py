@@ -22,9 +22,9 @@ from repro import data
 from repro.data.prompts import Tokens
 from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.methods.compression.pruning.elastication import ranked
-from repro.methods.dual_head import fitting
-from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
-from repro.methods.shortening import Scorer, shortened
+from repro.methods.serving.dual_head import fitting
+from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.slo import LEVELS, Decision, Objective, decisions, kept_tokens
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.submodels import reordered, submodel

@@ -14,7 +14,7 @@ from torch import Tensor
 from distill.surprisal import Marked
 from distill.training import Schedule, Trainer
 from repro.core.errors import InputError
-from repro.methods.objectives import Decision
+from repro.methods.serving.slo import Decision
 from repro.models.encoders.dual_head import LEVELS, DualHead
 from repro.models.encoders.token_spans import Span, carried
 from repro.models.encoders.word_pieces import WordPieces

@@ -22,8 +22,8 @@ from repro.core.errors import InputError
 from repro.data.config import DatasetConfig, scoring_of
 from repro.data.prompts import Prompt, Tokens
 from repro.methods.compression.base import Compression
-from repro.methods.objectives import Decision, kept_tokens
-from repro.methods.shortening import Scorer, shortened
+from repro.methods.serving.shortening import Scorer, shortened
+from repro.methods.serving.slo import Decision, kept_tokens
 from repro.models.analysis.likelihood import Likelihood, Reader, common
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, version_of

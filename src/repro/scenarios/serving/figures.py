@@ -10,9 +10,9 @@ from statistics import mean
 from typing import NamedTuple
 
 from repro.data.traces import Arrival
-from repro.methods.deciding import Ask
-from repro.methods.objectives import Costs, Decision
-from repro.methods.service_profile import Spent
+from repro.methods.serving.deciders import Ask
+from repro.methods.serving.service_profile import Spent
+from repro.methods.serving.slo import Costs, Decision
 from repro.records.record import Round, Scalar
 
 

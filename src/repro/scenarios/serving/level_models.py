@@ -17,10 +17,10 @@ from repro.core.errors import InputError
 from repro.data.config import DatasetConfig
 from repro.data.corpus import Corpus
 from repro.device.op import Op
-from repro.methods import llmlingua2
-from repro.methods.objectives import Decision
-from repro.methods.services.base import Service, System
-from repro.methods.shortening import AnyToken, Scorer
+from repro.methods.serving import llmlingua2
+from repro.methods.serving.shortening import AnyToken, Scorer
+from repro.methods.serving.slo import Decision
+from repro.methods.serving.systems.base import Service, System
 from repro.models.costs.model_cost import Bill, precision
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.quantization import round_to_nearest
@@ -182,7 +182,7 @@ class Respondents:
 
 def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head, for a model's tokens."""
-    from repro.methods import dual_head  # late: transformers takes seconds to import
+    from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
 

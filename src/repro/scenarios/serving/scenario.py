@@ -19,7 +19,7 @@ from repro.data.traces import Arrival, parse_trace, trace
 from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
-from repro.methods.deciding import (
+from repro.methods.serving.deciders import (
     Ask,
     ByProfile,
     Check,
@@ -31,9 +31,9 @@ from repro.methods.deciding import (
     Uniform,
     Unmet,
 )
-from repro.methods.objectives import LEVELS, Decision, Objective
-from repro.methods.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
-from repro.methods.services.base import Service, System, profile_of
+from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
+from repro.methods.serving.slo import LEVELS, Decision, Objective
+from repro.methods.serving.systems.base import Service, System, profile_of
 from repro.records.identity import dataset_asked, device_asked, version_of
 from repro.records.record import Scalar, Spread
 from repro.scenarios.base import Findings, Progress, named
@@ -233,7 +233,7 @@ class ServingScenario(OfflineScenario):
     def _decider(self, rule: ByProfile | Nominal, asks: Sequence[Ask], progress: Progress) -> Decider:
         service, seed = self.service, self.config["seed"]
         if service.decider == "decision_head":
-            from repro.methods import dual_head  # late: transformers takes seconds to import
+            from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
             return dual_head.decision_head(self.target.tokenizer)
         if service.decider == "oracle":

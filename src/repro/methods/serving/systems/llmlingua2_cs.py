@@ -13,10 +13,10 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
-from repro.methods.llmlingua2 import BILL
-from repro.methods.objectives import LEVELS
-from repro.methods.services.base import NO_FAMILY, Service, System
-from repro.methods.switching import Nothing
+from repro.methods.serving.llmlingua2 import BILL
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.switching import Nothing
+from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import Bill
 from repro.models.elastic.uneven_cost import UnevenBill
 

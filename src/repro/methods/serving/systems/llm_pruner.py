@@ -13,9 +13,9 @@ from repro.core.registry import register, unknown
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import llm_pruner
 from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.objectives import LEVELS
-from repro.methods.services.base import NO_FAMILY, Service, System
-from repro.methods.switching import RELAYOUTS, Relayout
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.switching import RELAYOUTS, Relayout
+from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import Bill
 from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
 

@@ -14,8 +14,8 @@ from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import elastilm
 from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.compression.pruning.elastication import SOURCES
-from repro.methods.services.base import NO_FAMILY, Service, System, levels_by
-from repro.methods.switching import POINTERS, Pointer
+from repro.methods.serving.switching import POINTERS, Pointer
+from repro.methods.serving.systems.base import NO_FAMILY, Service, System, levels_by
 from repro.models.costs.model_cost import Bill
 from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
 

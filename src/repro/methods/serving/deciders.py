@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.objectives import LEVELS, Decision, Objective, decisions, kept_tokens
-from repro.methods.service_profile import NOTHING, DeviceProfile, Spent
+from repro.methods.serving.service_profile import NOTHING, DeviceProfile, Spent
+from repro.methods.serving.slo import LEVELS, Decision, Objective, decisions, kept_tokens
 
 FALLBACKS = ("random", "release")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import attn_drop
-from repro.methods.objectives import LEVELS
-from repro.methods.services.base import NO_FAMILY, Service, System
-from repro.methods.switching import Nothing
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.switching import Nothing
+from repro.methods.serving.systems.base import NO_FAMILY, Service, System
 from repro.models.costs.model_cost import Bill, Shape
 from repro.models.elastic.submodels import Kept
 from repro.models.elastic.uneven_cost import UnevenBill, sub_bill

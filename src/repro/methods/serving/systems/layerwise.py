@@ -1,4 +1,4 @@
-"""ShortGPT as a service (ElastiLM 5.1): whole layers are left out, which takes nothing.
+"""Layer elastification (LE) as a service (ElastiLM 5.1): whole layers are left out, which takes nothing.
 
 Owns its levels. Must not know any other service.
 """
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
-from repro.methods.compression.pruning import shortgpt
-from repro.methods.services.base import NO_FAMILY, Service, System, by_layers
-from repro.methods.switching import Nothing
+from repro.methods.compression.pruning import layerwise
+from repro.methods.serving.switching import Nothing
+from repro.methods.serving.systems.base import NO_FAMILY, Service, System, by_layers
 from repro.models.costs.model_cost import Bill
 
 
-@register("service", "shortgpt")
+@register("service", "layerwise")
 @dataclass(frozen=True)
-class ShortGpt(Service):
-    """All layers lie in memory; a level runs those that turn hidden rows most."""
+class Layerwise(Service):
+    """All layers lie in memory; a level runs those without which the loss rises most."""
 
     def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
         """See `Service`."""
@@ -27,4 +27,4 @@ class ShortGpt(Service):
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
-        return None if level == 1.0 else shortgpt.ShortGpt(level)
+        return None if level == 1.0 else layerwise.Layerwise(level)

@@ -17,9 +17,9 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.deciding import Ask, Decider
-from repro.methods.objectives import Decision, Objective
-from repro.methods.score_head import BILLS, Decodes, Reading, ScoreHead
+from repro.methods.serving.deciders import Ask, Decider
+from repro.methods.serving.score_head import BILLS, Decodes, Reading, ScoreHead
+from repro.methods.serving.slo import Decision, Objective
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.encoders.dual_head import LEVELS

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.device.op import Op
-from repro.methods.objectives import Costs
+from repro.methods.serving.slo import Costs
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 
 from repro.device.op import Op
-from repro.methods.shortening import Scorer
+from repro.methods.serving.shortening import Scorer
 from repro.models.costs.model_cost import precision
 from repro.models.encoders.dual_head import DualHead
 from repro.models.encoders.token_spans import Span, carried, located

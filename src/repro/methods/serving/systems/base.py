@@ -17,10 +17,10 @@ from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.level import layers_at
-from repro.methods.deciding import FALLBACKS
-from repro.methods.objectives import LEVELS
-from repro.methods.service_profile import PROMPTS, DeviceProfile, profiled
-from repro.methods.switching import Switching
+from repro.methods.serving.deciders import FALLBACKS
+from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profiled
+from repro.methods.serving.slo import LEVELS
+from repro.methods.serving.switching import Switching
 from repro.models.costs.model_cost import Bill
 from repro.models.elastic.uneven_cost import UnevenBill
 from repro.models.encoders.trained_heads import heads_digest

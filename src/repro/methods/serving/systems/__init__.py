@@ -1,0 +1,1 @@
+"""The elastic services that a trace is served by."""
