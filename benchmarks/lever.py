@@ -32,7 +32,7 @@ from statistics import geometric_mean
 from lever_run import BASE, PAIRS, Answer, Run, judged, measured, pair_of
 from paired import Strata, spread
 from real_pair import add_size, alone
-from repro.tables.reference import find, load_cells
+from repro.reports.reference.reference import find, load_cells
 
 METHODS = "flash_ar,chain_sd,edgellm,opt_tree,lever"
 DATASETS = "humaneval,mbpp,gsm8k,mt_bench"

@@ -33,7 +33,7 @@ from repro.device.op import CPU
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import Checkpoint
 from repro.records.build_cache import cache_root
-from repro.tables.reference import find, load_cells
+from repro.reports.reference.reference import find, load_cells
 
 ENGINE = "llama_cpp_cpu"
 LENGTHS = (64, 256, 600, 800, 1024, 1500)

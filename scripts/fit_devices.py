@@ -36,7 +36,7 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Pass, Session
 from repro.models.tokens.prefix import Prefix
-from repro.tables.reference import find, load_cells
+from repro.reports.reference.reference import find, load_cells
 
 CONTEXT = 128
 """Tokens before the pass that is measured, and behind an encoder its source; the paper names no length."""

@@ -30,7 +30,7 @@ from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.tables.reference import find, load_cells
+from repro.reports.reference.reference import find, load_cells
 
 discover("repro.methods")
 

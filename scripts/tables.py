@@ -20,17 +20,17 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.records.record import Store
+from repro.reports.figures.timeline import chosen, write_timeline
+from repro.reports.files import FORMATS, write_all
+from repro.reports.formats.layout import Page, page
+from repro.reports.formats.render import to_screen
+from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables import members
+from repro.reports.tables.build import build
 from repro.run import publish, screen, table_section
 from repro.sweep import computes_nothing, write_read
-from repro.tables import members
-from repro.tables.bibliography import load_bibliography
-from repro.tables.build import build
-from repro.tables.files import FORMATS, write_all
-from repro.tables.layout import Page, page
-from repro.tables.reference import load_cells
-from repro.tables.render import to_screen
-from repro.tables.spec import TableSpec
-from repro.tables.timeline import chosen, write_timeline
 
 
 def experiments() -> list[str]:

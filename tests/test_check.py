@@ -16,7 +16,7 @@ from repro import check as checking
 from repro.check import Verdict, check, chosen, differences, fixed, in_order, main, report
 from repro.core.errors import InputError
 from repro.records.record import Record
-from repro.tables import members
+from repro.reports.tables import members
 from tiny_project import Project, write_project
 
 CELL = ("experiment=quickstart", "method=chain_sd", "sweep=run")

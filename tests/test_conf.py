@@ -14,15 +14,15 @@ from repro.device.device_file import machine
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
 from repro.models.runtime.model import ModelConfig
+from repro.reports.reference.reference import find, load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import in_unit
 from repro.run import plain
 from repro.scenarios.named_models import read_model
 from repro.sweep import fact_sources
-from repro.tables.build import in_unit
 from repro.tables.claims import ClaimsSpec, require_complete
 from repro.tables.facts import FactsSpec, read_facts
 from repro.tables.forms import FormsSpec
-from repro.tables.reference import find, load_cells
-from repro.tables.spec import TableSpec
 from tiny_project import composed, spec_of
 
 

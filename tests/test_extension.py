@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from repro.models.checkpoints.origin import PROJECT
-from repro.tables import members
+from repro.reports.tables import members
 from tiny_project import Project, write_project
 
 EXAMPLE = re.compile(r"`([\w./]+\.(?:toml|py|yaml))`[^`]*?:\n\n```\w+\n(.*?)```", re.DOTALL)

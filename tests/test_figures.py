@@ -9,14 +9,14 @@ from matplotlib.patches import Rectangle
 
 from records import record
 from repro.core.errors import InputError
-from repro.tables.build import build
-from repro.tables.figure import KINDS, draw
-from repro.tables.lines import Series, series
-from repro.tables.paint import OURS, PAPER, colour
-from repro.tables.reference import Cell
-from repro.tables.shown import Shown, shown
-from repro.tables.spec import TableSpec
-from repro.tables.table import Table
+from repro.reports.figures.figure import KINDS, draw
+from repro.reports.figures.lines import Series, series
+from repro.reports.figures.paint import OURS, PAPER, colour
+from repro.reports.figures.shown import Shown, shown
+from repro.reports.reference.reference import Cell
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
 
 NAMES = ("section", "device", "model", "draft_model", "dataset", "condition", "system", "relative_to", "note")
 PUBLISHED = Cell(

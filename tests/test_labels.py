@@ -10,11 +10,11 @@ import pytest
 from records import record
 from repro.core.errors import InputError
 from repro.records.record import Store
+from repro.reports.tables import members
 from repro.run import attempt
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
 from repro.sweep import Note
-from repro.tables import members
 from tiny_project import Project, composed, write_project
 
 USUAL = {"method", "device", "dataset", "target", "draft"}

@@ -13,7 +13,7 @@ from lever_run import Answer, Run, Time
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
 from repro.models.runtime.session import Pass
-from repro.tables.reference import find, load_cells
+from repro.reports.reference.reference import find, load_cells
 
 
 def answer(name: str, tokens: list[int], seconds: float, cycles: int = 1) -> Answer:

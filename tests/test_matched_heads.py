@@ -24,6 +24,7 @@ from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
 from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
 from repro.models.forward.network import Network, Row
 from repro.models.tokens.prefix import Prefix
+from repro.reports.reference.reference import load_cells
 from repro.run import plain
 from repro.scenarios.generation import draft_calibration, heads_fit
 from repro.scenarios.generation.heads_fit import (
@@ -33,7 +34,6 @@ from repro.scenarios.generation.heads_fit import (
     head_match,
     published_accuracies,
 )
-from repro.tables.reference import load_cells
 from tiny import TableNetwork
 from tiny_heads import VOCAB, TableHeads, beside
 from tiny_project import composed

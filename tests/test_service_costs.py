@@ -29,8 +29,8 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.families import config_of
+from repro.reports.reference.reference import load_cells
 from repro.scenarios.named_models import read_model
-from repro.tables.reference import load_cells
 from tiny import toy
 from tiny_services import (
     FAMILY,

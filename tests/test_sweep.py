@@ -21,8 +21,8 @@ from repro import versions
 from repro.core.errors import InputError
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
+from repro.reports.tables import members
 from repro.sweep import Note, Sweep, left, note_down, notes_in
-from repro.tables import members
 from tiny_project import METHODS, Project, write_project
 
 QUICK = "experiment=quickstart"

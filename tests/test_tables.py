@@ -16,15 +16,15 @@ from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.records.record import Record, Store
-from repro.tables.bibliography import citations, load_bibliography
-from repro.tables.build import build
-from repro.tables.files import write_all
-from repro.tables.latex import latex, to_latex
-from repro.tables.layout import page
-from repro.tables.reference import Cell, load_cells
-from repro.tables.render import to_csv, to_markdown, to_screen
-from repro.tables.spec import TableSpec
-from repro.tables.table import Published, Table
+from repro.reports.files import write_all
+from repro.reports.formats.latex import latex, to_latex
+from repro.reports.formats.layout import page
+from repro.reports.formats.render import to_csv, to_markdown, to_screen
+from repro.reports.reference.bibliography import citations, load_bibliography
+from repro.reports.reference.reference import Cell, load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Published, Table
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}

@@ -14,12 +14,12 @@ from records import record
 from repro.core.errors import InputError
 from repro.device.trace import Phase, Span, Trace
 from repro.records.record import Record
+from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, to_csv
+from repro.reports.figures.timeline import chosen, write_timeline
+from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
 from repro.sweep import Sweep
-from repro.tables.build import build
-from repro.tables.excerpt import Block, excerpt, lanes, spans_of, to_csv
-from repro.tables.spec import LaneSpec, TableSpec, WindowSpec
-from repro.tables.table import Table
-from repro.tables.timeline import chosen, write_timeline
 from tiny_project import write_project
 
 SPANS = [

@@ -35,9 +35,9 @@ from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
 from repro.records.record import Record, Scalar, Spread, Store, canonical
+from repro.reports.tables import members
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made
-from repro.tables import members
 
 EXACT = 1e-9
 """Relative difference of numbers on the same kind of host: sums may be taken in another order, no more."""

@@ -27,21 +27,21 @@ from repro.core.registry import unknown
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.record import Record, Round, Store, write_atomically
+from repro.reports.files import FORMATS, write_all
+from repro.reports.formats.layout import Page, page
+from repro.reports.formats.render import to_screen
+from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables import members
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
-from repro.tables import members
-from repro.tables.bibliography import load_bibliography
-from repro.tables.build import build
 from repro.tables.claims import ClaimsSpec
 from repro.tables.claims_page import write_claims
 from repro.tables.facts import FactsSpec, Sources, read_settings
-from repro.tables.files import FORMATS, write_all
 from repro.tables.forms import FormsSpec
-from repro.tables.layout import Page, page
-from repro.tables.reference import load_cells
-from repro.tables.render import to_screen
-from repro.tables.spec import TableSpec
-from repro.tables.table import Table
 from repro.tracking import Tracker
 
 MODES = ("run", "list", "retry", "force")
@@ -199,7 +199,7 @@ class Sweep:
         """The picture of a timeline, if the experiment has one; where it cannot be made the table stands."""
         if spec.timeline is None:
             return {}
-        from repro.tables.timeline import chosen, write_timeline  # late, with matplotlib
+        from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
 
         try:
             rounds = self.store.rounds(chosen(spec.timeline, records).key)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Round
-from repro.tables.layout import aside_grid, grid, notes
-from repro.tables.table import Table
+from repro.reports.formats.layout import aside_grid, grid, notes
+from repro.reports.tables.table import Table
 
 if TYPE_CHECKING:
     from wandb import Run

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.tables.build import in_unit
-from repro.tables.reference import Cell, find
-from repro.tables.spec import parse_section
-from repro.tables.table import MARKS, Published
+from repro.reports.reference.reference import Cell, find
+from repro.reports.spec.spec import parse_section
+from repro.reports.tables.build import in_unit
+from repro.reports.tables.table import MARKS, Published
 
 Line = Mapping[str, str]
 """A line of a table's CSV file."""

@@ -11,14 +11,14 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from repro.tables.bibliography import citations
+from repro.reports.files import write_files
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.reports.formats.render import to_markdown
+from repro.reports.reference.bibliography import citations
+from repro.reports.reference.reference import Cell
+from repro.reports.tables.table import MARKS
 from repro.tables.claims import CLAIM, Claim, ClaimsSpec, compare
-from repro.tables.files import write_files
-from repro.tables.latex import to_latex
-from repro.tables.layout import ABSENT, UNITS, Grid, Heading, Page, signs
-from repro.tables.reference import Cell
-from repro.tables.render import to_markdown
-from repro.tables.table import MARKS
 
 HEADINGS = ("claim", "where", "paper", "ours", "ratio", "verdict", "from")
 CSV_HEADER = (

@@ -16,10 +16,10 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.device_file import Fact, facts
-from repro.tables.build import in_unit
-from repro.tables.reference import Cell, find
-from repro.tables.spec import parse_section
-from repro.tables.table import Published
+from repro.reports.reference.reference import Cell, find
+from repro.reports.spec.spec import parse_section
+from repro.reports.tables.build import in_unit
+from repro.reports.tables.table import Published
 
 FACT = "fact"
 """What stands as the column of a fact in a CSV file."""

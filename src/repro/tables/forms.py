@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.tables.spec import parse_section
+from repro.reports.spec.spec import parse_section
 
 Path = tuple[int, ...]
 """A node of a tree by the ranks that lead to it; the root is ()."""

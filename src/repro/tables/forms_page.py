@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from repro.reports.files import FORMATS, write_files
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import Page
+from repro.reports.formats.render import CSV_HEADER, to_markdown
+from repro.reports.reference.bibliography import citations
 from repro.tables import mask_page, tree_page
-from repro.tables.bibliography import citations
-from repro.tables.files import FORMATS, write_files
 from repro.tables.forms import Form, FormSpec, FormsSpec, lookahead_mask, tree_mask
-from repro.tables.latex import to_latex
-from repro.tables.layout import Page
-from repro.tables.render import CSV_HEADER, to_markdown
 
 Figures = Mapping[str, tuple[str, float | None]]
 

@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from repro.tables.figure import frame
+from repro.reports.figures.figure import frame
+from repro.reports.figures.paint import GREY, canvas, png
+from repro.reports.formats.layout import Grid, Heading, Page
 from repro.tables.forms import FormsSpec, Mask
-from repro.tables.layout import Grid, Heading, Page
-from repro.tables.paint import GREY, canvas, png
 
 HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
 NEEDED, IDLE = "#f4e08a", "#27446b"

@@ -11,11 +11,11 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from repro.tables.figure import frame
+from repro.reports.figures.figure import frame
+from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, png
+from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
+from repro.reports.tables.table import MARKS
 from repro.tables.forms import Form, FormsSpec, Path
-from repro.tables.layout import ABSENT, Grid, Heading, Page, signs
-from repro.tables.paint import GREY, OURS, PAPER, canvas, png
-from repro.tables.table import MARKS
 
 TREES = (
     "tree",

@@ -22,8 +22,8 @@ from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
+from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
-from repro.tables.reference import find, load_cells
 
 METRIC = "draft_token_correctness"
 

@@ -18,7 +18,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
-from repro.tables.reference import Cell, find, load_cells
+from repro.reports.reference.reference import Cell, find, load_cells
 
 METRIC = "acceptance_length"
 WIDTHS = (2, 4)

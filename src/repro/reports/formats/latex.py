@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repro.tables.layout import Grid, Heading, Page
+from repro.reports.formats.layout import Grid, Heading, Page
 
 ESCAPES = {
     "\\": r"\textbackslash{}",

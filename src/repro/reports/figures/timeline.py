@@ -15,12 +15,12 @@ from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Round, write_atomically
-from repro.tables.excerpt import PREFILL, ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
-from repro.tables.figure import frame
-from repro.tables.paint import GREY, canvas, colour, pale, png, tidy
-from repro.tables.shown import origin
-from repro.tables.spec import TimelineSpec, WindowSpec
-from repro.tables.table import Table
+from repro.reports.figures.excerpt import PREFILL, ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
+from repro.reports.figures.figure import frame
+from repro.reports.figures.paint import GREY, canvas, colour, pale, png, tidy
+from repro.reports.figures.shown import origin
+from repro.reports.spec.spec import TimelineSpec, WindowSpec
+from repro.reports.tables.table import Table
 
 
 def write_timeline(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Scalar
-from repro.tables.spec import ColumnSpec
+from repro.reports.spec.spec import ColumnSpec
 
 MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.tables.layout import UNITS, heading, shared_marks
-from repro.tables.spec import ColumnSpec, FigureSpec
-from repro.tables.table import MARKS, Entry, Row, Table
+from repro.reports.formats.layout import UNITS, heading, shared_marks
+from repro.reports.spec.spec import ColumnSpec, FigureSpec
+from repro.reports.tables.table import MARKS, Entry, Row, Table
 
 DRAWN = ("fitted", "off")
 """Marks that the picture shows by colour and place."""

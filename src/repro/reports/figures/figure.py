@@ -11,11 +11,11 @@ from textwrap import fill
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from repro.tables.bars import grouped, panels, stacked
-from repro.tables.lines import lines
-from repro.tables.paint import GREY, diamond_key, png
-from repro.tables.shown import Shown, origin, shown
-from repro.tables.table import Table
+from repro.reports.figures.bars import grouped, panels, stacked
+from repro.reports.figures.lines import lines
+from repro.reports.figures.paint import GREY, diamond_key, png
+from repro.reports.figures.shown import Shown, origin, shown
+from repro.reports.tables.table import Table
 
 KINDS: dict[str, Callable[[Shown], tuple[Figure, list[Artist]]]] = {
     "bars": panels,

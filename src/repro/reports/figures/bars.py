@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from repro.tables.layout import heading, own_words
-from repro.tables.paint import FITTED, GREY, OURS, canvas, colour, diamonds, tidy
-from repro.tables.shown import Shown
-from repro.tables.spec import ColumnSpec
-from repro.tables.table import Entry, Row
+from repro.reports.figures.paint import FITTED, GREY, OURS, canvas, colour, diamonds, tidy
+from repro.reports.figures.shown import Shown
+from repro.reports.formats.layout import heading, own_words
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.table import Entry, Row
 
 HALF = 0.29
 """Half the height of a bar of which there is one a row; rows are 1 apart."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.tables.spec import ColumnSpec
-from repro.tables.table import MARKS, Aside, Entry, Published, Row, Table
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.table import MARKS, Aside, Entry, Published, Row, Table
 
 ABSENT = "—"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}

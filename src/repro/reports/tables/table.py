@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from repro.records.record import Scalar, Spread
-from repro.tables.spec import ColumnSpec, FigureSpec
+from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
 MARKS = {
     "proxy": ("†", "computed by a smaller proxy's weights (acceptance and text are the proxy's own)"),

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Scalar, Spread
-from repro.tables.aggregate import Incomparable, figure, relative
-from repro.tables.reference import Cell, find
-from repro.tables.spec import AsideSpec, ColumnSpec, TableSpec
-from repro.tables.table import Aside, Entry, Errors, Published, Row, Table
+from repro.reports.reference.reference import Cell, find
+from repro.reports.spec.spec import AsideSpec, ColumnSpec, TableSpec
+from repro.reports.tables.aggregate import Incomparable, figure, relative
+from repro.reports.tables.table import Aside, Entry, Errors, Published, Row, Table
 
 SEPARATOR = " / "
 """Between the labels of a row's id."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.records.record import Round
-from repro.tables.spec import LaneSpec, WindowSpec
+from repro.reports.spec.spec import LaneSpec, WindowSpec
 
 ROUNDS = "rounds"
 """The row of an excerpt that holds the rounds."""

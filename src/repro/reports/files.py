@@ -11,11 +11,11 @@ from pathlib import Path, PurePath
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.records.record import write_atomically
-from repro.tables.bibliography import citations
-from repro.tables.latex import to_latex
-from repro.tables.layout import page
-from repro.tables.render import to_csv, to_markdown
-from repro.tables.table import Table
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import page
+from repro.reports.formats.render import to_csv, to_markdown
+from repro.reports.reference.bibliography import citations
+from repro.reports.tables.table import Table
 
 FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
     "md": lambda table, bibtex: to_markdown(page(table), bibtex),
@@ -61,6 +61,6 @@ def write_files(experiment: str, folder: Path, contents: Mapping[str, str | byte
 
 
 def _picture(table: Table) -> bytes:
-    from repro.tables.figure import draw  # late: matplotlib takes a second to import
+    from repro.reports.figures.figure import draw  # late: matplotlib takes a second to import
 
     return draw(table)

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from repro.core.errors import InputError
-from repro.tables.paint import GREY, canvas, colour, diamonds, tidy
-from repro.tables.shown import Shown
-from repro.tables.table import Entry, Row
+from repro.reports.figures.paint import GREY, canvas, colour, diamonds, tidy
+from repro.reports.figures.shown import Shown
+from repro.reports.tables.table import Entry, Row
 
 Points = list[tuple[float, Entry]]
 

@@ -15,8 +15,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.tables.layout import Grid, Page
-from repro.tables.table import Entry, Published, Table
+from repro.reports.formats.layout import Grid, Page
+from repro.reports.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
     *("row", "id", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),

@@ -1,0 +1,1 @@
+"""Tables, figures and pages that set results beside what papers published."""

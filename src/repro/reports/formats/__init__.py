@@ -1,0 +1,1 @@
+"""A table as Markdown, LaTeX, CSV and on the screen."""

@@ -1,0 +1,1 @@
+"""What papers published: values and bibliography."""

@@ -1,0 +1,1 @@
+"""What an experiment asks a table to show."""

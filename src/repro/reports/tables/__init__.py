@@ -1,0 +1,1 @@
+"""From records to the cells of a table."""
