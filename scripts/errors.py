@@ -15,10 +15,10 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.reports.claims.errors import read_reasons, report
+from repro.reports.claims.errors_page import page, write_report
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
-from repro.tables.errors import read_reasons, report
-from repro.tables.errors_page import page, write_report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.formats.render import CSV_HEADER
 from repro.reports.reference.reference import Cell
-from repro.tables.claims import ClaimsSpec
 
 BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
 TEXTS = ("section", "device", "model", "draft_model", "dataset", "condition", "relative_to", "note")

@@ -9,10 +9,10 @@ import pytest
 
 from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, cell, spec, write_table, write_tables
 from repro.core.errors import InputError
+from repro.reports.claims.claims import ClaimsSpec, compare, is_prose
+from repro.reports.claims.claims_page import page, to_csv, write_claims
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.reference import load_cells
-from repro.tables.claims import ClaimsSpec, compare, is_prose
-from repro.tables.claims_page import page, to_csv, write_claims
 from tiny_project import write_project
 
 SAID = "EdgeLLM: per token latency speedup"

@@ -14,15 +14,15 @@ from repro.device.device_file import machine
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
 from repro.models.runtime.model import ModelConfig
+from repro.reports.claims.claims import ClaimsSpec, require_complete
+from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
+from repro.reports.tree_drawings.forms import FormsSpec
 from repro.run import plain
 from repro.scenarios.named_models import read_model
 from repro.sweep import fact_sources
-from repro.tables.claims import ClaimsSpec, require_complete
-from repro.tables.facts import FactsSpec, read_facts
-from repro.tables.forms import FormsSpec
 from tiny_project import composed, spec_of
 
 

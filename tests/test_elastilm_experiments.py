@@ -10,10 +10,10 @@ import yaml
 
 import experiment_files
 from repro.core.paths import conf_dir
+from repro.reports.claims.claims import is_prose
+from repro.reports.hardware_facts.facts import read_settings
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.spec import TableSpec
-from repro.tables.claims import is_prose
-from repro.tables.facts import read_settings
 
 section = cache(partial(experiment_files.section, "elastilm"))
 NAMES = experiment_files.names("elastilm")

@@ -12,10 +12,10 @@ import pytest
 from invented_tables import BIBTEX, CELLS, spec, write_table, write_tables
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.reports.claims.claims_page import write_claims
+from repro.reports.claims.errors import UNEXPLAINED, read_reasons, report
+from repro.reports.claims.errors_page import page, to_csv
 from repro.reports.reference.reference import load_cells
-from repro.tables.claims_page import write_claims
-from repro.tables.errors import UNEXPLAINED, read_reasons, report
-from repro.tables.errors_page import page, to_csv
 
 
 @pytest.fixture

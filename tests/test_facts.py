@@ -9,9 +9,9 @@ import pytest
 
 from invented_tables import BIBTEX, cell
 from repro.core.errors import InputError
-from repro.tables.claims import read_table
-from repro.tables.facts import FactsSpec, Sources, Stated, read_facts
-from repro.tables.facts_page import draw, page, to_csv, write_facts
+from repro.reports.claims.claims import read_table
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, Stated, read_facts
+from repro.reports.hardware_facts.facts_page import draw, page, to_csv, write_facts
 from tiny_project import write_project
 
 BOARD = """

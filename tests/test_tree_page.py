@@ -14,9 +14,16 @@ from repro import forms as searches
 from repro.core.errors import InputError
 from repro.forms import form
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
-from repro.tables import mask_page, tree_page
-from repro.tables.forms import FormSpec, FormsSpec, LookaheadSpec, branching, lookahead_mask, tree_mask
-from repro.tables.forms_page import write_forms
+from repro.reports.tree_drawings import mask_page, tree_page
+from repro.reports.tree_drawings.forms import (
+    FormSpec,
+    FormsSpec,
+    LookaheadSpec,
+    branching,
+    lookahead_mask,
+    tree_mask,
+)
+from repro.reports.tree_drawings.forms_page import write_forms
 
 PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
 BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}

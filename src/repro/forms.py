@@ -23,8 +23,8 @@ from repro.methods.ghidorah.verification_tree import (
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
+from repro.reports.tree_drawings.forms import Form, FormSpec, branching
 from repro.scenarios.generation.heads_fit import fitted
-from repro.tables.forms import Form, FormSpec, branching
 
 
 def recorded(name: str) -> HeadRanks:

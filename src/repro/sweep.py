@@ -27,21 +27,21 @@ from repro.core.registry import unknown
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.record import Record, Round, Store, write_atomically
+from repro.reports.claims.claims import ClaimsSpec
+from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import FORMATS, write_all
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, read_settings
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
+from repro.reports.tree_drawings.forms import FormsSpec
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
-from repro.tables.claims import ClaimsSpec
-from repro.tables.claims_page import write_claims
-from repro.tables.facts import FactsSpec, Sources, read_settings
-from repro.tables.forms import FormsSpec
 from repro.tracking import Tracker
 
 MODES = ("run", "list", "retry", "force")
@@ -229,12 +229,12 @@ def write_read(
         return write_claims(spec, folder, load_cells(), bibliography, formats)
     if "facts" not in section:
         from repro.forms import form  # late, with torch, numba and matplotlib
-        from repro.tables.forms_page import write_forms
+        from repro.reports.tree_drawings.forms_page import write_forms
 
         drawn = FormsSpec.parse(experiment, section)
         forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
         return write_forms(drawn, forms, folder, bibliography, formats)
-    from repro.tables.facts_page import write_facts  # late, with matplotlib
+    from repro.reports.hardware_facts.facts_page import write_facts  # late, with matplotlib
 
     return write_facts(FactsSpec.parse(experiment, section), folder, fact_sources(), bibliography, formats)
 

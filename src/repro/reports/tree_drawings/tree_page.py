@@ -15,7 +15,7 @@ from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, png
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
 from repro.reports.tables.table import MARKS
-from repro.tables.forms import Form, FormsSpec, Path
+from repro.reports.tree_drawings.forms import Form, FormsSpec, Path
 
 TREES = (
     "tree",

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, compare
 from repro.reports.files import write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
@@ -18,7 +19,6 @@ from repro.reports.formats.render import to_markdown
 from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import Cell
 from repro.reports.tables.table import MARKS
-from repro.tables.claims import CLAIM, Claim, ClaimsSpec, compare
 
 HEADINGS = ("claim", "where", "paper", "ours", "ratio", "verdict", "from")
 CSV_HEADER = (

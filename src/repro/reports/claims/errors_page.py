@@ -10,14 +10,14 @@ import io
 import statistics
 from pathlib import Path
 
+from repro.reports.claims.claims import CLAIM
+from repro.reports.claims.claims_page import ends
+from repro.reports.claims.errors import MISS, UNEXPLAINED, Compared, Report
 from repro.reports.files import write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import UNITS, Grid, Heading, Page
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.bibliography import citations
-from repro.tables.claims import CLAIM
-from repro.tables.claims_page import ends
-from repro.tables.errors import MISS, UNEXPLAINED, Compared, Report
 
 CSV_HEADER = (
     *("reference", "table", "row", "column", "unit", "ours", "published_low", "published_high"),

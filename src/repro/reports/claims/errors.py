@@ -14,8 +14,8 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.reports.claims.claims import CLAIM, Line, read_table
 from repro.reports.reference.reference import Cell, find
-from repro.tables.claims import CLAIM, Line, read_table
 
 MISS = 0.25
 """The relative error from which a prediction needs a reason."""

@@ -16,8 +16,8 @@ from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import Page
 from repro.reports.formats.render import CSV_HEADER, to_markdown
 from repro.reports.reference.bibliography import citations
-from repro.tables import mask_page, tree_page
-from repro.tables.forms import Form, FormSpec, FormsSpec, lookahead_mask, tree_mask
+from repro.reports.tree_drawings import mask_page, tree_page
+from repro.reports.tree_drawings.forms import Form, FormSpec, FormsSpec, lookahead_mask, tree_mask
 
 Figures = Mapping[str, tuple[str, float | None]]
 

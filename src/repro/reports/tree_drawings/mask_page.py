@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, png
 from repro.reports.formats.layout import Grid, Heading, Page
-from repro.tables.forms import FormsSpec, Mask
+from repro.reports.tree_drawings.forms import FormsSpec, Mask
 
 HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
 NEEDED, IDLE = "#f4e08a", "#27446b"

@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from repro.reports.claims.claims_page import ends
 from repro.reports.figures.bars import panels
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import diamond_key, png
@@ -18,11 +19,10 @@ from repro.reports.files import FORMATS, write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
 from repro.reports.formats.render import CSV_HEADER, to_markdown
+from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.reference.bibliography import citations
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Published, Row
-from repro.tables.claims_page import ends
-from repro.tables.facts import FACT, FactsSpec, Sources, Stated, read_facts
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Columns with their alignment."""

@@ -1,0 +1,1 @@
+"""Papers' claims and the errors of all tables, as pages."""

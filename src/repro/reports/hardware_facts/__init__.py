@@ -1,0 +1,1 @@
+"""Device files beside what papers and measurements say, as pages."""

@@ -1,0 +1,1 @@
+"""Token trees and attention masks, drawn."""
