@@ -20,9 +20,9 @@ from repro.core.paths import conf_dir
 from repro.device.emulated import Device
 from repro.device.op import FLASH
 from repro.device.trace import Trace
+from repro.experiments.cli import plain, publish
 from repro.methods.base import Generation
 from repro.models.runtime.session import Pass, Session
-from repro.run import plain, publish
 from repro.scenarios.generation import figures
 from repro.scenarios.generation.run import opened_sessions, prepare, serve
 from repro.scenarios.generation.scenario import GenerationScenario

@@ -30,11 +30,11 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from repro import data
-from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.data.config import scoring_of
+from repro.experiments.composing import load_components
 from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints.checkpoint import open_checkpoint, tokenizer
 from repro.models.checkpoints.origin import Checkpoint

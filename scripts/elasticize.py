@@ -23,13 +23,13 @@ from hydra import compose, initialize_config_dir
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.cli import plain, publish
 from repro.methods.compression.pruning.elastic_levels import anchors_of
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile
 from repro.models.elastic.elastic_profile import PROFILE, Profile
 from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
-from repro.run import plain, publish
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
 

@@ -21,9 +21,9 @@ from rich.progress import Progress
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.cli import plain, publish
 from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import cache_root
-from repro.run import plain, publish
 from repro.scenarios.generation import draft_calibration
 from repro.scenarios.generation.scenario import GenerationScenario
 

@@ -19,6 +19,8 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.experiments.cli import publish, screen, table_section
+from repro.experiments.sweep import computes_nothing, write_read
 from repro.records.record import Store
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, write_all
@@ -29,8 +31,6 @@ from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
 from repro.reports.tables.build import build
-from repro.run import publish, screen, table_section
-from repro.sweep import computes_nothing, write_read
 
 
 def experiments() -> list[str]:

@@ -14,10 +14,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from repro import run
 from repro.core.errors import InputError
+from repro.experiments import cli
+from repro.experiments.sweep import Sweep
 from repro.models.runtime.cuda import cuda_stream
-from repro.sweep import Sweep
 from tiny_checkpoints import write_tokenizer
 from tiny_project import Project, write_project
 
@@ -109,7 +109,7 @@ def test_the_command_says_one_thing_and_fails(
     monkeypatch.setenv("REPRO_CACHE", str(shared.root / "cache"))
     monkeypatch.setattr(sys, "argv", ["repro", *shared.apart(tmp_path).overrides, argument])
     with pytest.raises(SystemExit) as ended:
-        run.main()
+        cli.main()
     out, err = capfd.readouterr()
     assert ended.value.code == 2
     assert err.startswith("error: ")
@@ -237,7 +237,7 @@ def test_a_disk_that_fills_up_while_a_cell_runs(
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("repro.sweep.write_atomically", full)
+    monkeypatch.setattr("repro.experiments.sweep.write_atomically", full)
     config = project.config("experiment=quickstart", "method=flash_ar")
     with pytest.raises(InputError, match="the cell flash_ar could not be written: No space left on device"):
         Sweep(config, Console(file=io.StringIO())).cell(config)

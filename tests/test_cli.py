@@ -10,7 +10,7 @@ import pytest
 
 import wandb_logs
 from repro.core.registry import registered
-from repro.run import WIDE
+from repro.experiments.cli import WIDE
 from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -116,7 +116,7 @@ def test_ray_composes(project: Project) -> None:
 
 
 def test_the_terminal_s_own_width_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from repro.run import screen
+    from repro.experiments.cli import screen
 
     monkeypatch.delenv("COLUMNS", raising=False)
     assert screen().width == WIDE

@@ -11,6 +11,8 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.data.traces import parse_trace
 from repro.device.device_file import machine
+from repro.experiments.cli import plain
+from repro.experiments.sweep import fact_sources
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.costs.model_cost import Shape
 from repro.models.runtime.model import ModelConfig
@@ -20,9 +22,7 @@ from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
 from repro.reports.tree_drawings.forms import FormsSpec
-from repro.run import plain
 from repro.scenarios.named_models import read_model
-from repro.sweep import fact_sources
 from tiny_project import composed, spec_of
 
 

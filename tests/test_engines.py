@@ -12,11 +12,11 @@ from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
+from repro.experiments.cli import plain
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from repro.run import plain
 from tiny_project import composed
 
 fit: Any = importlib.import_module("fit_engines")

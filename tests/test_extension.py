@@ -55,7 +55,7 @@ def site(project: Project) -> Path:
 
 BOTH = """
 import json, sys
-from repro.run import main
+from repro.experiments.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["repro", *arguments]
     main()

@@ -9,12 +9,12 @@ import pytest
 
 from records import record
 from repro.core.errors import InputError
+from repro.experiments.cli import attempt
+from repro.experiments.sweep import Note
 from repro.records.record import Store
 from repro.reports.tables import members
-from repro.run import attempt
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
-from repro.sweep import Note
 from tiny_project import Project, composed, write_project
 
 USUAL = {"method", "device", "dataset", "target", "draft"}

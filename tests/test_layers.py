@@ -6,7 +6,7 @@ Everything is read from the source itself, so a new file is covered when it is t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +16,33 @@ import repro
 
 SOURCE = Path(repro.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
+
+BELOW = {
+    "core": (),
+    "device": ("core",),
+    "records": ("core",),
+    "models": ("core", "device", "records"),
+    "data": ("core", "records", "models.checkpoints"),  # one way to fetch a package's file
+    "metrics": ("core", "records"),
+    "methods": ("core", "device", "records", "models"),
+    "reports": ("core", "device", "records"),
+    "scenarios": ("core", "device", "records", "models", "data", "metrics", "methods", "reports.reference"),
+    "experiments": (
+        "core",
+        "device",
+        "records",
+        "models",
+        "data",
+        "metrics",
+        "methods",
+        "reports",
+        "scenarios",
+    ),
+}
+"""What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
+
+ENTRANCES = {"__main__.py", "check.py"}
+"""Modules that users run."""
 
 ONLY = {
     # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
@@ -29,8 +56,8 @@ ONLY = {
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},
-    "wandb": {"tracking.py"},
-    "hydra": {"composing.py", "run.py"},
+    "wandb": {"experiments/tracking.py"},
+    "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # of wheels a download's deadline, not a run's time
@@ -58,6 +85,47 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
+def rooms() -> dict[str, set[str]]:
+    """Which rooms each room imports from. A room is a folder of modules, named by its path."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        if path.name != "__init__.py":
+            own = room(name(path).removesuffix(".py").split("/"))
+            found.setdefault(own, set()).update(
+                room(i.split(".")[1:]) for i in imports(tree(path)) if ours(i)
+            )
+    return {one: others - {one} for one, others in found.items()}
+
+
+def climbs(top: str, module: ast.Module) -> list[str]:
+    """Imports of `repro` that a top room must not have."""
+    own = [i.removeprefix("repro.") for i in imports(module) if ours(i)]
+    return [i for i in own if not any(i == b or i.startswith(f"{b}.") for b in (top, *BELOW[top]))]
+
+
+def ours(module: str) -> bool:
+    return module.startswith("repro.")
+
+
+def room(parts: Sequence[str]) -> str:
+    """The folder of a module, or of a name within one."""
+    at = SOURCE
+    for part in parts:
+        if not (at / part).is_dir():
+            break
+        at /= part
+    return at.relative_to(SOURCE).as_posix()
+
+
+def circle(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Rooms that import each other in a circle; none if there is no circle."""
+    left = {one: set(others) & set(arrows) for one, others in arrows.items()}
+    while free := [one for one, others in left.items() if not others & set(left)]:
+        for one in free:
+            del left[one]
+    return sorted(left)
+
+
 def swallowed(module: ast.Module) -> list[int]:
     """Lines of handlers that do nothing, and of bare ones."""
     handlers = [node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler)]
@@ -76,6 +144,59 @@ def libraries(path: Path) -> frozenset[str]:
 
 def importers(library: str) -> set[str]:
     return {name(p) for p in FILES if library in libraries(p)}
+
+
+def test_rooms_import_each_other_in_no_circle() -> None:
+    found = rooms()
+    assert len(found) >= 10
+    assert circle(found) == []
+
+
+def test_all_top_rooms_are_known() -> None:
+    assert {name(p).split("/")[0] for p in FILES if "/" in name(p)} == set(BELOW)
+    assert {name(p) for p in FILES if "/" not in name(p)} == {"__init__.py", *ENTRANCES}
+
+
+@pytest.mark.parametrize("top", BELOW)
+def test_imports_point_down(top: str) -> None:
+    wrong = {name(p): found for p in (SOURCE / top).rglob("*.py") if (found := climbs(top, tree(p)))}
+    assert wrong == {}
+
+
+def test_an_import_that_climbs_is_noticed() -> None:
+    assert climbs("models", ast.parse("from repro import methods")) == ["methods"]
+    assert climbs("core", ast.parse("def late():\n    import repro.models.tokens")) == ["models.tokens"]
+    assert climbs("scenarios", ast.parse("from repro.reports.tables import table")) == [
+        "reports.tables.table"
+    ]
+    assert climbs("scenarios", ast.parse("from repro.reports.reference import reference")) == []
+
+
+def test_a_room_is_small_and_says_what_it_is_for() -> None:
+    for folder in sorted({path.parent for path in FILES}):
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= 14, folder
+        assert sum(len(path.read_text().splitlines()) for path in modules) <= 2200, folder
+        assert ast.get_docstring(tree(folder / "__init__.py")), f"{folder} has no purpose"
+
+
+def test_every_module_is_imported_or_registers_something() -> None:
+    commands = sorted((SOURCE.parents[1] / "scripts").rglob("*.py"))
+    wanted = {i for path in (*FILES, *commands) for i in imports(tree(path))}
+    wanted |= {i.rpartition(".")[0] for i in wanted}
+    late = "".join(path.read_text() for path in FILES)
+    unused = []
+    for path in FILES:
+        own = "repro." + name(path).removesuffix(".py").replace("/", ".")
+        used = own in wanted or f'"{own}' in late or "register(" in path.read_text()
+        if not (used or path.name == "__init__.py" or name(path) in ENTRANCES):
+            unused.append(own)
+    assert unused == []
+
+
+def test_a_circle_of_rooms_is_noticed() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == ["a", "b", "c", "d"]
+    assert room(["core", "errors", "InputError"]) == "core"
 
 
 @pytest.mark.parametrize("library", ONLY)

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
+from repro.experiments.cli import plain
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.spec import TableSpec
-from repro.run import plain
 from tiny_project import composed
 
 section, swept = partial(experiment_files.section, "lever"), partial(experiment_files.swept, "lever")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.experiments.cli import plain
 from repro.methods.base import Request
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding
 from repro.methods.ghidorah.verification_tree import (
@@ -25,7 +26,6 @@ from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
 from repro.models.forward.network import Network, Row
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells
-from repro.run import plain
 from repro.scenarios.generation import draft_calibration, heads_fit
 from repro.scenarios.generation.heads_fit import (
     HeadMatch,

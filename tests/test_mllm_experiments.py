@@ -11,10 +11,10 @@ import pytest
 import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
+from repro.experiments.cli import plain
 from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.spec import TableSpec
-from repro.run import plain
 from tiny_project import composed
 
 FOLDER = conf_dir() / "experiment" / "mllm_npu"

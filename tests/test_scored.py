@@ -14,6 +14,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
+from repro.experiments.sweep import Sweep
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
 from repro.models.analysis.likelihood import Likelihood
@@ -23,7 +24,6 @@ from repro.records.record import Record
 from repro.scenarios import accuracy
 from repro.scenarios.accuracy import AccuracyScenario, findings
 from repro.scenarios.registry import is_current
-from repro.sweep import Sweep
 from tiny_project import Project, publish, write_project
 
 

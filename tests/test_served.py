@@ -14,11 +14,11 @@ from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
+from repro.experiments.cli import attempt
 from repro.methods.serving.deciders import Ask
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
-from repro.run import attempt
 from repro.scenarios.registry import is_current
 from repro.scenarios.serving import answer_cache, level_models
 from repro.scenarios.serving import scenario as serving

@@ -16,13 +16,13 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-from repro import composing
-from repro.composing import Composer
 from repro.core import registry
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.paths import conf_dir
-from repro.run import needless
+from repro.experiments import composing
+from repro.experiments.cli import needless
+from repro.experiments.composing import Composer
 from tiny_project import Project, write_project
 
 HEAVY = {
@@ -33,7 +33,7 @@ HEAVY = {
 
 TELL = """
 import json, sys
-from repro.run import main
+from repro.experiments.cli import main
 try:
     main()
 finally:

@@ -17,12 +17,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from repro import versions
 from repro.core.errors import InputError
+from repro.experiments.sweep import Note, Sweep, left, note_down, notes_in
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.tables import members
-from repro.sweep import Note, Sweep, left, note_down, notes_in
+from repro.scenarios import versions
 from tiny_project import METHODS, Project, write_project
 
 QUICK = "experiment=quickstart"

@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
+from repro.experiments.sweep import fact_sources
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tree_drawings.forms import FormsSpec
-from repro.sweep import fact_sources
 
 PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
 EXAMPLES: list[dict[str, Any]] = [

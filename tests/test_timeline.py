@@ -13,13 +13,13 @@ from rich.console import Console
 from records import record
 from repro.core.errors import InputError
 from repro.device.trace import Phase, Span, Trace
+from repro.experiments.sweep import Sweep
 from repro.records.record import Record
 from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, to_csv
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
-from repro.sweep import Sweep
 from tiny_project import write_project
 
 SPANS = [

@@ -14,10 +14,10 @@ import wandb
 import wandb_logs
 from records import record
 from repro.core.errors import InputError
+from repro.experiments.tracking import Tracker
 from repro.reports.files import write_all
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
-from repro.tracking import Tracker
 from wandb_logs import ROUNDS, one_cell
 
 

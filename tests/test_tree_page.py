@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from invented_ranks import record
-from repro import forms as searches
 from repro.core.errors import InputError
-from repro.forms import form
+from repro.experiments import tree_drawings as searches
+from repro.experiments.tree_drawings import form
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
 from repro.reports.tree_drawings import mask_page, tree_page
 from repro.reports.tree_drawings.forms import (

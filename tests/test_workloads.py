@@ -7,8 +7,8 @@ import pytest
 
 from repro import data
 from repro.core.paths import conf_dir
+from repro.experiments.cli import plain
 from repro.reports.reference.reference import load_cells, select
-from repro.run import plain
 from tiny_project import composed
 
 CONTENT = {

@@ -26,7 +26,6 @@ import transformers as hf
 from safetensors.torch import save_file
 
 from invented_rows import INVENTED
-from repro import versions
 from repro.core.registry import discover, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
@@ -37,6 +36,7 @@ from repro.models.drafting.head_ranks import FILE, HeadRanks
 from repro.records.build_cache import forgetting
 from repro.records.identity import cell_key, dataset_asked
 from repro.records.record import content_hash
+from repro.scenarios import versions
 from repro.scenarios.generation import run as generation
 from repro.scenarios.registry import made
 from tiny_checkpoints import CONTROL, write_tokenizer

@@ -25,12 +25,12 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from repro import run
 from repro.core.paths import conf_dir
+from repro.experiments import cli
+from repro.experiments.cli import plain, publish
+from repro.experiments.sweep import Note, Sweep
 from repro.models.checkpoints.origin import PROJECT
 from repro.records.record import Record, Store
-from repro.run import plain, publish
-from repro.sweep import Note, Sweep
 from tiny_checkpoints import CONTROL, write_tokenizer
 
 METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
@@ -170,17 +170,17 @@ class Project:
         command, out, err, code = self.command(*arguments), io.StringIO(), io.StringIO(), 0
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(self.root)
-            for name, value in {**self.environment(), run.FULL_ERROR: ""}.items():
+            for name, value in {**self.environment(), cli.FULL_ERROR: ""}.items():
                 patch.setenv(name, value)
             for name in DROPPED:
                 patch.delenv(name, raising=False)
             patch.setattr(sys, "argv", ["repro", *command[3:]])
             # Hydra would close all handlers, and absl's one the stream of pytest.
             patch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
-            patch.setattr(run, "quiet", lambda: None)
+            patch.setattr(cli, "quiet", lambda: None)
             with redirect_stdout(out), redirect_stderr(err):
                 try:
-                    run.main()
+                    cli.main()
                 except SystemExit as ended:
                     code = int(ended.code or 0)
         return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())

@@ -9,10 +9,10 @@ import yaml
 
 from repro.core.paths import conf_dir
 from repro.core.registry import lookup
+from repro.experiments.cli import load_components
 from repro.methods.serving.systems.base import Service, System
 from repro.methods.serving.systems.pfs import Pfs
 from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.run import load_components
 
 load_components()
 

@@ -1,5 +1,5 @@
 """`python -m repro`."""
 
-from repro.run import main
+from repro.experiments.cli import main
 
 main()

@@ -27,10 +27,10 @@ import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from repro.composing import load_components
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
+from repro.experiments.composing import load_components
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind

@@ -1,0 +1,2 @@
+"""What everything uses and that knows nothing of language models: errors, names of components, typed
+configuration, folders."""

@@ -1,7 +1,7 @@
 """Names for components: a registered class is found by group and name, and its fields are its configuration.
 
 `discover` reads which names the modules of a package register and imports none of them; a module is imported
-when one of its classes is looked up. Knows nothing of Hydra; `repro.composing` publishes the names to it.
+when one of its classes is looked up. Knows nothing of Hydra; `experiments.composing` publishes the names.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Language models that compute for real, and what computing costs."""

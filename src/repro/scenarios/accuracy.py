@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from repro import data, versions
+from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import registered
 from repro.data.config import scoring_of
@@ -29,6 +29,7 @@ from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import make_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash
+from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress
 from repro.scenarios.offline import OfflineScenario, component, dense
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from repro import data, versions
+from repro import data
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import lookup
@@ -23,6 +23,7 @@ from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked
+from repro.scenarios import versions
 from repro.scenarios.base import Scenario, named
 
 if TYPE_CHECKING:

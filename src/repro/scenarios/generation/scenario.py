@@ -10,7 +10,7 @@ from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from repro import data, versions
+from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import discover, lookup, unknown
 from repro.core.typed import typed
@@ -31,6 +31,7 @@ from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
+from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, Scenario, named
 from repro.scenarios.generation import draft_calibration, fidelity
 from repro.scenarios.generation.heads_fit import HeadMatch

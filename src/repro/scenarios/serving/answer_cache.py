@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from repro import data, versions
+from repro import data
 from repro.core.errors import InputError
 from repro.data.config import DatasetConfig, scoring_of
 from repro.data.prompts import Prompt, Tokens
@@ -28,6 +28,7 @@ from repro.models.analysis.likelihood import Likelihood, Reader, common
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import content_hash
+from repro.scenarios import versions
 from repro.scenarios.accuracy import best_of, metric_of
 from repro.scenarios.base import Progress
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import mean
 from typing import Any, ClassVar
 
-from repro import data, versions
+from repro import data
 from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
@@ -36,6 +36,7 @@ from repro.methods.serving.slo import LEVELS, Decision, Objective
 from repro.methods.serving.systems.base import Service, System, profile_of
 from repro.records.identity import dataset_asked, device_asked, version_of
 from repro.records.record import Scalar, Spread
+from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
 from repro.scenarios.offline import OfflineScenario
 from repro.scenarios.serving.answer_cache import Question

@@ -22,13 +22,13 @@ from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
-from repro import composing
-from repro.composing import Composer, load_components
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.experiments import composing
+from repro.experiments.composing import Composer, load_components
+from repro.experiments.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 from repro.scenarios.registry import GROUPS, scenario_of
-from repro.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200

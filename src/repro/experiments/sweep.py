@@ -24,6 +24,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.experiments.tracking import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.record import Record, Round, Store, write_atomically
@@ -42,7 +43,6 @@ from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import FormsSpec
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
-from repro.tracking import Tracker
 
 MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
@@ -228,7 +228,7 @@ def write_read(
         spec = ClaimsSpec.parse(experiment, section)
         return write_claims(spec, folder, load_cells(), bibliography, formats)
     if "facts" not in section:
-        from repro.forms import form  # late, with torch, numba and matplotlib
+        from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
         from repro.reports.tree_drawings.forms_page import write_forms
 
         drawn = FormsSpec.parse(experiment, section)

@@ -1,0 +1,1 @@
+"""The command line: configurations composed, sweeps run, results shown and tracked."""
