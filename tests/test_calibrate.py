@@ -1,9 +1,7 @@
 """Measuring a machine: the fit against invented machines, the pieces against invented disks and counters, and
 the command itself."""
 
-import importlib.util
 import os
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 import torch
 import yaml
 
-from repro.core.paths import project_root
 from repro.device import measure
 from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
@@ -21,6 +18,7 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
 from repro.models.transformer.gemm_rates import Effort, Measured, Rates, fastest, kernels, measure_products
 from repro.records import build_cache
+from scripts import calibrate
 
 WEIGHTS = 8192 * 2048
 PEAKS = {"fp32": (100e9, "float32"), "fp16": (400e9, "bfloat16")}
@@ -30,12 +28,7 @@ STAIRS = ((1, 0.1), (4, 0.1), (16, 0.35), (64, 0.8), (256, 1.0))
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = project_root() / "scripts" / "calibrate.py"
-    spec = importlib.util.spec_from_file_location("calibrate", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return calibrate
 
 
 # The fit
@@ -202,7 +195,7 @@ def test_a_gpu_that_is_not_there_is_said_at_once(script: ModuleType, tmp_path: P
 def test_a_full_disk_is_said(script: ModuleType, tmp_path: Path, monkeypatch) -> None:
     usage = build_cache.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
-    monkeypatch.setattr(script.kernels, "measure_products", None)
+    monkeypatch.setattr(script.gemm_rates, "measure_products", None)
     assert "disk too full" in fail(script, "--out", str(tmp_path / "a.yaml"), "--scratch", str(tmp_path))
     assert not (tmp_path / "a.yaml").exists()
 

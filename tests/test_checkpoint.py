@@ -1,6 +1,5 @@
 """Descriptions, local folders, the tokenizer and the command that fetches."""
 
-import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from repro.models.checkpoints.checkpoint import (
     same_tokenizer,
     tokenizer,
 )
+from scripts import fetch
 from tiny_checkpoints import NOWHERE, REPO, alone, write_folder, write_snapshot, write_tokenizer
 
 __all__ = ["alone"]  # fixtures, used here under their own names
@@ -185,10 +185,7 @@ def test_a_pair_must_share_its_tokenizer(tmp_path):
 
 @pytest.fixture
 def fetch_script():
-    spec = importlib.util.spec_from_file_location("fetch", CONF.parents[2] / "scripts" / "fetch.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
+    return fetch
 
 
 def test_the_command_says_where_each_lies_and_from_where(fetch_script, tmp_path, monkeypatch, capsys):

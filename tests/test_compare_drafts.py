@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import compare_drafts
 from records import provenance
 from repro.core.errors import InputError
 from repro.records.record import Record, Store
+from studies import compare_drafts
 
 
 def put(store: Store, key: str, draft: str, dataset: str, emitted: list[list[int]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import csv
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +12,11 @@ import pytest
 import yaml
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir, project_root
+from repro.core.paths import conf_dir
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import SOURCES, facts, machine
 from repro.device.op import CPU, FLASH, NPU, Op
+from scripts import devices
 
 DEVICES = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "device").glob("*.yaml")}
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")
@@ -228,12 +228,7 @@ def test_one_value_stands_for_a_whole_curve() -> None:
 
 @pytest.fixture(scope="module")
 def command() -> Any:
-    spec = importlib.util.spec_from_file_location("devices", project_root() / "scripts" / "devices.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return devices
 
 
 def counted(device: Mapping[str, Any], source: str) -> int:

@@ -186,7 +186,7 @@ def test_committed_heads_are_small_recorded_and_what_was_noted(parts: Parts) -> 
     for name in PARTS:
         record = json.loads((folder / f"{name}.json").read_text())
         assert record["head"]["file_bytes"] == (folder / head_file(name)).stat().st_size
-        assert "/" not in record["command"].replace("scripts/", "").replace("python ", "")
+        assert "/" not in record["command"].removeprefix("python scripts/")
 
 
 def test_heads_are_taken_for_their_encoder_alone_and_not_if_they_changed(

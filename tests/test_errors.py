@@ -1,7 +1,6 @@
 """The report of errors over a paper's tables: what counts as predicted, what misses, and for which reason."""
 
 import csv
-import importlib.util
 import io
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from repro.reports.claims.claims_page import write_claims
 from repro.reports.claims.errors import UNEXPLAINED, read_reasons, report
 from repro.reports.claims.errors_page import page, to_csv
 from repro.reports.reference.reference import load_cells
+from scripts import errors as errors_command
 
 
 @pytest.fixture
@@ -145,12 +145,6 @@ class TestErrors:
 
     @pytest.fixture
     def script(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-        path = Path(__file__).parents[1] / "scripts" / "errors.py"
-        loaded = importlib.util.spec_from_file_location("errors_script", path)
-        assert loaded is not None
-        assert loaded.loader is not None
-        module = importlib.util.module_from_spec(loaded)
-        loaded.loader.exec_module(module)
-        monkeypatch.setattr(module, "load_cells", lambda: CELLS)
-        monkeypatch.setattr(module, "read_reasons", lambda path, cells: {})
-        return module
+        monkeypatch.setattr(errors_command, "load_cells", lambda: CELLS)
+        monkeypatch.setattr(errors_command, "read_reasons", lambda path, cells: {})
+        return errors_command

@@ -1,25 +1,15 @@
 """The device files say what the fit gives, and the fit gives the published cells that it was made for."""
 
-import importlib.util
-import sys
-from typing import Any
-
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir, project_root
+from repro.core.paths import conf_dir
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
-
-spec = importlib.util.spec_from_file_location("fit_devices", project_root() / "scripts" / "fit_devices.py")
-assert spec is not None
-assert spec.loader is not None
-fit_devices: Any = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = fit_devices  # its dataclasses look their module up
-spec.loader.exec_module(fit_devices)
+from studies import fit_devices
 
 FITS = {fit.device: fit for fit in fit_devices.FITS}
 

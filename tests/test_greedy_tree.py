@@ -4,8 +4,6 @@ and how far from the best tree it is, with the best tree against all subtrees.""
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,13 +15,13 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.core.paths import project_root
 from repro.methods.lever import greedy_tree
 from repro.methods.lever.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
+from studies import greedy_gap
 from tiny import TableNetwork
 
 Verify = Callable[[int, int], float]
@@ -333,12 +331,7 @@ def test_impossible_settings_are_refused(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def gap() -> ModuleType:
-    path = project_root() / "scripts" / "greedy_gap.py"
-    spec = importlib.util.spec_from_file_location("greedy_gap", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return greedy_gap
 
 
 def subtrees(case: Any, node: Path_ = ()) -> Iterator[frozenset[Path_]]:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import head_ranks
 from repro.core.errors import InputError
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, searched
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.heads_fit import head_match
 from repro.scenarios.generation.scenario import GenerationScenario
+from repro.training import head_ranks
 from tiny_project import SHAPE, Project, write_project
 
 IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]

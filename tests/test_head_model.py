@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import unpickle
 from repro.core.errors import InputError
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
+from scripts import unpickle
 from tiny import here
 from tiny_eagle import raw_config, tensors_of, write_head
 from tiny_project import Project, write_project

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("ortools")
 
-import ordering_gap
 from repro.device.op import CPU, NPU
 from repro.methods.mllm_npu.scheduling import ORDERS, Task, schedule
+from studies import ordering_gap
 
 
 @pytest.mark.parametrize("seed", range(4))

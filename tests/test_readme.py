@@ -1,26 +1,14 @@
 """The README: its table is the one that the run wrote, and what it names is there."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
+from scripts import readme_table, tables
 
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, project_root() / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-readme_table = script("readme_table")
 README = project_root() / "README.md"
 TABLE = project_root() / readme_table.TABLE
 MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
@@ -66,7 +54,7 @@ def test_the_quickstarts_table_can_be_made_again_from_records_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["quickstart", "--records", str(tmp_path), "--out", str(tmp_path / "tables")]
-    assert script("tables").main(arguments) == 0
+    assert tables.main(arguments) == 0
     assert "No records" in capsys.readouterr().out
     assert "No records" in (tmp_path / "tables" / "quickstart.md").read_text()
 

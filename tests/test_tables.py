@@ -1,7 +1,6 @@
 """Tables: what is compared with what, with which marks, and how every format looks to the letter."""
 
 import csv
-import importlib.util
 import io
 import json
 from dataclasses import replace
@@ -25,6 +24,7 @@ from repro.reports.reference.reference import Cell, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Published, Table
+from scripts import tables as tables_command
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
@@ -494,12 +494,7 @@ class TestScript:
     @pytest.fixture
     def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         """`scripts/tables.py` over a configuration of its own, in a folder with two records."""
-        path = Path(__file__).parents[1] / "scripts" / "tables.py"
-        loaded = importlib.util.spec_from_file_location("tables_script", path)
-        assert loaded is not None
-        assert loaded.loader is not None
-        script = importlib.util.module_from_spec(loaded)
-        loaded.loader.exec_module(script)
+        script = tables_command
         conf = tmp_path / "conf"
         (conf / "experiment" / "lever").mkdir(parents=True)
         (conf / "reference").mkdir()

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-import train_draft
-from distill import answers, draft, evaluation, prompts, training
 from repro.core.errors import InputError
+from repro.training import train_draft
+from repro.training.texts import answers, prompts
+from repro.training.trainers import draft, evaluation, training
 from tiny_training import draft_command
 
 ROOT = Path(__file__).parents[1]

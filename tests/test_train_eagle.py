@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import train_eagle
-from distill import answers, head, mixture, questions, training, unroll
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.drafting import eagle_head
@@ -22,6 +20,9 @@ from repro.models.drafting.eagle import EagleNetwork
 from repro.models.forward.cached_features import Remembered
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
+from repro.training import train_eagle
+from repro.training.texts import answers, mixture, questions
+from repro.training.trainers import head, training, unroll
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]

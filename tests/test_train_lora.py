@@ -8,8 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from distill.answers import Answer
-from distill.recovery import (
+from repro.core.errors import InputError
+from repro.data.prompts import Prompt
+from repro.models.elastic import lora
+from repro.models.elastic.differentiable import DifferentiableDecoder
+from repro.models.elastic.submodels import reordered, submodel
+from repro.models.transformer.cache import KVCache
+from repro.training.texts.answers import Answer
+from repro.training.trainers.recovery import (
     NOTHING,
     Adapters,
     RecoveryTrainer,
@@ -18,13 +24,7 @@ from distill.recovery import (
     packed_loss,
     passes,
 )
-from distill.training import Schedule
-from repro.core.errors import InputError
-from repro.data.prompts import Prompt
-from repro.models.elastic import lora
-from repro.models.elastic.differentiable import DifferentiableDecoder
-from repro.models.elastic.submodels import reordered, submodel
-from repro.models.transformer.cache import KVCache
+from repro.training.trainers.training import Schedule
 from tiny_dense import dense
 from tiny_elastic import order_of, uneven
 

@@ -13,8 +13,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-import train_medusa
-from distill import answers, foresight
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.drafting import medusa_head
@@ -22,6 +20,9 @@ from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.cached_features import Remembered
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
+from repro.training import train_medusa
+from repro.training.texts import answers
+from repro.training.trainers import foresight
 from tiny_training import LAYERS
 
 ROOT = Path(__file__).parents[1]
@@ -112,7 +113,7 @@ def test_a_run_lowers_the_loss_and_leaves_its_record(whole: Path) -> None:
     record = json.loads((whole / "out" / "training.json").read_text())
     losses = [point["loss"] for point in record["curve"]]
     assert losses[-1] < 0.95 * losses[0]
-    assert record["command"].startswith("python scripts/train_medusa.py ")
+    assert record["command"].startswith("python -m repro.training.train_medusa ")
     assert str(whole) not in json.dumps(record)
     assert set(record["results"]["gsm8k"]) == {
         "prompts", "tokens", "acceptance_length_chain", "head_0", "head_1", "head_2",

@@ -13,11 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-import train_draft
-import train_predictor
-import tune_pruning
-from distill import answers, draft, early_exit
-from distill.early_exit import Change, Rows, Settings, Vocabulary
 from repro.core.errors import InputError
 from repro.methods.lever.pruning import PruningRule
 from repro.models.drafting.early_exit import Predictor, PredictorConfig
@@ -25,6 +20,11 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
+from repro.training import train_draft, train_predictor
+from repro.training.texts import answers
+from repro.training.trainers import draft, early_exit
+from repro.training.trainers.early_exit import Change, Rows, Settings, Vocabulary
+from studies import tune_pruning
 from tiny_training import draft_command
 
 ROOT = Path(__file__).parents[1]

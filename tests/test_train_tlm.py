@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from distill import decisions, meeting
-from distill.decisions import Grid, Judge, Labels, spare, summary, weight
-from distill.heads import (
+from repro.core.errors import InputError
+from repro.methods.serving.deciders import Ask, Oracle
+from repro.methods.serving.slo import Decision, Objective
+from repro.models.analysis.likelihood import Reader
+from repro.models.encoders.dual_head import DualHead, Form
+from repro.models.encoders.token_spans import Span
+from repro.models.encoders.word_pieces import WordPieces, load_encoder
+from repro.training.decision_heads import decisions, meeting
+from repro.training.decision_heads.decisions import Grid, Judge, Labels, spare, summary, weight
+from repro.training.decision_heads.heads import (
     UNJUDGED,
     DecisionTrainer,
     Example,
@@ -21,7 +28,7 @@ from distill.heads import (
     scored,
     word_figures,
 )
-from distill.surprisal import (
+from repro.training.decision_heads.surprisal import (
     Marked,
     label,
     matched,
@@ -32,14 +39,7 @@ from distill.surprisal import (
     word_nats,
     words,
 )
-from distill.training import Schedule
-from repro.core.errors import InputError
-from repro.methods.serving.deciders import Ask, Oracle
-from repro.methods.serving.slo import Decision, Objective
-from repro.models.analysis.likelihood import Reader
-from repro.models.encoders.dual_head import DualHead, Form
-from repro.models.encoders.token_spans import Span
-from repro.models.encoders.word_pieces import WordPieces, load_encoder
+from repro.training.trainers.training import Schedule
 from tiny_dense import dense
 from tiny_encoder import Characters, write
 

@@ -105,7 +105,6 @@ def load() -> list[dict[str, Any]]:
 def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
     """Append each cell's outcome to a file, unless it is there."""
     import torch
-
     from repro.composing import load_components
     from repro.core.provenance import circumstances
 

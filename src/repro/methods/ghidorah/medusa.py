@@ -88,7 +88,9 @@ class TreeDecoding(Serving):
 def calibration(draft: Session) -> Calibration:
     """What is known of a draft's heads; InputError for a draft that has none, or none recorded."""
     if draft.calibration is None:
-        what = "heads without recorded ranks (scripts/head_ranks.py)" if draft.heads else "no Medusa heads"
+        what = (
+            "heads without recorded ranks (repro.training.head_ranks)" if draft.heads else "no Medusa heads"
+        )
         raise InputError(f"{draft.name} has {what}; choose model@draft=smollm2_135m_medusa or record them")
     return draft.calibration
 

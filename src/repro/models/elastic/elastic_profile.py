@@ -68,7 +68,7 @@ COMMITTED: dict[str, Parts] = {
         "5735e71dc5cf264086baf67cfefa6869ae1484ce2b057f47bd411a95ce9336aa",
     ),
 }
-"""By `fingerprint`, what `scripts/elasticize.py` and `scripts/train_lora.py` made. The hashes stand here, so
+"""By `fingerprint`, what `training.elasticize` and `training.train_lora` made. The hashes stand here, so
 that a cell that reads a part has another key when the part changes."""
 
 

@@ -22,7 +22,7 @@ COMMITTED: dict[str, Parts] = {
         "assets/tlm/minilm", "7ca24eceb8e2d956139331ee0d559a98bda96cd6890f79768a335fa38ab786ca"
     ),
 }
-"""By `fingerprint` of an encoder, the heads that `scripts/train_tlm.py` trained on it."""
+"""By `fingerprint` of an encoder, the heads that `repro.training.train_tlm` trained on it."""
 
 
 def heads_digest() -> str:
@@ -48,7 +48,7 @@ def committed(encoder: Path) -> Path:
     parts = COMMITTED.get(fingerprint(encoder))
     if parts is None:
         raise InputError(
-            f"no heads were trained on the encoder in {encoder}; train them with scripts/train_tlm.py"
+            f"no heads were trained on the encoder in {encoder}; train them with repro.training.train_tlm"
         )
     folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
     if folder is None or digest(folder) != parts.digest:
@@ -74,7 +74,7 @@ def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = N
     for name in PARTS if part is None else (part,):
         file = where / head_file(name)
         if not file.is_file():
-            raise InputError(f"{where} has no {name} head; train one with scripts/train_tlm.py {name}")
+            raise InputError(f"{where} has no {name} head; train one with repro.training.train_tlm {name}")
         made.load(name, file)
     return made, where
 

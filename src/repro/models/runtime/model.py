@@ -228,8 +228,8 @@ class Model:
             raise InputError(
                 f"{self.config.name} has no early-exit predictor"
                 + (f" in {named!r}" if named else "")
-                + "; train one (scripts/train_predictor.py) and name it in the checkpoint's `predictor`, or "
-                "choose method.pruning=off"
+                + "; train one (repro.training.train_predictor) and name it in the checkpoint's "
+                "`predictor`, or choose method.pruning=off"
             )
         return found
 

@@ -1,1 +1,0 @@
-"""Distilling a small draft from a target's own answers: prompts, answers, training, evaluation."""

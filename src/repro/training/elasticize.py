@@ -1,0 +1,114 @@
+"""Order a checkpoint's units by importance and find its anchor layers (ElastiLM 3.2), once for all levels.
+
+    REPRO_DATA=<folder> python -m repro.training.elasticize --target smollm2_135m --out <folder>
+
+Writes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (where both come
+from). `--target` is a name of `conf/model/`. Prints the line of `models/elastic_profile.COMMITTED` that makes
+runs take what was written; while it does not stand there, they profile their own corpus. Adapters that
+`repro.training.train_lora` made for another order are no longer taken.
+Owns the order of the work and what is noted of it; the work itself is in `models/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.experiments.cli import plain, publish
+from repro.methods.compression.pruning.elastic_levels import anchors_of
+from repro.models.checkpoints.digest import digest
+from repro.models.elastic import elastic_profile
+from repro.models.elastic.elastic_profile import PROFILE, Profile
+from repro.models.elastic.unit_importance import Measure
+from repro.models.transformer.decoder import Decoder
+from repro.scenarios.accuracy import AccuracyScenario
+from repro.scenarios.offline import dense
+
+ANCHORS = 0.2  # of the layers, as the paper has it; kept are all losses, so that any share can be asked for
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; every default is what made the committed profiles."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add = parser.add_argument
+    add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
+    add("--out", type=Path, required=True, help="where the profile goes")
+    add("--dataset", default="bookcorpus", help="a name of conf/dataset (default %(default)s)")
+    add(
+        "--texts",
+        type=int,
+        default=10,
+        help="of the corpus, as in the release; the paper's 6.4K tokens are 100",
+    )
+    add("--tokens", type=int, default=64, help="of each text")
+    add("--threads", type=int, default=torch.get_num_threads())
+    add("more", nargs="*", help="settings as of `python -m repro`")
+    return parser.parse_args(argv)
+
+
+def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
+    """A cell of this target, which knows how its checkpoint and a corpus are opened."""
+    publish()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        given = [f"model@target={target}", "compression=elastilm", "dataset=arc_easy", *overrides]
+        return AccuracyScenario(plain(compose("config", overrides=given)))
+
+
+def about(
+    cell: AccuracyScenario, decoder: Decoder, found: Profile, args: argparse.Namespace
+) -> dict[str, Any]:
+    """What `config.json` says; no paths, no names of machines."""
+    return {
+        "target": {"name": cell.labels["target"], "digest": cell.target.digest},
+        "fingerprint": elastic_profile.fingerprint(decoder),
+        "corpus": {
+            "dataset": args.dataset,
+            "texts": args.texts,
+            "tokens": args.tokens,
+            "rows": cell.corpus.digest,
+        },
+        "order": found.order.digest,
+        "loss": round(found.whole, 4),
+        "anchors": list(anchors_of(found.losses, ANCHORS)),
+        "command": f"python -m repro.training.elasticize --target {args.target} --out {args.out.name} "
+        f"--dataset {args.dataset} --texts {args.texts} --tokens {args.tokens}",
+    }
+
+
+def noted(decoder: Decoder, folder: Path, place: str) -> str:
+    """The line for `COMMITTED` that names a folder as it is now."""
+    return f'"{elastic_profile.fingerprint(decoder)}": Parts("{place}", "{digest(folder)}"),'
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Profile and write."""
+    args = arguments(argv)
+    torch.set_num_threads(args.threads)
+    settings = [f"corpus.texts={args.texts}", f"corpus.tokens={args.tokens}"]
+    cell = asked(args.target, [f"dataset@corpus.dataset={args.dataset}", *settings, *args.more])
+    decoder = dense(cell.folder)
+    found = elastic_profile.profiled(decoder, cell.sequences, Measure())
+    args.out.mkdir(parents=True, exist_ok=True)
+    elastic_profile.save(found, args.out / PROFILE)
+    said = about(cell, decoder, found, args)
+    (args.out / "config.json").write_text(json.dumps(said, indent=2) + "\n")
+    print(f"loss {found.whole:.3f} nats; without each layer:")
+    for layer, nats in enumerate(found.losses):
+        print(f"  {layer:3d}  {nats:.3f}{'  anchor' if layer in said['anchors'] else ''}")
+    print("For models/elastic_profile.COMMITTED:\n    " + noted(decoder, args.out, args.out.as_posix()))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,123 @@
+"""Record which rank Medusa heads give their target's own tokens, for the search of verification trees.
+
+    REPRO_DATA=<folder> python -m repro.training.head_ranks --target smollm2_135m --draft smollm2_135m_medusa
+
+The target answers rows of MT-Bench, which no table evaluates, greedily; what is found is written beside the
+heads' weights as `ranks.safetensors`, from where every run that drafts with them takes it. Target and draft
+are names of `conf/model/`. Recorded ranks are part of the heads' checkpoint: records made with others are
+other cells. Prints each head's accuracies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+from rich.progress import Progress
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.experiments.cli import plain, publish
+from repro.models.drafting.head_ranks import FILE, HeadRanks
+from repro.records.build_cache import cache_root
+from repro.scenarios.generation import draft_calibration
+from repro.scenarios.generation.scenario import GenerationScenario
+
+SHOWN = 5
+
+
+def asked(args: argparse.Namespace) -> GenerationScenario:
+    """The rows, the models and their tokenizer, as a cell has them."""
+    first, last = args.rows
+    publish()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = compose(
+            "config",
+            overrides=[
+                f"model@target={args.target}",
+                f"model@draft={args.draft}",
+                f"dataset={args.dataset}",
+                f"skip={first}",
+                f"prompts={last - first}",
+                f"max_tokens={args.tokens}",
+                f"host={args.host}",
+                "method=corrected",
+                "match=null",
+                *args.more,
+            ],
+        )
+    return GenerationScenario(plain(config))
+
+
+def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
+    """Answer all rows and rank."""
+    models = {"target": cell.target, "draft": cell.draft}
+    with ExitStack() as opened, Progress(console=Console(stderr=True)) as bars:
+        task = bars.add_task("recording", total=len(cell.requests))
+        networks = {
+            role: model.network(opened.enter_context(closing(model.memo(cache_root()))) if memo else None)
+            for role, model in models.items()
+        }
+        return draft_calibration.head_ranks(
+            models, networks, cell.requests, lambda done: bars.update(task, completed=done)
+        )
+
+
+def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:
+    """What was recorded, for the file."""
+    return {
+        "dataset": args.dataset,
+        "dataset_digest": cell.rows.digest,
+        "rows": "{}:{}".format(*args.rows),
+        "tokens": str(args.tokens),
+        "target": cell.target.config.name,
+        "target_digest": cell.target.digest,
+    }
+
+
+def rows(text: str) -> tuple[int, int]:
+    """Of A:B, the first row and the one after the last."""
+    try:
+        first, last = map(int, text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no A:B") from None
+    if not 0 <= first < last:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no row; give A:B with A below B")
+    return first, last
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--target", required=True, help="name of the target's model file")
+    add("--draft", required=True, help="name of the heads' model file")
+    add("--dataset", default="mt_bench", help="(default %(default)s, as Ghidorah has it)")
+    add("--rows", type=rows, default=(20, 40), metavar="A:B", help="rows A to B - 1 (default 20:40)")
+    add("--tokens", type=int, default=128, help="longest answer (default %(default)s)")
+    add("--host", default="cpu", help="cpu or cuda (default %(default)s)")
+    add("--no-memo", action="store_true", help="compute all of it, whatever is remembered")
+    add("more", nargs="*", help="overrides of the configuration, such as data_dir=<folder>")
+    args = parser.parse_args(argv)
+    try:
+        cell = asked(args)
+        found = record(cell, memo=not args.no_memo)
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    folder = cell.draft.folder
+    assert folder is not None
+    found.save(folder / FILE, about(cell, args))
+    print(f"{found.positions} positions of {len(found.begins)} answers, {folder / FILE}")
+    for head, accuracies in enumerate(found.accuracies(SHOWN)):
+        print(f"head {head}: " + " ".join(f"{share:.3f}" for share in accuracies))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What trains: drafts, EAGLE and Medusa heads, early exits, adapters."""

@@ -1,0 +1,200 @@
+"""Solve the engines of mllm-NPU's Table 4 on the Xiaomi 14, and its answers' lengths, from the engines' rows.
+
+python -m studies.fit_engines            every number and length, then each cell beside ours
+python -m studies.fit_engines --check    exit 1 if the device file or a workload says anything else
+
+Owns which number is solved from which cells: Qwen1.5-1.8B's and LLaMA-2-7B's, of TFLite, which has
+neither, Gemma-2B's. Must not know any other row, nor mllm-NPU's own column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from math import ceil, log
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from repro.core.paths import conf_dir
+from repro.core.registry import discover, registered
+from repro.device.cost import Machine
+from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
+from repro.methods.base import Request
+from repro.models.forward.network import NoNetwork
+from repro.models.runtime.session import Session
+from repro.models.tokens.prefix import Prefix
+from repro.reports.reference.reference import find, load_cells
+from studies.fit_devices import Fit, Knob, Measure, bill, device_file, published, reproduced, turn, wrong
+from studies.fit_devices import parameters as shown
+
+discover("repro.methods")
+
+DEVICE = "xiaomi_14"
+DATASETS = ("2wiki", "triviaqa", "clock", "applauncher")
+SHORT, LONG = ("clock", "applauncher"), ("2wiki", "triviaqa")
+COLUMNS = {
+    "llama_cpp_cpu": "lcpp",
+    "mnn_cpu": "mnn",
+    "mlc_gpu": "mlc",
+    "tflite_gpu": "tflite",
+    "powerinfer2_npu": "pi",
+}
+MODELS = {"qwen1_5_1_8b": "qwen1_5_1_8b_int8", "gemma_2b": "gemma_2b_int8", "llama_2_7b": "llama_2_7b_int8"}
+
+SHARE = "mllm_npu.fig1b.prefill_share"
+RESTATED = (SHARE, "mllm_npu.text.1.prefill_share")
+"""Of llama.cpp's latency so much is prefill: no answer may be longer or shorter than that leaves room for."""
+
+QUICK = {"tflite_gpu": "gemma_2b", "powerinfer2_npu": "llama_2_7b"}
+"""The engines whose prefill is quick enough for an answer's length to show; of each one row may be used."""
+
+
+@cache
+def workload(dataset: str) -> dict[str, Any]:
+    """A dataset of Table 4 as its file has it."""
+    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "workload" / f"mllm_{dataset}.yaml").read_text())
+    return loaded
+
+
+LENGTHS = {dataset: int(workload(dataset)["max_tokens"]) for dataset in DATASETS}
+"""Tokens of each dataset's answers; solving changes them in place."""
+
+
+def cell(dataset: str, model: str, engine: str) -> str:
+    """The id of a cell of Table 4."""
+    return f"mllm_npu.table4.{dataset}.{model}.{COLUMNS[engine]}"
+
+
+def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> tuple[float, float]:
+    """Seconds of a request's prefill and of all of it, by the engine's own method."""
+    method = registered("method")[engine]()
+    device = EmulatedDevice(on)
+    session = Session("target", device, bill(MODELS[model]), NoNetwork(), method.places()["target"])
+    request = Request("blank", (0,) * prompt, tokens)
+
+    session.start(Prefix.of(request.prompt))
+    done = device.play(method.serve(request, device, target=session))
+    return done.first - done.arrived, done.ended - done.arrived
+
+
+def latency(dataset: str, model: str, engine: str) -> Measure:
+    """Seconds of a request of a dataset, as Table 4 has them."""
+    prompt = int(workload(dataset)["prompt_tokens"])
+    return lambda on: answered(on, engine, model, prompt, LENGTHS[dataset])[1]
+
+
+HALVINGS = 12
+"""Of an interval whose ends are some ten times apart: within a thousandth."""
+
+
+def knob(
+    engine: str, number: str, between: tuple[float, float], models: Sequence[str], datasets: Sequence[str]
+) -> Knob:
+    """A number of an engine's, solved on so many models' rows of so many datasets."""
+    cells = {cell(d, m, engine): latency(d, m, engine) for m in models for d in datasets}
+    restated = RESTATED if engine == "llama_cpp_cpu" else ()
+    return Knob(f"engines.{engine}.{number}", between, cells, restated, engine)
+
+
+def slow(engine: str, processor: str, top: float) -> Iterator[Knob]:
+    """LLaMA-2-7B's rows give the rate and what is left of it at 1500 tokens, all of Qwen1.5-1.8B's what does
+    not grow with the model."""
+    yield knob(engine, f"{processor}.graph_seconds", (0.5, top), ["qwen1_5_1_8b"], DATASETS)
+    yield knob(engine, f"{processor}.peak.int8", (0.05, 10.0), ["llama_2_7b"], SHORT)
+    yield knob(engine, f"{processor}.efficiency", (0.1, 1.0), ["llama_2_7b"], LONG)
+
+
+BOTH = ("qwen1_5_1_8b", "llama_2_7b")
+
+FIT = Fit(
+    DEVICE,
+    (
+        knob("llama_cpp_cpu", "cpu.peak.int8", (0.05, 3.0), BOTH, SHORT),
+        knob("llama_cpp_cpu", "cpu.efficiency", (0.1, 1.0), BOTH, LONG),
+        *slow("mnn_cpu", "cpu", 10.0),
+        *slow("mlc_gpu", "gpu", 10.0),
+        knob("tflite_gpu", "gpu.peak.int8", (0.5, 20.0), ["gemma_2b"], DATASETS),
+        knob("powerinfer2_npu", "npu.peak.int8", (0.3, 10.0), ["llama_2_7b"], DATASETS),
+    ),
+)
+"""llama.cpp's two models take as long a weight, so it has no time that does not grow with them."""
+
+
+def allowed(device: Mapping[str, Any], dataset: str) -> range:
+    """How long an answer may be for llama.cpp's share of prefill to lie where the paper says."""
+    on = machine(device, "llama_cpp_cpu")
+    prompt = int(workload(dataset)["prompt_tokens"])
+    first, ended = answered(on, "llama_cpp_cpu", "qwen1_5_1_8b", prompt, 11)
+    share = find(load_cells(), SHARE)
+    assert share.value_low is not None
+    assert share.value_high is not None
+    decoding = [
+        published(cell(dataset, "qwen1_5_1_8b", "llama_cpp_cpu")) * (1 - s / 100)
+        for s in (share.value_high, share.value_low)
+    ]
+    low, high = (1 + seconds / ((ended - first) / 10) for seconds in decoding)
+    return range(ceil(low), int(high) + 1)
+
+
+def miss(device: Mapping[str, Any], dataset: str, tokens: int) -> float:
+    """Sum of squared logarithms of ours over published in the quick engines' rows, at a length."""
+    prompt, out = int(workload(dataset)["prompt_tokens"]), 0.0
+    for engine, model in QUICK.items():
+        ours = answered(machine(device, engine), engine, model, prompt, tokens)[1]
+        out += log(ours / published(cell(dataset, model, engine))) ** 2
+    return out
+
+
+def settled(device: Mapping[str, Any]) -> dict[str, int]:
+    """Each dataset's best length on a device."""
+    return {d: min(allowed(device, d), key=lambda n, d=d: miss(device, d, n)) for d in DATASETS}
+
+
+def together(rounds: int = 20, sweeps: int = 4) -> tuple[dict[str, Any], dict[str, int]]:
+    """The device file and the lengths that go with each other: the quick engines' first, in turns until
+    neither moves, then the slow ones', whose knobs feel each other."""
+    device = device_file(DEVICE)
+    for _ in range(rounds):
+        for one in FIT.knobs:
+            if one.engine in QUICK:
+                turn(device, one, HALVINGS)
+        before = dict(LENGTHS)
+        LENGTHS.update(settled(device))
+        if before == LENGTHS:
+            break
+    for _ in range(sweeps):
+        for one in FIT.knobs:
+            if one.engine not in QUICK:
+                turn(device, one, HALVINGS)
+    return device, dict(LENGTHS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="only say where the files differ")
+    options = parser.parse_args(arguments)
+    written = dict(LENGTHS)
+    solved, lengths = together()
+    failures = list(wrong(FIT, solved))
+    failures += [
+        f"mllm_{d}: max_tokens is {written[d]}; the fit gives {lengths[d]}"
+        for d in DATASETS
+        if written[d] != lengths[d]
+    ]
+    if not options.check:
+        console = Console()
+        console.print(shown(FIT, solved), reproduced(FIT), f"lengths: {lengths}")
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
