@@ -220,7 +220,7 @@ def test_the_core_knows_no_torch() -> None:
 
 def test_no_test_imports_another() -> None:
     """What several need lies in modules without tests; each process of a parallel run would make it anew."""
-    tests = sorted(Path(__file__).parent.glob("*.py"))
+    tests = sorted(Path(__file__).parent.rglob("*.py"))
     assert len(tests) >= 100
     wrong = {p.name: found for p in tests if (found := {i for i in libraries(p) if i.startswith("test_")})}
     assert wrong == {}

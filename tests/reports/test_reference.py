@@ -37,7 +37,7 @@ def test_an_installation_without_its_checkout_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert conf_dir() == project_root() / "conf"
-    monkeypatch.setattr("repro.core.paths.__file__", str(tmp_path / "lib" / "repro" / "paths.py"))
+    monkeypatch.setattr("repro.core.paths.__file__", str(tmp_path / "lib" / "repro" / "core" / "paths.py"))
     with pytest.raises(InputError, match=r"no folder 'conf' in .*--editable"):
         conf_dir()
 

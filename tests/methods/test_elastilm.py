@@ -30,7 +30,7 @@ from tiny_dense import CORPUS, dense
 from tiny_elastic import apart, logits, masked
 from tiny_families import FAMILIES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LLAMA_7B = DecoderConfig(32000, 4096, 32, 32, 32, 128, 11008, 2048)
 LLAMA_3 = DecoderConfig(128256, 4096, 32, 32, 8, 128, 14336, 8192)
 SMOLLM2 = DecoderConfig(49152, 576, 30, 9, 3, 64, 1536, 8192)

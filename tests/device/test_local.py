@@ -438,8 +438,8 @@ def test_facts_become_si() -> None:
     assert local_machine(with_value("pace", None)).pace is None
 
 
-def test_core_knows_no_torch() -> None:
-    core = Path(__file__).parents[1] / "src/repro/core"
+def test_devices_know_no_torch() -> None:
+    core = Path(__file__).parents[2] / "src/repro/device"
     imported = re.compile(r"^ *(import|from) torch\b", re.MULTILINE)
     code = {path.name: path.read_text().rpartition('"""\n\nfrom __future__')[2] for path in core.glob("*.py")}
     assert [name for name, text in code.items() if imported.search(text)] == []

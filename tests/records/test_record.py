@@ -23,7 +23,7 @@ KEY = "ab" * 32
 
 
 def run_python(code: str, *arguments: str) -> subprocess.Popen[bytes]:
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     path = os.pathsep.join([str(tests.parent / "src"), str(tests)])
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *arguments], env={**os.environ, "PYTHONPATH": path}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from typing import Any
 
@@ -17,10 +16,11 @@ from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
+from studies import fit_devices, fit_engines
 from tiny_project import composed
 
-fit: Any = importlib.import_module("fit_engines")
-devices: Any = importlib.import_module("fit_devices")
+fit: Any = fit_engines
+devices: Any = fit_devices
 
 PHONE = fit.device_file("xiaomi_14")
 ENGINES = tuple(fit.COLUMNS)

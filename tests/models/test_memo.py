@@ -201,7 +201,7 @@ memo.close()
 
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "memo.sqlite"
-    paths = f"{Path(package).parents[1]}:{Path(__file__).parent}"
+    paths = f"{Path(package).parents[1]}:{Path(__file__).parents[1]}"
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER, str(path)],
         env={"PYTHONPATH": paths},

@@ -25,7 +25,7 @@ from repro.training.texts import answers
 from repro.training.trainers import foresight
 from tiny_training import LAYERS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-medusa"

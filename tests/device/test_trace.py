@@ -79,7 +79,7 @@ def test_chrome_events() -> None:
 
 
 def test_another_process_with_other_hashes_writes_the_same_bytes() -> None:
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     paths = os.pathsep.join([str(Path(package).parents[1]), str(here)])
     code = "import tiny_runs; print(tiny_runs.edgellm_trace(), end='')"
     run = subprocess.run(

@@ -17,7 +17,7 @@ from repro.training.texts import answers, prompts
 from repro.training.trainers import draft, evaluation, training
 from tiny_training import draft_command
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-draft"
 

@@ -13,7 +13,7 @@ from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tree_drawings.forms import FormsSpec
 
-PAGE = Path(__file__).parents[1] / "docs" / "tables.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 EXAMPLES: list[dict[str, Any]] = [
     yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 ]

@@ -25,7 +25,7 @@ from repro.training.texts import answers, mixture, questions
 from repro.training.trainers import head, training, unroll
 from tiny_training import LAYERS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("training_rows")
 COMMITTED = ROOT / "assets" / "drafts" / "smollm2-135m-eagle3"

@@ -27,7 +27,7 @@ from repro.training.trainers.early_exit import Change, Rows, Settings, Vocabular
 from studies import tune_pruning
 from tiny_training import draft_command
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 COMMITTED = ROOT / "assets" / "predictors" / "smollm2-135m"
 

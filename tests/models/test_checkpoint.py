@@ -22,7 +22,7 @@ __all__ = ["alone"]  # fixtures, used here under their own names
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "model" / "checkpoint"
 
 
 # --- the descriptions ---------------------------------------------------------------------------------------
