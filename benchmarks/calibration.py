@@ -21,7 +21,7 @@ from repro.device.device_file import machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, local_machine
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
@@ -33,11 +33,11 @@ BILLED = {"float32": "fp32", "bfloat16": "bf16", "int4": "int4"}
 CONTEXT = 32
 
 
-def bill(decoder: Decoder, dtype: str) -> Bill:
+def bill(decoder: Decoder, dtype: str) -> ModelCost:
     """What the decoder's own shape costs."""
     c = decoder.config
     dimensions = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
-    return Bill(Shape(*dimensions, gated=c.gated, tied=c.tied), precision(BILLED[dtype]))
+    return ModelCost(Shape(*dimensions, gated=c.gated, tied=c.tied), precision(BILLED[dtype]))
 
 
 def milliseconds(device: Device, decoder: Decoder, dtype: str, rows: int, passes: int) -> float:

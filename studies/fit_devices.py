@@ -30,7 +30,7 @@ from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import NPU
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -95,12 +95,12 @@ def device_file(name: str) -> dict[str, Any]:
 
 
 @cache
-def bill(model: str) -> Bill:
+def bill(model: str) -> ModelCost:
     """What a model file bills; its checkpoint is not opened."""
     given = yaml.safe_load((conf_dir() / "model" / f"{model}.yaml").read_text())
     shape = next(default["shape"] for default in given["defaults"] if "shape" in default)
     dimensions = yaml.safe_load((conf_dir() / "model" / "shape" / f"{shape}.yaml").read_text())
-    return Bill(Shape.parse(dimensions), precision(given["precision"]))
+    return ModelCost(Shape.parse(dimensions), precision(given["precision"]))
 
 
 def one_pass(on: Machine, model: str, placement: Placement, rows: int = 1) -> Pass:

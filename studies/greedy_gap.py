@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import exp, log
 
-from repro.methods.lever.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily
+from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Grown, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.models.tokens.prefix import Prefix
 
@@ -73,12 +73,12 @@ class Case:
         """Seconds of a pass of the draft: one after the other, or nearly as fast as one."""
         return self.draft * (nodes if on == "cpu" else 1 + 0.1 * (nodes - 1))
 
-    def costs(self) -> Costs:
+    def costs(self) -> CycleCosts:
         """All that could be known of the costs."""
         most = sum(self.width**level for level in range(self.depth + 1))
         shapes = product(range(1, most + 1), range(1, self.width**self.depth + 1))
         measured = (Measurement(rows, leaves, self.verification(rows, leaves)) for rows, leaves in shapes)
-        return Costs(LatencyProfile(measured), DraftLatency())
+        return CycleCosts(LatencyProfile(measured), DraftLatency())
 
 
 def cases(kind: str, count: int, width: int, depth: int, seed: int) -> Iterator[Case]:

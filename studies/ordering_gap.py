@@ -22,7 +22,7 @@ from statistics import fmean
 from ortools.sat.python import cp_model
 
 from repro.device.op import NPU
-from repro.methods.mllm_npu.scheduling import ORDERS, Policy, Task, schedule
+from repro.methods.mllm_npu.scheduling import ORDERS, Policy, SubgraphTask, schedule
 from repro.models.costs.subgraphs import Layout, shadowed, subgraphs
 from studies.fit_devices import bill
 
@@ -30,7 +30,7 @@ QWEN = bill("qwen1_5_1_8b_int8")
 CHUNK = 256
 
 
-def instance(chunks: int, layers: int, seed: int) -> list[Task]:
+def instance(chunks: int, layers: int, seed: int) -> list[SubgraphTask]:
     """A prefill of so many chunks; subgraphs of a kind take equally long, but attention grows."""
     chance = random.Random(seed)
     billed = replace(QWEN, shape=replace(QWEN.shape, layers=layers))
@@ -40,11 +40,11 @@ def instance(chunks: int, layers: int, seed: int) -> list[Task]:
         kind = part.stage, part.op.on
         base = took.setdefault(kind, chance.randint(4, 20) if part.op.on == NPU else chance.randint(1, 10))
         grown = 1 + part.chunk if part.op.kind == "attention" else 1
-        out.append(Task(part.op.on, float(base * grown), part.after))
+        out.append(SubgraphTask(part.op.on, float(base * grown), part.after))
     return out
 
 
-def optimum(tasks: Sequence[Task], seconds: float) -> float | None:
+def optimum(tasks: Sequence[SubgraphTask], seconds: float) -> float | None:
     """The shortest makespan of tasks with whole durations; `None` if the solver needs longer than it may."""
     model = cp_model.CpModel()
     horizon = round(sum(task.seconds for task in tasks))
@@ -67,7 +67,7 @@ def optimum(tasks: Sequence[Task], seconds: float) -> float | None:
     return solver.objective_value if solver.solve(model) == cp_model.OPTIMAL else None
 
 
-def gaps(tasks: Sequence[Task], best: float) -> dict[str, float]:
+def gaps(tasks: Sequence[SubgraphTask], best: float) -> dict[str, float]:
     """How much longer than the best each order is, as a share."""
     return {name: schedule(tasks, choose).seconds / best - 1 for name, choose in ORDERS.items()}
 
@@ -75,7 +75,7 @@ def gaps(tasks: Sequence[Task], best: float) -> dict[str, float]:
 def decided(choose: Policy, seconds: float) -> Iterator[tuple[int, float]]:
     """Decisions and the seconds that they took, of whole prefills until so many seconds are over."""
     layout = Layout(CHUNK, shadowed=shadowed(QWEN.shape.layers, 0.85), outliers=0.003, cold=0.2)
-    tasks = [Task(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(QWEN, layout, 4 * CHUNK)]
+    tasks = [SubgraphTask(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(QWEN, layout, 4 * CHUNK)]
     spent = 0.0
     while spent < seconds:
         asked, took = 0, 0.0

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from repro.methods.lever.pruning import PruningRule
 from repro.methods.speculative.opt_tree import chosen, likeliest
-from repro.models.drafting.early_exit import Candidates, Predictor
+from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.acceptance import along, greedy
 from repro.models.tokens.prefix import Prefix
@@ -73,7 +73,7 @@ def grow(draft: DecoderNetwork, root: Prefix, size: Size) -> tuple[TokenTree, di
 
 
 def verify(
-    target: DecoderNetwork, predictor: Predictor, tree: TokenTree, known: dict[Prefix, Candidates]
+    target: DecoderNetwork, predictor: ExitPredictor, tree: TokenTree, known: dict[Prefix, Candidates]
 ) -> Case:
     """The target's whole verification of a tree, and the scores half way."""
     step = target.begin(tree.prefixes)
@@ -91,7 +91,7 @@ def verify(
 def cases(
     target: DecoderNetwork,
     draft: DecoderNetwork,
-    predictor: Predictor,
+    predictor: ExitPredictor,
     made: list[answers.Answer],
     every: int,
     size: Size,
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     whole = weights.load(args.target)
     small = weights.load(args.draft, embeddings_from=whole)
-    predictor = Predictor.load(args.predictor, whole)
+    predictor = ExitPredictor.load(args.predictor, whole)
     made = read(args.answers)
     heldout = [made[place] for place in split(made, 10**9)[1]]
     stride = max(1, len(heldout) // args.answers_used)

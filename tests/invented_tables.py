@@ -8,17 +8,19 @@ from typing import Any
 
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.formats.render import CSV_HEADER
-from repro.reports.reference.reference import Cell
+from repro.reports.reference.reference import PublishedCell
 
 BIBTEX = {"edgellm": "@misc{edgellm}", "repro": "@misc{repro}"}
 TEXTS = ("section", "device", "model", "draft_model", "dataset", "condition", "relative_to", "note")
 
 
-def cell(name: str, low: float | None, high: float | None, unit: str = "x", **texts: str) -> Cell:
+def cell(name: str, low: float | None, high: float | None, unit: str = "x", **texts: str) -> PublishedCell:
     given = dict.fromkeys(TEXTS, "") | {"system": "EdgeLLM", "metric": "per_token_latency_speedup"} | texts
     paper, _, rest = name.partition(".")
     artifact = rest.partition(".")[0]
-    return Cell(**given, id=name, paper=paper, artifact=artifact, value_low=low, value_high=high, unit=unit)
+    return PublishedCell(
+        **given, id=name, paper=paper, artifact=artifact, value_low=low, value_high=high, unit=unit
+    )
 
 
 CELLS = {

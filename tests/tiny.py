@@ -14,8 +14,8 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import LocalDevice, LocalMachine
 from repro.methods.base import Generation, Method, Request
 from repro.methods.plain.autoregressive import Standard
-from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.forward.network import DecoderNetwork, KnownStep, Network, Row, Step
+from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network, Step
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
@@ -24,7 +24,7 @@ from repro.models.transformer.layer import LayerWeights
 
 RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}
 SHAPE = Shape(layers=4, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10)
-BILL = Bill(SHAPE, precision("fp32"))
+BILL = ModelCost(SHAPE, precision("fp32"))
 
 
 def processor(**changes: Any) -> Processor:
@@ -65,19 +65,19 @@ def decoder(family: str) -> Decoder:
         return weights.load(folder)
 
 
-def bill_of(made: Decoder) -> Bill:
+def bill_of(made: Decoder) -> ModelCost:
     """What a decoder's own shape costs in fp32."""
     c = made.config
     shape = Shape(
         c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab, c.gated, c.tied
     )
-    return Bill(shape, precision("fp32"))
+    return ModelCost(shape, precision("fp32"))
 
 
 class Rewritten(Step):
     """A pass whose rows are something else in the end."""
 
-    def __init__(self, step: Step, rewrite: Callable[[list[Row]], list[Row]]) -> None:
+    def __init__(self, step: Step, rewrite: Callable[[list[Logits]], list[Logits]]) -> None:
         self._step, self._rewrite = step, rewrite
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
@@ -89,7 +89,7 @@ class Rewritten(Step):
     def drop(self, kept: Sequence[int]) -> None:
         self._step.drop(kept)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         rows = self._rewrite(self._step.rows())
         return rows if at is None else [rows[i] for i in at]
 
@@ -127,12 +127,12 @@ class NoisedNetwork:
     def keep(self, text: Prefix) -> None:
         self._network.keep(text)
 
-    def _noised(self, text: Prefix, row: Row | None = None) -> Row:
+    def _noised(self, text: Prefix, row: Logits | None = None) -> Logits:
         if row is not None:
             self._said[text.digest] = row.logits
         logits = self._said[text.digest]
         noise = torch.randn(logits.shape, generator=seeded(text, self._seed))
-        return Row(self._spread * (logits / logits.std() + self._strength * noise))
+        return Logits(self._spread * (logits / logits.std() + self._strength * noise))
 
 
 class TableNetwork:
@@ -155,7 +155,7 @@ class TableNetwork:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        return KnownStep([Row(self.logits(text)) for text in wanted])
+        return KnownStep([Logits(self.logits(text)) for text in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
@@ -167,7 +167,7 @@ def seeded(text: Prefix, seed: int) -> torch.Generator:
 
 
 def opened(
-    method: Method, device: Device, networks: dict[str, Network], bills: dict[str, Bill] | None = None
+    method: Method, device: Device, networks: dict[str, Network], bills: dict[str, ModelCost] | None = None
 ) -> dict[str, Session]:
     """The sessions that a method needs, opened as `Model.session` does."""
     return {
@@ -181,7 +181,7 @@ def answer(
     request: Request,
     device: Device,
     networks: dict[str, Network],
-    bills: dict[str, Bill] | None = None,
+    bills: dict[str, ModelCost] | None = None,
 ) -> Generation:
     """One request, answered."""
     sessions = opened(method, device, networks, bills)

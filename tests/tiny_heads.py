@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
-from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.forward.network import KnownStep, Network, Row, Step
+from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.forward.network import KnownStep, Logits, Network, Step
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
@@ -31,7 +31,7 @@ class TableHeads:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         places = [self._lineage.place(prefix) for prefix in wanted]
-        return KnownStep([Row(self._tables[head].logits(feature)) for feature, head in places])
+        return KnownStep([Logits(self._tables[head].logits(feature)) for feature, head in places])
 
     def keep(self, text: Prefix) -> None:
         self._lineage.keep(text)
@@ -42,7 +42,7 @@ def beside(
 ) -> tuple[Device, dict[str, Session]]:
     """Sessions of a target and its heads, on a machine that costs nothing unless there is another."""
     device = device or EmulatedDevice(FREE)
-    bill = Bill(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
+    bill = ModelCost(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
     return device, {
         "target": Session("target", device, BILL, target, RESIDENT),
         "draft": Session("draft", device, bill, heads, RESIDENT),

@@ -11,8 +11,8 @@ from repro.core.paths import conf_dir
 from repro.core.registry import lookup
 from repro.experiments.cli import load_components
 from repro.methods.serving.systems.base import Service, System
-from repro.methods.serving.systems.pfs import Pfs
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.methods.serving.systems.pfs import PfsService
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 
 load_components()
 
@@ -37,7 +37,7 @@ def shape(name: str) -> Shape:
     return Shape.parse(of_conf("model", "shape", name))
 
 
-SEVEN = Bill(shape("llama_7b"), precision("fp16"))
+SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))
 ATTENTION, MLP = 4 * 4096**2, 3 * 4096 * 11008
 LAYER = ATTENTION + MLP
 """Weights of one of its layers."""
@@ -47,8 +47,8 @@ HELD = 2 * (32 * LAYER + TABLES)
 PREDICTORS = 32 * 128 * (4096 + 11008)
 """Weights of predictors of rank 128."""
 FAMILY = {
-    name: Bill(shape(of_conf("model", name)["defaults"][1]["shape"]), precision("fp16"))
-    for name in Pfs.family
+    name: ModelCost(shape(of_conf("model", name)["defaults"][1]["shape"]), precision("fp16"))
+    for name in PfsService.family
 }
 
 
@@ -57,7 +57,7 @@ def built(name: str, **given: Any) -> Service:
     return made
 
 
-def system(name: str, full: Bill = SEVEN, **given: Any) -> System:
+def system(name: str, full: ModelCost = SEVEN, **given: Any) -> System:
     made = built(name, **given)
     return made.system(full, {name: FAMILY[name] for name in made.family})
 

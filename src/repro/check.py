@@ -52,7 +52,7 @@ State = Literal["equal", "tie", "different", "not checkable here"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckedCell:
     """What became of one cell: how it compares, and why or where it does not."""
 
     record: Record
@@ -60,7 +60,7 @@ class Verdict:
     reason: str = ""
 
 
-def check(record: Record, data_dir: str | None) -> Verdict:
+def check(record: Record, data_dir: str | None) -> CheckedCell:
     """Compute one committed cell again and compare it.
 
     Args:
@@ -68,35 +68,37 @@ def check(record: Record, data_dir: str | None) -> Verdict:
         data_dir: a folder of dataset rows, or None.
     """
     if record.provenance.clock == "wall":
-        return Verdict(record, "not checkable here", "its times are those of another machine's wall clock")
+        return CheckedCell(
+            record, "not checkable here", "its times are those of another machine's wall clock"
+        )
     config = {**record.provenance.config, "data_dir": data_dir}
     try:
         cell = made(config)
         if cell.versions != record.provenance.versions:
             changes = _changes(record.provenance.versions, cell.versions)
-            return Verdict(record, "different", f"versions: {changes}")
+            return CheckedCell(record, "different", f"versions: {changes}")
         if cell.inputs != record.provenance.inputs:
             changes = _changes(record.provenance.inputs, cell.inputs)
-            return Verdict(record, "different", f"inputs: {changes}")
+            return CheckedCell(record, "different", f"inputs: {changes}")
         if cell.key != record.key:
-            return Verdict(record, "different", "what its configuration asks has another key now")
+            return CheckedCell(record, "different", "what its configuration asks has another key now")
         cell.check()
     except InputError as wrong:
-        return Verdict(record, "not checkable here", " ".join(str(wrong).split()))
+        return CheckedCell(record, "not checkable here", " ".join(str(wrong).split()))
     try:
         other = cell.run(_silent).record
     except Exception as wrong:
-        return Verdict(record, "different", f"{type(wrong).__name__}: {wrong}")
+        return CheckedCell(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
     found = list(differences(record, other, same_host))
     if not found:
-        return Verdict(record, "equal")
+        return CheckedCell(record, "equal")
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     if same_host:
-        return Verdict(record, "different", reason)
+        return CheckedCell(record, "different", reason)
     if tie := _tie(cell, other):
-        return Verdict(record, "tie", f"another kind of host, and {tie}: {reason}")
-    return Verdict(record, "different", f"on another kind of host: {reason}")
+        return CheckedCell(record, "tie", f"another kind of host, and {tie}: {reason}")
+    return CheckedCell(record, "different", f"on another kind of host: {reason}")
 
 
 def _tie(cell: Scenario, first: Record) -> str | None:
@@ -243,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report(Console(), verdicts(records, given.data))
 
 
-def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[Verdict]:
+def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[CheckedCell]:
     """Check cells one after the other under a bar of progress; cells of one model follow each other."""
     columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -258,7 +260,7 @@ def _likeness(record: Record) -> str:
     return canonical([config["target"], config.get("compression"), config["dataset"], record.experiment])
 
 
-def report(console: Console, found: Iterable[Verdict]) -> int:
+def report(console: Console, found: Iterable[CheckedCell]) -> int:
     """Print every cell that is not equal and the tally, also when it is interrupted; the exit status."""
     tally: Counter[str] = Counter()
     whole = False

@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import discover, register
 from repro.data import DatasetConfig, digest, load_rows, parse, prompts, read_config, sources
-from repro.data.builders import Text, split_last_word, without_markup
+from repro.data.builders import TemplateText, split_last_word, without_markup
 from repro.data.template import Row, at, fill, names
 from repro.models.checkpoints.wheels import Wheel
 from repro.records.build_cache import Unavailable
@@ -439,7 +439,7 @@ def test_words_and_markup() -> None:
 
 @register("prompt", "loud")
 @dataclass(frozen=True)
-class Loud(Text):
+class Loud(TemplateText):
     """A builder as a user's package would bring it."""
 
     times: float = 1.0

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from faults import dearer_launches, shorter_paths
 from repro import check as checking
-from repro.check import Verdict, check, chosen, differences, fixed, in_order, main, report
+from repro.check import CheckedCell, check, chosen, differences, fixed, in_order, main, report
 from repro.core.errors import InputError
 from repro.records.record import Record
 from repro.reports.tables import members
@@ -44,7 +44,7 @@ def committed(project: Project) -> Record:
     return project.record("experiment=quickstart", "method=chain_sd")
 
 
-def verdict(project: Project, record: Record | None = None) -> Verdict:
+def verdict(project: Project, record: Record | None = None) -> CheckedCell:
     return check(record or committed(project), str(project.root / "data"))
 
 
@@ -82,10 +82,10 @@ def test_a_changed_constant_is_found(
 
 def test_nothing_remembered_is_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed model is found although the memo of the run that committed knows what the old one said."""
-    from repro.models.forward.network import Row
+    from repro.models.forward.network import Logits
 
     record = committed(project)
-    monkeypatch.setattr(Row, "choice", property(lambda row: 5))
+    monkeypatch.setattr(Logits, "choice", property(lambda row: 5))
     assert verdict(project, record).state == "different"
 
 
@@ -107,16 +107,16 @@ def test_what_cannot_be_checked_here_says_why(project: Project, capsys: pytest.C
     assert "openai_humaneval.jsonl" in found.reason or "nowhere" in found.reason
     wall = replace(record, provenance=replace(record.provenance, clock="wall"))
     assert "wall clock" in verdict(project, wall).reason
-    assert report(Console(), [found, Verdict(record, "equal")]) == 0
-    assert report(Console(), [found, found, Verdict(record, "equal")]) == 1
+    assert report(Console(), [found, CheckedCell(record, "equal")]) == 0
+    assert report(Console(), [found, found, CheckedCell(record, "equal")]) == 1
     assert "fewer than half of the cells could be checked" in capsys.readouterr().out
 
 
 def test_an_interrupted_check_says_how_far_it_came(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def found() -> Iterator[Verdict]:
-        yield Verdict(committed(project), "equal")
+    def found() -> Iterator[CheckedCell]:
+        yield CheckedCell(committed(project), "equal")
         raise KeyboardInterrupt
 
     assert report(Console(), found()) == 1

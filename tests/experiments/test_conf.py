@@ -21,7 +21,7 @@ from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
-from repro.reports.tree_drawings.forms import FormsSpec
+from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.named_models import read_model
 from tiny_project import composed, spec_of
 
@@ -119,7 +119,7 @@ def test_experiment(name: str) -> None:
         assert read_facts(FactsSpec.parse(name, section), fact_sources())
         return
     if "trees" in section or "masks" in section:
-        assert FormsSpec.parse(name, section).paper
+        assert DiagramsSpec.parse(name, section).paper
         return
     if "claims" in section:
         require_complete(ClaimsSpec.parse(name, section), cells)

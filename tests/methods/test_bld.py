@@ -13,7 +13,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.plain.autoregressive import DraftAlone, Standard
 from repro.methods.speculative.bld import BigLittle, Lenient, logp
-from repro.models.forward.network import DecoderNetwork, KnownStep, Row, Step
+from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Step
 from repro.models.tokens.acceptance import along
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
@@ -37,7 +37,7 @@ class Scripted:
         """Nothing is held."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        return KnownStep([Row(self._logits(text.length - len(PROMPT))) for text in wanted])
+        return KnownStep([Logits(self._logits(text.length - len(PROMPT))) for text in wanted])
 
     def _logits(self, place: int) -> torch.Tensor:
         token, share, *second = self._said[min(place, len(self._said) - 1)]
@@ -188,7 +188,7 @@ def accepted(rows: list[torch.Tensor], tokens: list[int], rollback: float) -> tu
     tree = TokenTree(Prefix.empty())
     for end, token in enumerate(tokens):
         tree.grow(end, token)
-    path, bonus = along(Lenient(rollback).walk(tree), lambda node: Row(rows[node]))
+    path, bonus = along(Lenient(rollback).walk(tree), lambda node: Logits(rows[node]))
     return path, bonus
 
 
@@ -203,7 +203,7 @@ def test_what_the_target_would_say_itself_is_not_taken_back() -> None:
 
 def test_a_token_at_the_threshold_stands() -> None:
     halves = torch.tensor([0.0, 0.0, -math.inf])
-    loss = -logp(Row(halves), 1)
+    loss = -logp(Logits(halves), 1)
     assert loss == pytest.approx(math.log(2))
     assert accepted([halves, halves], [1], rollback=loss) == ([0, 1], 0)
     assert accepted([halves, halves], [1], rollback=loss - 1e-6) == ([0], 0)
@@ -211,10 +211,10 @@ def test_a_token_at_the_threshold_stands() -> None:
 
 def test_a_token_beyond_the_ranks_has_at_most_the_last_rank_s_probability() -> None:
     logits = torch.arange(200.0).flip(0) / 50
-    row, exact = Row(logits), logits.log_softmax(-1)
+    row, exact = Logits(logits), logits.log_softmax(-1)
     assert logp(row, 63) == pytest.approx(float(exact[63]))
     assert logp(row, 64) == logp(row, 199) == logp(row, 63) > float(exact[64])
-    remembered = Row(None, row.ranked())
+    remembered = Logits(None, row.ranked())
     assert [logp(remembered, t) for t in (0, 63, 199)] == [logp(row, t) for t in (0, 63, 199)]
 
 

@@ -15,7 +15,7 @@ from repro.methods.compression.quantization.shadow import Shadow, important
 from repro.methods.compression.quantization.smooth_quant import SmoothQuant, smoothed, smoothing
 from repro.methods.compression.quantization.w8a8 import W8A8
 from repro.models.analysis.hooks import Place, places, read, watched
-from repro.models.analysis.outliers import Profile, largest_by_channel, profile
+from repro.models.analysis.outliers import OutlierProfile, largest_by_channel, profile
 from repro.models.quantization.w8a8 import RowwiseLinear, W8A8Linear
 from repro.models.transformer.decoder import Decoder
 from tiny_dense import CORPUS, dense, logits
@@ -128,13 +128,13 @@ def test_a_profile_is_exact(quantile: float) -> None:
     for place, found in profile(dense("gemma-2"), CORPUS, quantile).items():
         every = torch.cat([x.abs().flatten() for x in seen[place]]).sort(descending=True).values
         allowed = int((1 - quantile) * len(every) + 1e-6)
-        assert found == Profile(float(every[allowed]), float(every[0]))
+        assert found == OutlierProfile(float(every[allowed]), float(every[0]))
         assert int((every > found.threshold).sum()) <= allowed
 
 
 def test_the_most_important_linears_keep_their_outliers() -> None:
     largest = {"a": 9.0, "b": 8.0, "c": 4.0, "d": 6.0}
-    profiles = {Place(0, part): Profile(2.0, most) for part, most in largest.items()}
+    profiles = {Place(0, part): OutlierProfile(2.0, most) for part, most in largest.items()}
     assert important(profiles, 0.5) == {Place(0, "a"), Place(0, "b")}
     assert important(profiles, 1.0) == frozenset()
     assert important(profiles, 0.0) == set(profiles)

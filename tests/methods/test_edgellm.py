@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.speculative.edgellm import EdgeLLM, tree_confidence
-from repro.models.forward.network import KnownStep, Row, Step
+from repro.models.forward.network import KnownStep, Logits, Step
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -42,11 +42,11 @@ class Written:
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
 
-    def _row(self, said: tuple[int, ...]) -> Row:
+    def _row(self, said: tuple[int, ...]) -> Logits:
         self.wanted[said] += 1
         chances = self._chances(said)
         tokens = [self._best, *(t for t in range(len(chances)) if t != self._best)]
-        return Row(None, (tokens, [log(chance) for chance in chances]))
+        return Logits(None, (tokens, [log(chance) for chance in chances]))
 
 
 def even(said: tuple[int, ...]) -> Sequence[float]:

@@ -18,7 +18,7 @@ from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.elastic_profile import Parts, Profile
+from repro.models.elastic.elastic_profile import ElasticProfile, Parts
 from repro.models.elastic.lora import Adapter, Lora
 from repro.models.elastic.submodels import Kept, Order, reordered
 from repro.models.elastic.unit_importance import Measure, importance
@@ -156,7 +156,7 @@ def other_order(config: DecoderConfig) -> Order:
 def kept_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a profile of llama-2 that no corpus would give."""
     made = dense("llama-2")
-    profile = Profile(other_order(made.config), (3.0, 9.0, 3.0, 3.0), 2.0)
+    profile = ElasticProfile(other_order(made.config), (3.0, 9.0, 3.0, 3.0), 2.0)
     elastic_profile.save(profile, tmp_path / elastic_profile.PROFILE)
     note(tmp_path, monkeypatch)
     return tmp_path

@@ -13,7 +13,7 @@ from repro.device.cost import Curve, Flash
 from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
-from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
+from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -102,7 +102,7 @@ class Failing:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         self._left -= 1
-        rows = [Row(None, ([0], [0.0])) for _ in wanted]
+        rows = [Logits(None, ([0], [0.0])) for _ in wanted]
         return KnownStep(rows) if self._left >= 0 else _Broken(rows)
 
     def keep(self, text: Prefix) -> None:
@@ -110,7 +110,7 @@ class Failing:
 
 
 class _Broken(KnownStep):
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         raise ArithmeticError("no rows")
 
 

@@ -14,9 +14,9 @@ from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, drafted
 from repro.methods.ghidorah.medusa_em import DividedDecoding, MedusaEM
 from repro.methods.ghidorah.verification_tree import VerificationTree
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.drafting.head_ranks import Calibration
-from repro.models.forward.network import KnownStep, NoNetwork, Row, Step
+from repro.models.forward.network import KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -36,8 +36,8 @@ def machine(gpu_tile: int = 64, cpu_tile: int = 16, cpu: float = 1e9, both: bool
 
 def opened(on: Machine, calibration: Calibration | None = KNOWN) -> tuple[EmulatedDevice, dict[str, Session]]:
     device = EmulatedDevice(on)
-    target = Session("target", device, Bill(TARGET, precision("fp16")), NoNetwork(), RESIDENT)
-    draft = Session("draft", device, Bill(HEADS, precision("fp16")), NoNetwork(), RESIDENT)
+    target = Session("target", device, ModelCost(TARGET, precision("fp16")), NoNetwork(), RESIDENT)
+    draft = Session("draft", device, ModelCost(HEADS, precision("fp16")), NoNetwork(), RESIDENT)
     draft.calibration = calibration
     return device, {"target": target, "draft": draft}
 
@@ -111,7 +111,7 @@ class Ranks:
         levels = [prefix.length - self._start - 1 for prefix in wanted]
         self.asked += levels
         return KnownStep(
-            [Row(None, ([10 * level + rank for rank in range(10)], [-1.0] * 10)) for level in levels]
+            [Logits(None, ([10 * level + rank for rank in range(10)], [-1.0] * 10)) for level in levels]
         )
 
     def keep(self, text: Prefix) -> None:
@@ -121,7 +121,7 @@ class Ranks:
 def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
     device, _ = opened(machine())
     heads = Ranks()
-    draft = Session("draft", device, Bill(HEADS, precision("fp16")), heads, RESIDENT)
+    draft = Session("draft", device, ModelCost(HEADS, precision("fp16")), heads, RESIDENT)
     draft.start(Prefix.of((1, 2)))
     form = VerificationTree.parse("0;1;0.0;0.2;1.1;0.0.0")
     tree = device.play(drafted(form, Prefix.of((1, 2, 3)), draft))

@@ -16,7 +16,7 @@ import torch
 
 from repro.core.errors import InputError
 from repro.methods.lever import greedy_tree
-from repro.methods.lever.greedy_tree import Costs, Expansion, Grown, Growth, grow_greedily, per
+from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Grown, Growth, grow_greedily, per
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Measurement
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
@@ -74,9 +74,9 @@ class Draft:
 
 
 def grown(
-    draft: Draft, verify: Verify, reliability: float = 1.0, costs: Costs | None = None, **bounds: Any
+    draft: Draft, verify: Verify, reliability: float = 1.0, costs: CycleCosts | None = None, **bounds: Any
 ) -> Grown:
-    costs = costs or Costs(known(verify), DraftLatency())
+    costs = costs or CycleCosts(known(verify), DraftLatency())
     return asyncio.run(grow_greedily(ROOT, draft.expand, costs, reliability, Growth(**bounds)))
 
 
@@ -296,7 +296,7 @@ def test_less_reliable_drafts_get_smaller_trees() -> None:
 
 def test_what_is_learned_of_the_draft() -> None:
     """The root's pass stands for an expansion until there is one; a pass that was none teaches nothing."""
-    costs = Costs(known(VERIFY["rows"]), DraftLatency(decay=0.5))
+    costs = CycleCosts(known(VERIFY["rows"]), DraftLatency(decay=0.5))
     times = iter([0.04, 0.01, 0.01])
     draft = Draft(0, seconds=lambda nodes, on: next(times, 0.0))
     grown(draft, VERIFY["rows"], costs=costs, depth=6)
@@ -314,7 +314,7 @@ def test_impossible_candidates_are_never_inserted() -> None:
     async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
         return Expansion([[(1, 0.0), (2, -inf)] for _ in nodes], 0.0)
 
-    costs = Costs(known(scaled(0.0)), DraftLatency())
+    costs = CycleCosts(known(scaled(0.0)), DraftLatency())
     made = asyncio.run(grow_greedily(ROOT, expand, costs, 1.0, Growth(depth=3)))
     assert sequences(made.tree) == [(), (1,), (1, 1), (1, 1, 1)]
     assert made.reason == "rate"

@@ -22,7 +22,7 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
-from repro.models.costs.model_cost import Bill, precision
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy, chooser
 from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.runtime.placement import RESIDENT
@@ -316,7 +316,7 @@ def test_the_draft_alone_writes_its_own_text(device: str) -> None:
 
 SMALL = 3
 DRAWS = 750
-ONE_LAYER = Bill(replace(SHAPE, layers=1), precision("fp32"))
+ONE_LAYER = ModelCost(replace(SHAPE, layers=1), precision("fp32"))
 HOT = Sampling(temperature=1.0)
 
 

@@ -17,8 +17,8 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.drafting.calibrated_draft import MatchedNetwork, coin, swap_probability, with_first
-from repro.models.forward.logit_cache import Memo, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
+from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
 
@@ -43,7 +43,7 @@ class Noted:
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         return Rewritten(self._network.begin(wanted, branches), lambda rows: self._note(wanted, rows))
 
-    def _note(self, wanted: Sequence[Prefix], rows: list[Row]) -> list[Row]:
+    def _note(self, wanted: Sequence[Prefix], rows: list[Logits]) -> list[Logits]:
         self.said |= {text.digest: row.ranked() for text, row in zip(wanted, rows, strict=True)}
         return rows
 
@@ -61,7 +61,7 @@ def contexts(count: int) -> list[Prefix]:
     return [Prefix.of([i, i + 1]) for i in range(count)]
 
 
-def rows(network: Network, texts: Sequence[Prefix]) -> list[Row]:
+def rows(network: Network, texts: Sequence[Prefix]) -> list[Logits]:
     step = network.begin(texts)
     step.layers(0, network.depth)
     return step.rows()
@@ -71,7 +71,7 @@ def rows(network: Network, texts: Sequence[Prefix]) -> list[Row]:
 
 
 def test_a_swap_changes_two_places_and_no_confidence() -> None:
-    row = Row(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
+    row = Logits(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
     assert with_first(row, 8).ranked() == ([8, 3, 5, 1], [-0.1, -2.0, -3.0, -4.0])
     assert with_first(row, 5).ranked() == ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0])
     assert row.ranked()[0] == [5, 3, 8, 1], "a remembered row must stay what it was"
@@ -118,10 +118,10 @@ def test_exactly_the_contexts_of_the_coin_are_swapped(probability: float) -> Non
     swapped = [text for text in texts if coin(text, 3) < probability]
     assert list(oracle.said) == [text.digest for text in swapped], "the oracle is asked for these alone"
     for text, row in zip(texts, made, strict=True):
-        own = Row(draft.logits(text))
+        own = Logits(draft.logits(text))
         assert row.ranked()[1] == own.ranked()[1]
         if text in swapped:
-            choice = Row(target.logits(text)).choice
+            choice = Logits(target.logits(text)).choice
             assert row.ranked() == with_first(own, choice).ranked()
         else:
             assert row.ranked() == own.ranked()
@@ -129,7 +129,7 @@ def test_exactly_the_contexts_of_the_coin_are_swapped(probability: float) -> Non
 
 
 def matched(
-    probability: float, memos: dict[str, Memo] | None = None
+    probability: float, memos: dict[str, LogitCache] | None = None
 ) -> tuple[dict[str, Network], dict[str, Noted]]:
     """A target and a matched draft that really compute, and what was asked of draft and oracle."""
     made = decoder(FAMILY)
@@ -197,8 +197,8 @@ def test_the_oracle_costs_nothing() -> None:
 
 
 @pytest.fixture
-def memos(tmp_path: Path) -> Iterator[dict[str, Memo]]:
-    opened = {name: Memo(tmp_path / f"{name}.sqlite") for name in ("draft", "oracle")}
+def memos(tmp_path: Path) -> Iterator[dict[str, LogitCache]]:
+    opened = {name: LogitCache(tmp_path / f"{name}.sqlite") for name in ("draft", "oracle")}
     yield opened
     for memo in opened.values():
         memo.close()
@@ -206,7 +206,7 @@ def memos(tmp_path: Path) -> Iterator[dict[str, Memo]]:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 def test_memos_hold_native_rows_and_only_what_lacks_is_computed(
-    method: Method, memos: dict[str, Memo]
+    method: Method, memos: dict[str, LogitCache]
 ) -> None:
     without, cold, warm = (matched(0.5, each) for each in (None, memos, memos))
     results = [served(method, networks) for networks, _ in (without, cold, warm)]

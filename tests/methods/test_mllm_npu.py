@@ -17,7 +17,7 @@ from repro.device.trace import most_at_once
 from repro.methods.base import Generation, Request, Serving
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.methods.mllm_npu.scheduling import ORDERS
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.session import Session
@@ -40,12 +40,12 @@ def served(
     method: MllmNpu,
     prompt: tuple[int, ...],
     network: Network | None = None,
-    bill: Bill | None = None,
+    bill: ModelCost | None = None,
     **more: Any,
 ) -> tuple[Generation, EmulatedDevice, Serving]:
     """A prepared method's answer to a prompt, twice, so that what is built for each shows; the second one."""
     device = EmulatedDevice(machine())
-    bill = bill or Bill(SHAPE, precision("int8"))
+    bill = bill or ModelCost(SHAPE, precision("int8"))
     (placement,) = method.places().values()
     target = Session("target", device, bill, network or NoNetwork(), placement)
     serving = device.play(method.prepare(device, target=target))
@@ -138,7 +138,9 @@ def test_a_processor_does_one_subgraph_at_a_time_and_decoding_is_the_cpus() -> N
 def test_what_is_profiled_is_what_runs() -> None:
     method = MllmNpu(chunk=32, pruned=0.5)
     device = EmulatedDevice(machine())
-    target = Session("target", device, Bill(SHAPE, precision("int8")), NoNetwork(), method.places()["target"])
+    target = Session(
+        "target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"]
+    )
     device.play(method.prepare(device, target=target))
     arrangement: Any = target._arrangement
     target.start(Prefix.of((0,) * 160))

@@ -7,8 +7,8 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Phase, Span
-from repro.methods.base import Generation, Request, Writing
-from repro.methods.speculative.nav import Verification
+from repro.methods.base import Decoding, Generation, Request
+from repro.methods.speculative.nav import Nav
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
@@ -22,9 +22,7 @@ def asked(**changes: object) -> Request:
     return Request(**{"id": "0", "prompt": PROMPT, "max_tokens": TOKENS, **changes})
 
 
-def verified(
-    method: Verification, family: str = "llama-2", **changes: object
-) -> tuple[Generation, EmulatedDevice]:
+def verified(method: Nav, family: str = "llama-2", **changes: object) -> tuple[Generation, EmulatedDevice]:
     made, device = decoder(family), EmulatedDevice(toy())
     target = {"target": DecoderNetwork(made)}
     sessions = opened(method, device, target, {"target": bill_of(made)})
@@ -39,7 +37,7 @@ def spans_of(device: EmulatedDevice, kind: str, phase: Phase) -> list[Span]:
 @pytest.mark.parametrize("batch", [1, 2, 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_text_is_the_targets_own_and_takes_one_pass(family: str, batch: int) -> None:
-    made, device = verified(Verification(batch=batch), family)
+    made, device = verified(Nav(batch=batch), family)
     assert made.tokens == plain(decoder(family), asked())
     # The prefill gives the first token, and the last follows from the others.
     (found,) = made.rounds
@@ -58,20 +56,20 @@ def test_the_text_is_the_targets_own_and_takes_one_pass(family: str, batch: int)
 
 
 def test_reading_and_computing_take_turns_unless_asked() -> None:
-    (turns, _), (ahead, _) = (verified(Verification(prefetch=count)) for count in (0, 1))
+    (turns, _), (ahead, _) = (verified(Nav(prefetch=count)) for count in (0, 1))
     assert ahead.ended - ahead.arrived < turns.ended - turns.arrived
 
 
 @pytest.mark.parametrize(("max_tokens", "rounds"), [(1, 0), (2, 1), (3, 1)])
 def test_short_answers(max_tokens: int, rounds: int) -> None:
-    made, _ = verified(Verification(batch=3), max_tokens=max_tokens)
+    made, _ = verified(Nav(batch=3), max_tokens=max_tokens)
     assert made.tokens == plain(decoder("llama-2"), asked())[:max_tokens]
     assert len(made.rounds) == rounds
 
 
 def test_an_answer_ends_with_the_stop_token() -> None:
     whole = plain(decoder("llama-2"), asked())
-    made, _ = verified(Verification(), stop=frozenset({whole[4]}))
+    made, _ = verified(Nav(), stop=frozenset({whole[4]}))
     assert made.tokens == whole[: whole.index(whole[4]) + 1]
     assert len(made.rounds) == 1
 
@@ -79,9 +77,9 @@ def test_an_answer_ends_with_the_stop_token() -> None:
 def test_other_branches_are_wrong_from_their_first_token_on() -> None:
     """Also where the text's tokens have small numbers, as in `[3, 1, 0, 2, 1]`."""
     device, prompt = EmulatedDevice(toy()), Request("", (9,), 6)
-    writing = Writing(prompt, device)
+    writing = Decoding(prompt, device)
     writing.first(3)
-    tree = Verification(batch=5)._tree(writing, [3, 1, 0, 2, 1, 4])
+    tree = Nav(batch=5)._tree(writing, [3, 1, 0, 2, 1, 4])
     texts = [tree.prefixes[leaf].tokens(after=2) for leaf in tree.leaves()]
     assert texts[0] == [1, 0, 2, 1]
     assert len(texts) == 5
@@ -92,6 +90,6 @@ def test_other_branches_are_wrong_from_their_first_token_on() -> None:
 
 def test_what_cannot_be_verified_is_refused() -> None:
     with pytest.raises(InputError, match=r"method.batch is 0; a verification has at least 1 sequence"):
-        Verification(batch=0)
+        Nav(batch=0)
     with pytest.raises(InputError, match=r"sampling.temperature is 1.0; nav is greedy, at 0"):
-        verified(Verification(), sampling=Sampling(temperature=1.0))
+        verified(Nav(), sampling=Sampling(temperature=1.0))

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from repro.core.errors import InputError
 from repro.methods.serving.deciders import (
-    Ask,
     ByProfile,
-    Check,
     Checked,
     Decider,
+    Infeasible,
     Largest,
     Nominal,
     Oracle,
     Rule,
+    ServiceRequest,
+    SloGuard,
     Uniform,
-    Unmet,
 )
 from repro.methods.serving.service_profile import DeviceProfile, LevelProfile, Spent
-from repro.methods.serving.slo import LEVELS, Costs, Decision, Objective, decisions, kept_tokens
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, RequestCosts, decisions, kept_tokens
 
 
 def level_profile(share: float) -> LevelProfile:
@@ -40,8 +40,8 @@ def level_profile(share: float) -> LevelProfile:
 PROFILE = DeviceProfile({level: level_profile(level) for level in LEVELS}, level_profile(1.0))
 
 
-def ask(objective: Objective, prompt: int = 50, answer: int = 4, name: str = "a") -> Ask:
-    return Ask(name, tuple(range(prompt)), answer, objective)
+def ask(objective: LatencySlo, prompt: int = 50, answer: int = 4, name: str = "a") -> ServiceRequest:
+    return ServiceRequest(name, tuple(range(prompt)), answer, objective)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Stubborn(Decider):
 
     decision: Decision
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         return self.decision
 
 
@@ -60,15 +60,15 @@ class Stubborn(Decider):
 )
 def test_an_impossible_objective_is_an_error(shares: dict[str, float], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        Objective(**shares)
+        LatencySlo(**shares)
 
 
 def test_an_objective_is_met_to_the_last_digit_and_no_further() -> None:
-    full = Costs(10.0, 2.0, 30.0, 100.0)
-    exact = Costs(5.0, 1.0, 15.0, 50.0)
-    every = Objective(ttft=0.5, tpot=0.5, time=0.5, energy=0.5)
+    full = RequestCosts(10.0, 2.0, 30.0, 100.0)
+    exact = RequestCosts(5.0, 1.0, 15.0, 50.0)
+    every = LatencySlo(ttft=0.5, tpot=0.5, time=0.5, energy=0.5)
     assert every.met(exact, full)
-    for name in Costs._fields:
+    for name in RequestCosts._fields:
         over = exact._replace(**{name: getattr(exact, name) * (1 + 1e-12)})
         assert not every.met(over, full)
         others = replace(every, **{name: None})
@@ -78,13 +78,13 @@ def test_an_objective_is_met_to_the_last_digit_and_no_further() -> None:
 
 
 def test_the_nominal_rule_is_a_product() -> None:
-    objective = Objective(ttft=0.4, tpot=0.7)
+    objective = LatencySlo(ttft=0.4, tpot=0.7)
     found = Nominal().feasible(ask(objective), None)
     tenths = [(p, m) for p in range(2, 11) for m in range(2, 11) if p * m <= 40 and m <= 7]
     assert found == [Decision(p / 10, m / 10) for p, m in tenths]
-    assert Objective(ttft=0.12).met_nominally(Decision(0.4, 0.3)), "0.4 x 0.3 is 0.12, also in binary"
+    assert LatencySlo(ttft=0.12).met_nominally(Decision(0.4, 0.3)), "0.4 x 0.3 is 0.12, also in binary"
     with pytest.raises(InputError, match="energy"):
-        Objective(energy=0.5).met_nominally(Decision(0.4, 0.3))
+        LatencySlo(energy=0.5).met_nominally(Decision(0.4, 0.3))
 
 
 def test_a_profile_counts_what_a_level_takes() -> None:
@@ -101,13 +101,13 @@ def test_a_profile_counts_what_a_level_takes() -> None:
 
 
 def test_the_profile_is_stricter_than_the_product_where_something_stays() -> None:
-    asked = ask(Objective(ttft=1.0, tpot=0.6))
+    asked = ask(LatencySlo(ttft=1.0, tpot=0.6))
     assert max(one.model for one in Nominal().feasible(asked, 0.5)) == 0.6
     assert max(one.model for one in ByProfile(PROFILE).feasible(asked, 0.5)) == 0.5
 
 
 def test_who_is_on_a_level_may_use_what_switching_takes_from_others() -> None:
-    asked = ask(Objective(ttft=0.5))
+    asked = ask(LatencySlo(ttft=0.5))
     rule = ByProfile(PROFILE, (1.0,))
     assert [one.model for one in rule.feasible(asked, 0.5)] == [0.2, 0.3, 0.4, 0.5]
     assert [one.model for one in rule.feasible(asked, 0.3)] == [0.2, 0.3, 0.4]
@@ -115,7 +115,7 @@ def test_who_is_on_a_level_may_use_what_switching_takes_from_others() -> None:
 
 
 SHARES = st.sampled_from([None, 0.05, 0.2, 0.35, 0.4, 0.5, 0.65, 0.8, 1.0])
-OBJECTIVES = st.tuples(SHARES, SHARES, SHARES, SHARES).filter(any).map(lambda given: Objective(*given))
+OBJECTIVES = st.tuples(SHARES, SHARES, SHARES, SHARES).filter(any).map(lambda given: LatencySlo(*given))
 DECISIONS = st.builds(Decision, st.sampled_from([0.1, *LEVELS]), st.sampled_from([0.1, *LEVELS]))
 DECIDERS = st.one_of(
     DECISIONS.map(Stubborn), st.builds(Uniform), st.sampled_from([Largest(), Largest("model")])
@@ -132,7 +132,7 @@ DECIDERS = st.one_of(
     st.floats(0, 30),
 )
 def test_no_violating_decision_comes_through(
-    objective: Objective,
+    objective: LatencySlo,
     decider: Decider,
     fallback: str,
     prompt: int,
@@ -143,8 +143,8 @@ def test_no_violating_decision_comes_through(
     asked, spent = ask(objective, prompt, min(answer, 101 - prompt + 1)), Spent(deciding, deciding)
     full = PROFILE.whole(prompt, asked.answer)
     try:
-        out = Check(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
-    except Unmet:
+        out = SloGuard(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
+    except Infeasible:
         every = (costs_of(asked, one, present, spent) for one in decisions())
         assert not any(objective.met(costs, full) for costs in every)
         return
@@ -155,39 +155,39 @@ def test_no_violating_decision_comes_through(
         assert not out.fell_back
 
 
-def costs_of(asked: Ask, one: Decision, present: float | None, spent: Spent) -> Costs:
+def costs_of(asked: ServiceRequest, one: Decision, present: float | None, spent: Spent) -> RequestCosts:
     return PROFILE.costs(one.model, asked.read(one.prompt), asked.answer, present, spent)
 
 
-@given(st.builds(Objective, SHARES, SHARES.filter(bool)), DECISIONS, st.sampled_from(["random", "release"]))
-def test_none_comes_through_the_nominal_rule(objective: Objective, said: Decision, fallback: str) -> None:
+@given(st.builds(LatencySlo, SHARES, SHARES.filter(bool)), DECISIONS, st.sampled_from(["random", "release"]))
+def test_none_comes_through_the_nominal_rule(objective: LatencySlo, said: Decision, fallback: str) -> None:
     try:
-        out = Check(Stubborn(said), Nominal(), fallback).decide(ask(objective))
-    except Unmet:
+        out = SloGuard(Stubborn(said), Nominal(), fallback).decide(ask(objective))
+    except Infeasible:
         assert not any(objective.met_nominally(one) for one in decisions())
         return
     assert objective.met_nominally(out.decision)
 
 
-TIGHT = Objective(ttft=0.2, tpot=0.5)
+TIGHT = LatencySlo(ttft=0.2, tpot=0.5)
 
 
 def test_fallbacks() -> None:
     wrong = Stubborn(Decision(0.4, 1.0))
-    assert Check(wrong, Nominal(), "release").decide(ask(TIGHT)) == Checked(Decision(0.4, 0.5), True)
+    assert SloGuard(wrong, Nominal(), "release").decide(ask(TIGHT)) == Checked(Decision(0.4, 0.5), True)
     unknown = Stubborn(Decision(0.1, 1.0))
-    assert Check(unknown, Nominal(), "release").decide(ask(TIGHT)).decision == Decision(0.4, 0.5)
+    assert SloGuard(unknown, Nominal(), "release").decide(ask(TIGHT)).decision == Decision(0.4, 0.5)
     feasible = Nominal().feasible(ask(TIGHT), None)
     drawn = Counter(
-        Check(wrong, Nominal()).decide(ask(TIGHT, name=str(i))).decision for i in range(50 * len(feasible))
+        SloGuard(wrong, Nominal()).decide(ask(TIGHT, name=str(i))).decision for i in range(50 * len(feasible))
     )
     assert set(drawn) == set(feasible)
     assert max(drawn.values()) < 2 * min(drawn.values()), "each as likely"
-    again = [Check(wrong, Nominal(), seed=seed).decide(ask(TIGHT)) for seed in (1, 1, 2, 3, 4)]
+    again = [SloGuard(wrong, Nominal(), seed=seed).decide(ask(TIGHT)) for seed in (1, 1, 2, 3, 4)]
     assert again[0] == again[1]
     assert len(set(again)) > 1
     with pytest.raises(InputError, match="first"):
-        Check(wrong, Nominal(), "first")
+        SloGuard(wrong, Nominal(), "first")
 
 
 def test_deciders() -> None:
@@ -203,7 +203,7 @@ def test_deciders() -> None:
 def test_the_oracle_takes_the_lightest_that_is_right_and_feasible() -> None:
     light, equal, heavy = Decision(0.6, 0.2), Decision(0.4, 0.3), Decision(1.0, 1.0)
     right = {"a": {equal, heavy, light}, "b": {heavy}, "c": set[Decision]()}
-    check = Check(Oracle(right), Nominal())
+    check = SloGuard(Oracle(right), Nominal())
     assert check.decide(ask(TIGHT)) == Checked(light, False), "of equal products the smaller model"
     for name in ("b", "c"):
         out = check.decide(ask(TIGHT, name=name))
@@ -216,8 +216,8 @@ def test_the_oracle_takes_the_lightest_that_is_right_and_feasible() -> None:
 def test_nothing_feasible_is_an_error_that_says_what_was_asked() -> None:
     rules: tuple[Rule, ...] = (Nominal(), ByProfile(PROFILE))
     for rule in rules:
-        with pytest.raises(Unmet, match=r"'tpot': 0\.05"):
-            Check(Uniform(), rule).decide(ask(Objective(tpot=0.05)))
+        with pytest.raises(Infeasible, match=r"'tpot': 0\.05"):
+            SloGuard(Uniform(), rule).decide(ask(LatencySlo(tpot=0.05)))
 
 
 def test_kept_tokens() -> None:

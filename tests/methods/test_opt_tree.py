@@ -12,7 +12,7 @@ import torch
 
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.methods.base import Request, Writing
+from repro.methods.base import Decoding, Request
 from repro.methods.speculative.opt_tree import OptTree
 from repro.models.forward.network import DecoderNetwork, Network
 from repro.models.tokens.prefix import Prefix
@@ -29,7 +29,7 @@ def grown(method: OptTree, draft: Network, asked: Request = ASKED) -> tuple[Toke
     """A tree after the prompt, why it ended, and the rows of the draft's passes."""
     device = EmulatedDevice(toy())
     sessions = opened(method, device, {"target": TableNetwork(VOCAB), "draft": draft})
-    tree, reason = device.play(method.grow(Writing(asked, device), sessions["draft"]))
+    tree, reason = device.play(method.grow(Decoding(asked, device), sessions["draft"]))
     return tree, reason, [p.rows for p in sessions["draft"].passes]
 
 
@@ -117,7 +117,7 @@ def test_the_second_step_sees_no_more_than_its_own_ancestors() -> None:
     made, device, method = decoder("llama-2"), EmulatedDevice(toy()), OptTree(nodes=4, threshold=0.0, depth=3)
     networks: dict[str, Network] = {"target": DecoderNetwork(made), "draft": DecoderNetwork(made)}
     draft = opened(method, device, networks)["draft"]
-    writing = Writing(Request("", (3, 1, 2, 5), 20), device)
+    writing = Decoding(Request("", (3, 1, 2, 5), 20), device)
     for _ in range(2):
         tree, _ = device.play(method.grow(writing, draft))
         asked = [prefix for prefix in tree.prefixes if tree.depth(tree.find(prefix)) < 2]

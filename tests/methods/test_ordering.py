@@ -14,36 +14,36 @@ from repro.methods.mllm_npu.scheduling import (
     ORDERS,
     Agenda,
     Policy,
-    Task,
+    SubgraphTask,
     contribution,
     in_order,
     longest_first,
     out_of_order,
     schedule,
 )
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
 
-BILL = Bill(
+BILL = ModelCost(
     Shape(layers=2, hidden=8, heads=2, kv_heads=2, head_dim=4, intermediate=16, vocab=9), precision("int8")
 )
 
 
-def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> list[Task]:
+def prefill(chunks: int, seed: int, layers: frozenset[int] = frozenset()) -> list[SubgraphTask]:
     """A prefill's subgraphs with random durations."""
     chance = random.Random(seed)
     parts = subgraphs(BILL, Layout(4, shadowed=layers, outliers=0.1), 4 * chunks)
-    return [Task(part.op.on, chance.randint(1, 9), part.after) for part in parts]
+    return [SubgraphTask(part.op.on, chance.randint(1, 9), part.after) for part in parts]
 
 
 @st.composite
-def any_tasks(draw: st.DrawFn) -> list[Task]:
+def any_tasks(draw: st.DrawFn) -> list[SubgraphTask]:
     """Any tasks at all on two processors."""
-    out: list[Task] = []
+    out: list[SubgraphTask] = []
     for place in range(draw(st.integers(1, 14))):
         after = draw(st.sets(st.integers(0, place - 1), max_size=3)) if place else set()
         on = draw(st.sampled_from((CPU, NPU)))
-        out.append(Task(on, float(draw(st.integers(0, 9))), tuple(sorted(after))))
+        out.append(SubgraphTask(on, float(draw(st.integers(0, 9))), tuple(sorted(after))))
     return out
 
 
@@ -51,7 +51,7 @@ def any_tasks(draw: st.DrawFn) -> list[Task]:
 @given(tasks=any_tasks())
 @settings(max_examples=40)
 def test_every_order_keeps_to_dependencies_and_to_one_task_at_a_time(
-    choose: Policy, tasks: list[Task]
+    choose: Policy, tasks: list[SubgraphTask]
 ) -> None:
     found = schedule(tasks, choose)
     for place, task in enumerate(tasks):
@@ -67,7 +67,12 @@ def test_every_order_keeps_to_dependencies_and_to_one_task_at_a_time(
 
 
 def test_in_order_waits_for_the_head_of_its_queue() -> None:
-    tasks = [Task(NPU, 2), Task(CPU, 5, (0,)), Task(NPU, 1, (1,)), Task(NPU, 4)]
+    tasks = [
+        SubgraphTask(NPU, 2),
+        SubgraphTask(CPU, 5, (0,)),
+        SubgraphTask(NPU, 1, (1,)),
+        SubgraphTask(NPU, 4),
+    ]
     assert schedule(tasks, in_order).starts == (0, 2, 7, 8)
     assert schedule(tasks, longest_first).starts == (4, 6, 11, 0)
     assert schedule(tasks, out_of_order).starts == (4, 6, 11, 0)
@@ -75,12 +80,12 @@ def test_in_order_waits_for_the_head_of_its_queue() -> None:
 
 def test_c_is_the_npu_work_that_a_cpu_task_frees_and_less_the_cpu_work_that_an_npu_task_frees() -> None:
     tasks = [
-        Task(CPU, 1),
-        Task(CPU, 1),
-        Task(NPU, 7, (0,)),
-        Task(NPU, 3, (1,)),
-        Task(NPU, 2, (0, 1)),
-        Task(CPU, 6, (2,)),
+        SubgraphTask(CPU, 1),
+        SubgraphTask(CPU, 1),
+        SubgraphTask(NPU, 7, (0,)),
+        SubgraphTask(NPU, 3, (1,)),
+        SubgraphTask(NPU, 2, (0, 1)),
+        SubgraphTask(CPU, 6, (2,)),
     ]
     agenda = Agenda(tasks)
     assert [contribution(agenda, place) for place in (0, 1)] == [7, 3]
@@ -92,7 +97,12 @@ def test_c_is_the_npu_work_that_a_cpu_task_frees_and_less_the_cpu_work_that_an_n
 
 
 def test_the_npu_prefers_what_frees_least_work_elsewhere() -> None:
-    tasks = [Task(NPU, 1), Task(NPU, 1), Task(CPU, 9, (0,)), Task(CPU, 2, (1,))]
+    tasks = [
+        SubgraphTask(NPU, 1),
+        SubgraphTask(NPU, 1),
+        SubgraphTask(CPU, 9, (0,)),
+        SubgraphTask(CPU, 2, (1,)),
+    ]
     assert out_of_order(Agenda(tasks), NPU) == 1
     assert longest_first(Agenda(tasks), NPU) == 0
 
@@ -112,7 +122,7 @@ def test_chunks_out_of_order_are_faster_than_in_order_on_the_whole() -> None:
 
 def test_a_policy_that_never_chooses_is_said() -> None:
     with pytest.raises(RuntimeError, match="none is under way"):
-        schedule([Task(CPU, 1)], lambda agenda, on: None)
+        schedule([SubgraphTask(CPU, 1)], lambda agenda, on: None)
 
 
 def test_nothing_takes_no_time() -> None:

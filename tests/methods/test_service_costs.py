@@ -22,7 +22,7 @@ from repro.methods.serving.service_profile import DeviceProfile
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Relayout
 from repro.methods.serving.systems.base import profile_of
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import config_of_shape
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT
@@ -86,7 +86,7 @@ def test_fitted_switches_take_as_long_as_published(cell: str) -> None:
     published, found = load_cells()[cell], system(name, **given)
     assert (found.fitted, default(name).fitted) == ((cell,), ())
     quarters = replace(SEVEN.shape, layers=1, intermediate=0, heads=8, kv_heads=8)  # of four such matrices
-    bills = [Bill(quarters, SEVEN.stored)] if "matrix" in cell else list(found.levels.values())
+    bills = [ModelCost(quarters, SEVEN.stored)] if "matrix" in cell else list(found.levels.values())
     longest = max(seconds(found.switching.ops(bill, "cpu")) for bill in bills)
     assert published.value_high is not None
     assert longest == pytest.approx(published.value_high * {"ms": 1e-3, "s": 1.0}[published.unit], rel=0.005)

@@ -23,9 +23,9 @@ from repro.methods.serving import llmlingua2
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.systems.attn_drop import halves_at
 from repro.methods.serving.systems.base import Service, levels_by
-from repro.methods.serving.systems.pfs import Pfs
+from repro.methods.serving.systems.pfs import PfsService
 from repro.models.elastic.lora import RANK, shapes
-from repro.models.elastic.uneven_cost import UnevenBill, config_of_shape
+from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape
 from tiny import bill_of
 from tiny_dense import CORPUS, dense
 from tiny_services import (
@@ -160,7 +160,7 @@ def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
     for level, bill in default("elastilm").levels.items():
         kept = kept_at(config, level, range(6))
         adapters = sum(RANK * (a + b) for a, b in shapes(config, kept).values()) if level < 1 else 0
-        assert isinstance(bill, UnevenBill)
+        assert isinstance(bill, UnevenCost)
         assert (bill.block_bytes, bill.adapters) == (2 * kept.parameters(config), adapters)
     bare = system("elastilm", lora=False)
     assert moved(bare, 0.5) == {"cpu": 0.0}
@@ -170,7 +170,7 @@ def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
 def test_llm_pruner_prunes_all_layers_alike() -> None:
     config = config_of_shape(SEVEN.shape)
     for level, bill in default("llm_pruner").levels.items():
-        assert isinstance(bill, UnevenBill)
+        assert isinstance(bill, UnevenCost)
         assert set(bill.blocks) == {bill.blocks[0]}
         assert bill.block_bytes == 2 * kept_at(config, level, ()).parameters(config)
         assert bill.adapters == 0
@@ -212,7 +212,7 @@ def test_as_many_halves_are_billed_as_really_stay(family: str, level: float) -> 
 
 def test_a_level_of_pfs_is_a_model_by_its_share() -> None:
     found = default("pfs")
-    assert list(found.models.values()) == list(Pfs.family)
+    assert list(found.models.values()) == list(PfsService.family)
     assert list(found.levels) == pytest.approx([0.0184, 0.0525, 0.195, 0.392, 0.986], rel=0.01)
     for level, name in found.models.items():
         assert found.levels[level] == FAMILY[name]
@@ -248,7 +248,7 @@ def test_prompts_are_read_whole_and_steps_are_sparse() -> None:
 @pytest.mark.parametrize(("efficiency", "neurons"), [(1.0, 5504), (0.8, 6880), (0.5, 11008), (0.1, 11008)])
 def test_inefficient_kernels_cost_as_more_neurons(efficiency: float, neurons: int) -> None:
     step = system("llmlingua2_cs", efficiency=efficiency).steps[0.5]
-    assert isinstance(step, UnevenBill)
+    assert isinstance(step, UnevenCost)
     assert {block.intermediate for block in step.blocks} == {neurons}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.methods.speculative.bld import BigLittle
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.specinfer import SpecInfer, merge
@@ -40,7 +40,7 @@ def grown(method: SpecInfer, asked: Request = ASKED) -> tuple[TokenTree, TokenTr
     """The first draft's tree after a prompt, and the same grown once more."""
     device = EmulatedDevice(toy())
     sessions = opened(method, device, dict(tables()))
-    writing = Writing(asked, device)
+    writing = Decoding(asked, device)
 
     async def twice() -> tuple[TokenTree, TokenTree]:
         first, _ = await method.grow(writing, sessions["draft"])
@@ -157,7 +157,7 @@ def test_a_token_that_was_drawn_twice_goes_on_once() -> None:
     device = EmulatedDevice(toy())
     session = opened(SpecInfer(), device, dict(tables()))["target"]
     device.play(session.forward([tree.root.up_to(1)]))
-    verdict = device.play(session.verify(tree, Writing(asked, device).chooser))
+    verdict = device.play(session.verify(tree, Decoding(asked, device).chooser))
     assert verdict.rows == len(set(tree.prefixes)) < len(tree), "a sequence is verified once"
 
 

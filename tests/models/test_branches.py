@@ -10,9 +10,9 @@ import torch
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import DecoderNetwork, Row, apart
+from repro.models.forward.network import DecoderNetwork, Logits, apart
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
-from repro.models.runtime.session import Session, Verdict, padded
+from repro.models.runtime.session import Session, Verification, padded
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from tiny import alone, bill_of, decoder, plain, toy
@@ -33,7 +33,9 @@ def tree_after(text: Prefix, right: list[int], chance: random.Random) -> TokenTr
     return tree
 
 
-def verify(family: str, form: str, place: Placement) -> tuple[list[Verdict], list[Row], DecoderNetwork]:
+def verify(
+    family: str, form: str, place: Placement
+) -> tuple[list[Verification], list[Logits], DecoderNetwork]:
     """Rounds of verifying; for each the verdict and the row that a pass then gives for the text."""
     made = decoder(family)
     right = plain(made, Request("", PROMPT, 6 * ROUNDS))
@@ -73,7 +75,7 @@ def test_the_next_pass_says_what_it_says_after_a_tree_mask(family: str, place: P
         assert network.cache.positions.tolist() == list(range(network.cache.length))
 
 
-def rows_of(network: DecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> list[Row]:
+def rows_of(network: DecoderNetwork, wanted: list[Prefix], branches: list[Prefix]) -> list[Logits]:
     step = network.begin(wanted, branches)
     step.layers(0, network.depth)
     return step.rows()

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.methods.serving.deciders import Ask
+from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.dual_head import decision_head, fitting, score_head, told
 from repro.methods.serving.score_head import BILLS, WORDLESS, windows
 from repro.methods.serving.slo import LEVELS as OBJECTIVES
-from repro.methods.serving.slo import Decision, Objective
+from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints import encoder_folder
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
@@ -28,14 +28,14 @@ from repro.models.checkpoints.origin import PROJECT
 from repro.models.checkpoints.wheels import Wheel, sha256_of
 from repro.models.elastic.elastic_profile import Parts
 from repro.models.encoders import trained_heads
-from repro.models.encoders.dual_head import LEVELS, PARTS, DualHead, Form, orthogonal
-from repro.models.encoders.token_spans import Span, carried, located
+from repro.models.encoders.dual_head import LEVELS, PARTS, DualHead, HeadSettings, orthogonal
+from repro.models.encoders.token_spans import TextSpan, carried, located
 from repro.models.encoders.trained_heads import COMMITTED, committed, fingerprint, head_file
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from tiny_encoder import KINDS, Characters, write
 
 TEXT = Characters()
-RANK = Form(rank=3)
+RANK = HeadSettings(rank=3)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -109,7 +109,7 @@ def test_every_level_of_an_objective_says_something_else(encoder: Path) -> None:
 def test_training_a_head_leaves_the_other_the_bottom_and_the_words(
     encoder: Path, trained: str, rank: int
 ) -> None:
-    net = DualHead(load_encoder(encoder), Form(rank=rank))
+    net = DualHead(load_encoder(encoder), HeadSettings(rank=rank))
     net.train_only(trained)
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
@@ -127,17 +127,17 @@ def test_training_a_head_leaves_the_other_the_bottom_and_the_words(
 
 def test_the_share_of_common_layers_is_an_option(encoder: Path) -> None:
     for shared, layers in ((0.0, 0), (0.5, 2), (0.75, 3)):
-        net = DualHead(load_encoder(encoder), Form(shared=shared, rank=1))
+        net = DualHead(load_encoder(encoder), HeadSettings(shared=shared, rank=1))
         assert (len(net.bottom), len(net.upper["score"])) == (layers, 4 - layers)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="share 1"):
-        DualHead(load_encoder(encoder), Form(shared=1.0))
+        DualHead(load_encoder(encoder), HeadSettings(shared=1.0))
 
 
 @torch.no_grad()
 def test_a_saved_head_says_the_same_and_another_form_is_refused(
     encoder: Path, heads: Path, tmp_path: Path
 ) -> None:
-    net = DualHead(load_encoder(encoder), Form.read(heads))
+    net = DualHead(load_encoder(encoder), HeadSettings.read(heads))
     for name in PARTS:
         net.load(name, heads / head_file(name))
         net.save(name, tmp_path / head_file(name))
@@ -145,7 +145,7 @@ def test_a_saved_head_says_the_same_and_another_form_is_refused(
     with pytest.raises(InputError, match="no score head of this form"):
         net.load("score", heads / head_file("decision"))
     with pytest.raises(InputError, match="form"):
-        Form.read(encoder)
+        HeadSettings.read(encoder)
 
 
 def test_a_model_that_is_no_such_encoder_is_refused(tmp_path: Path) -> None:
@@ -208,9 +208,12 @@ def test_the_committed_heads_tell_words_and_objectives_apart() -> None:
     scores = dict(
         zip(located(TEXT.encode(text), TEXT.decode)[1], scorer.scores(TEXT.encode(text)), strict=True)
     )
-    assert scores[Span(25, 26)] > scores[Span(12, 13)], "Paris against of"
+    assert scores[TextSpan(25, 26)] > scores[TextSpan(12, 13)], "Paris against of"
     question = "Question: What force pulls objects to the ground?\nAnswer:"
-    asks = [Ask("a/1", tuple(TEXT.encode(question)), 1, Objective(ttft=t, tpot=0.8)) for t in (0.2, 1.0)]
+    asks = [
+        ServiceRequest("a/1", tuple(TEXT.encode(question)), 1, LatencySlo(ttft=t, tpot=0.8))
+        for t in (0.2, 1.0)
+    ]
     light, heavy = (decider.decide(ask, ()) for ask in asks)
     assert light.prompt * light.model < heavy.prompt * heavy.model
 
@@ -236,18 +239,26 @@ def test_a_tokenizer_that_drops_the_first_blank_is_followed() -> None:
 
     whole, spans = located([0, 1, 2, 3], decode)
     assert whole == "the cats sat"
-    assert spans == [Span(0, 3), Span(3, 7), Span(7, 8), Span(8, 12)]
+    assert spans == [TextSpan(0, 3), TextSpan(3, 7), TextSpan(7, 8), TextSpan(8, 12)]
 
 
 def test_values_are_carried_to_the_spans_that_share_a_character() -> None:
-    at = [Span(0, 2), Span(2, 4), Span(5, 8)]
-    to = [Span(0, 4), Span(3, 4), Span(4, 5), Span(4, 6), Span(6, 7), Span(8, 8), Span(8, 9)]
+    at = [TextSpan(0, 2), TextSpan(2, 4), TextSpan(5, 8)]
+    to = [
+        TextSpan(0, 4),
+        TextSpan(3, 4),
+        TextSpan(4, 5),
+        TextSpan(4, 6),
+        TextSpan(6, 7),
+        TextSpan(8, 8),
+        TextSpan(8, 9),
+    ]
     assert carried([1.0, 3.0, 7.0], at, to, -1.0) == [2.0, 3.0, -1.0, 7.0, 7.0, -1.0, -1.0]
 
 
 def test_windows_end_at_lines_where_they_can() -> None:
     text = "a b\nc d e\nf"
-    at = [Span(i, i + 1) for i, c in enumerate(text) if not c.isspace()]
+    at = [TextSpan(i, i + 1) for i, c in enumerate(text) if not c.isspace()]
     assert [list(one) for one in windows(text, at, 4)] == [[0, 1], [2, 3, 4, 5]]
     assert [list(one) for one in windows(text, at, 3)] == [[0, 1], [2, 3, 4], [5]]
     assert [list(one) for one in windows(text, at, 2)] == [[0, 1], [2, 3], [4, 5]]
@@ -286,16 +297,16 @@ def test_a_prompt_longer_than_the_encoder_is_read_in_windows(encoder: Path, head
 
 
 def test_an_objective_is_told_in_the_next_lower_levels() -> None:
-    assert told(Objective(ttft=0.4, tpot=0.8)) == (0.4, 0.8)
-    assert told(Objective(ttft=0.45)) == (0.4, 1.0)
-    assert told(Objective(tpot=0.3 + 0.3)) == (1.0, 0.6)
-    assert told(Objective(ttft=0.1, tpot=0.5)) == (0.2, 0.5)
-    assert told(Objective(time=0.6)) == (0.6, 0.6)
-    assert told(Objective(energy=0.7, ttft=0.5)) == (0.5, 0.7)
+    assert told(LatencySlo(ttft=0.4, tpot=0.8)) == (0.4, 0.8)
+    assert told(LatencySlo(ttft=0.45)) == (0.4, 1.0)
+    assert told(LatencySlo(tpot=0.3 + 0.3)) == (1.0, 0.6)
+    assert told(LatencySlo(ttft=0.1, tpot=0.5)) == (0.2, 0.5)
+    assert told(LatencySlo(time=0.6)) == (0.6, 0.6)
+    assert told(LatencySlo(energy=0.7, ttft=0.5)) == (0.5, 0.7)
 
 
-def ask(text: str, objective: Objective = Objective(ttft=0.5, tpot=0.5)) -> Ask:  # noqa: B008
-    return Ask("app/1", tuple(TEXT.encode(text)), 4, objective)
+def ask(text: str, objective: LatencySlo = LatencySlo(ttft=0.5, tpot=0.5)) -> ServiceRequest:  # noqa: B008
+    return ServiceRequest("app/1", tuple(TEXT.encode(text)), 4, objective)
 
 
 @torch.no_grad()
@@ -303,7 +314,7 @@ def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, h
     decider, pieces = decision_head(TEXT, str(encoder), heads=heads), WordPieces(encoder)
     net, _ = trained_heads.open_dual_head(str(encoder), heads)
     for ttft in LEVELS:
-        asked = ask("the cat", Objective(ttft=ttft, tpot=0.9))
+        asked = ask("the cat", LatencySlo(ttft=ttft, tpot=0.9))
         read = [pieces.first, *net.objective_ids(ttft, 0.9), *pieces.split("the cat")[0], pieces.last]
         classes = (int(one.argmax()) for one in net.decide(torch.tensor([read])))
         assert decider.decide(asked, ()) == Decision(*(LEVELS[i] for i in classes))

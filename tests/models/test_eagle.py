@@ -21,15 +21,15 @@ from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.specinfer import SpecInfer
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.drafting import eagle_head
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.eagle import EagleNetwork, RememberedHead
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
-from repro.models.forward.cached_features import Remembered
+from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
-from repro.models.forward.logit_cache import Memo
-from repro.models.forward.network import DecoderNetwork, Network, NoNetwork, Row
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -64,15 +64,15 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> EagleHead:
     return eagle_head.load(folder, config(), "float32", target().ends.embedding)
 
 
-def remembered(memo: Memo | None = None) -> Remembered:
-    return Remembered(config().depths(target().config.layers), target, memo)
+def remembered(memo: LogitCache | None = None) -> CachedFeatures:
+    return CachedFeatures(config().depths(target().config.layers), target, memo)
 
 
 def network(head: EagleHead, features: Features | None = None) -> EagleNetwork:
     return EagleNetwork(head.config, lambda: head, features or remembered(), capacity=4)
 
 
-def rows(made: Network, wanted: list[Prefix]) -> list[Row]:
+def rows(made: Network, wanted: list[Prefix]) -> list[Logits]:
     step = made.begin(wanted)
     step.layers(0, made.depth)
     return step.rows()
@@ -138,7 +138,7 @@ def test_a_random_walk(head: EagleHead, seed: int) -> None:
 
 
 def test_a_memo_changes_no_row(head: EagleHead, tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo.sqlite")
+    memo = LogitCache(tmp_path / "memo.sqlite")
     prompt = Prefix.of(PROMPT)
     root = prompt.then(11)
 
@@ -165,7 +165,7 @@ def never() -> EagleHead:
 
 def test_a_memo_that_knows_a_part(head: EagleHead, tmp_path: Path) -> None:
     """What was looked up is caught up with when something else is asked for."""
-    memo = Memo(tmp_path / "memo.sqlite")
+    memo = LogitCache(tmp_path / "memo.sqlite")
     prompt = Prefix.of(PROMPT)
     first = RememberedHead(network(head, remembered(memo)), memo)
     first.start(prompt)
@@ -194,8 +194,8 @@ METHODS = [
 ]
 
 
-def bills() -> dict[str, Bill]:
-    return {"target": bill_of(target()), "draft": Bill(config().shape, precision("fp32"))}
+def bills() -> dict[str, ModelCost]:
+    return {"target": bill_of(target()), "draft": ModelCost(config().shape, precision("fp32"))}
 
 
 def served(method: Method, device: Device, draft: Network, main: Network | None = None) -> Generation:
@@ -247,7 +247,7 @@ def started(made: EagleNetwork) -> EagleNetwork:
 # --- what it costs ------------------------------------------------------------------------------------------
 
 HEAD_SHAPE = Shape(1, 8, 4, 2, 2, 16, 10, features=24)
-HEAD_BILL = Bill(HEAD_SHAPE, precision("fp32"))
+HEAD_BILL = ModelCost(HEAD_SHAPE, precision("fp32"))
 
 
 @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ def test_billed_heads_have_the_public_heads_parameters(name: str, millions: floa
     """Without the embedding, which is the target's; bytes in Q4_0."""
     shape = Shape.parse(yaml.safe_load((conf_dir() / f"model/shape/eagle3_{name}.yaml").read_text()))
     assert round(shape.parameters / 1e6, 1) == millions
-    assert round(Bill(shape, precision("q4_0")).model_bytes / 1e6) == megabytes
+    assert round(ModelCost(shape, precision("q4_0")).model_bytes / 1e6) == megabytes
 
 
 def test_a_head_is_billed_by_its_parts() -> None:
     assert HEAD_SHAPE.layer_weights == 8 * 2 * (2 * 4 + 2 * 2 * 2 + 4) + 3 * 8 * 16
     assert HEAD_BILL.table_bytes == 4 * (8 * 10 + 8 * 24)
     assert HEAD_BILL.fuse(3) == (2 * 3 * 8 * 24, 4 * (8 * 24 + 3 * 24))
-    assert Bill(SHAPE, precision("fp32")).fuse(3) == (0, 0)
+    assert ModelCost(SHAPE, precision("fp32")).fuse(3) == (0, 0)
 
 
 def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple[str, int]]:

@@ -27,8 +27,8 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderNetwork
-from repro.models.forward.logit_cache import Memo
-from repro.models.forward.network import Network, Row
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.network import Logits, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -81,7 +81,7 @@ def alone(model: hf.PreTrainedModel, text: Prefix) -> Tensor:
     return logits[0, -1]
 
 
-def rows(network: Network, wanted: list[Prefix], branches: Sequence[Prefix] = ()) -> list[Row]:
+def rows(network: Network, wanted: list[Prefix], branches: Sequence[Prefix] = ()) -> list[Logits]:
     step = network.begin(wanted, branches)
     step.layers(0, network.depth)
     return step.rows()
@@ -172,7 +172,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Model
 
 
 def answered(
-    method: Method, models: dict[str, Model], seed: int, memos: dict[str, Memo] | None = None
+    method: Method, models: dict[str, Model], seed: int, memos: dict[str, LogitCache] | None = None
 ) -> Generation:
     """A method's answer on an emulated device, each of its roles but the target a draft."""
     device, asked = EmulatedDevice(toy()), Request(f"{seed}", tuple(source(seed)), 12)

@@ -13,7 +13,7 @@ from repro.methods.base import Method, Request
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.specinfer import SpecInfer
-from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
+from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
@@ -23,8 +23,8 @@ from tiny import DEVICES, NoisedNetwork, answer, bill_of, decoder, plain, toy
 
 # Decoder: 3 layers, rows of 8, 2 heads of 4, an MLP of 16 with two matrices, 10 tokens, fp32. Encoder: 2
 # layers, an MLP of 12.
-SHAPE = Shape(3, 8, 2, 2, 4, 16, 10, gated=False, encoder=Encoder(2, 12))
-BILL = Bill(SHAPE, precision("fp32"))
+SHAPE = Shape(3, 8, 2, 2, 4, 16, 10, gated=False, encoder=EncoderShape(2, 12))
+BILL = ModelCost(SHAPE, precision("fp32"))
 ATTENTION, SOURCE = 4 * 8 * 8, 2 * 8 * 8
 LAYER = 2 * ATTENTION + 2 * 8 * 16
 ENCODER_LAYER = ATTENTION + 2 * 8 * 12
@@ -180,7 +180,7 @@ def test_a_decoder_computes_its_own_text_whatever_is_billed(make: Callable[[], M
     made = decoder("llama-2")
     asked = Request("r", (7, 1, 9, 3, 3), 12)
     shape = bill_of(made).shape
-    bill = Bill(replace(shape, kv_heads=shape.heads, encoder=Encoder(2, 16)), precision("fp32"))
+    bill = ModelCost(replace(shape, kv_heads=shape.heads, encoder=EncoderShape(2, 16)), precision("fp32"))
     for strength in (0.0, 0.3):
         networks: dict[str, Network] = {
             "target": DecoderNetwork(made),

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from repro.models.forward.cached_features import Remembered, lowest
+from repro.models.forward.cached_features import CachedFeatures, lowest
 from repro.models.forward.features import Captured
-from repro.models.forward.logit_cache import Memo
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
@@ -88,8 +88,8 @@ def test_captured_where_rows_were_dropped_on_the_way() -> None:
 
 @pytest.mark.parametrize("remembers", [False, True])
 def test_remembered_are_the_same(remembers: bool, tmp_path: Path) -> None:
-    memo = Memo(tmp_path / "memo.sqlite") if remembers else None
-    features, text = Remembered(DEPTHS, target, memo), Prefix.of(TOKENS)
+    memo = LogitCache(tmp_path / "memo.sqlite") if remembers else None
+    features, text = CachedFeatures(DEPTHS, target, memo), Prefix.of(TOKENS)
     for wanted in ([text.up_to(4), text.up_to(5)], [text], [text.then(1), text.up_to(6)]):
         close(features.of(wanted), wanted)
     features.keep(text.then(1))
@@ -100,22 +100,22 @@ def test_remembered_are_the_same(remembers: bool, tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_needs_no_target(tmp_path: Path) -> None:
-    memo, line = Memo(tmp_path / "memo.sqlite"), list(Prefix.of(TOKENS).back())
-    said = Remembered(DEPTHS, target, memo).of(line)
+    memo, line = LogitCache(tmp_path / "memo.sqlite"), list(Prefix.of(TOKENS).back())
+    said = CachedFeatures(DEPTHS, target, memo).of(line)
 
     def never() -> Decoder:
         raise AssertionError("all was known")
 
-    again = Remembered(DEPTHS, never, memo)
+    again = CachedFeatures(DEPTHS, never, memo)
     assert torch.equal(again.of(list(Prefix.of(TOKENS).back())), said)
     with pytest.raises(AssertionError):
         again.of([Prefix.of((*TOKENS, 1))])
 
 
 def test_what_a_memo_knew_is_caught_up_with(tmp_path: Path) -> None:
-    memo, text = Memo(tmp_path / "memo.sqlite"), Prefix.of(TOKENS)
-    Remembered(DEPTHS, target, memo).of([text])
-    again = Remembered(DEPTHS, target, memo)
+    memo, text = LogitCache(tmp_path / "memo.sqlite"), Prefix.of(TOKENS)
+    CachedFeatures(DEPTHS, target, memo).of([text])
+    again = CachedFeatures(DEPTHS, target, memo)
     again.of([text])
     close(again.of([text.then(1)]), [text.then(1)])
     close(again.of([text, text.then(2)]), [text, text.then(2)])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.costs.partition import Sight, Split
+from repro.models.costs.partition import AttentionExtent, Split
 from repro.models.parallel import tensor_parallel
 from repro.models.parallel.divided_linear import ColumnSplit, Part, RowSplit, split_linear
 from repro.models.parallel.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
@@ -187,7 +187,7 @@ def test_beside_a_cpu_linears_stay_whole() -> None:
 def test_attention_can_be_rehearsed(device: torch.device) -> None:
     network = DividableNetwork(plain("llama-2", device))
     network.divide(Split(0.25, keys=0.5, left=1))
-    network.attend(Sight(4, 100, [1, 2, 2, 3]))
+    network.attend(AttentionExtent(4, 100, [1, 2, 2, 3]))
     assert network.cache.length == 0
 
 
@@ -202,7 +202,7 @@ def test_a_real_session_divides_within_its_ops() -> None:
     assert isinstance(network.decoder, DividedDecoder)
     nodes = [text.then(7), text.then(7).then(8), text.then(7).then(9)]
     rows = device.play(session.forward(nodes))
-    device.play(session.attend(Sight(3, 5, [1, 2, 2])))
+    device.play(session.attend(AttentionExtent(3, 5, [1, 2, 2])))
     assert [span.kind for span in device.trace.spans] == ["embed", "layer", "head"] * 2 + ["attention"]
     for node, row in zip(nodes, rows, strict=True):
         torch.testing.assert_close(row.logits, alone(made, node.tokens()), **CLOSE)

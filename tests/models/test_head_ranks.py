@@ -9,15 +9,15 @@ import torch
 
 from repro.core.errors import InputError
 from repro.models.drafting.head_ranks import Calibration, HeadRanks, answer_ranks, joined
-from repro.models.forward.network import RANKED, Row
+from repro.models.forward.network import RANKED, Logits
 
 
 def record(rows: list[list[int]], begins: tuple[int, ...] = (0,)) -> HeadRanks:
     return HeadRanks(torch.tensor(rows, dtype=torch.int16), begins)
 
 
-def row(*tokens: int) -> Row:
-    return Row(None, (list(tokens), [0.0] * len(tokens)))
+def row(*tokens: int) -> Logits:
+    return Logits(None, (list(tokens), [0.0] * len(tokens)))
 
 
 def test_the_token_k_places_on_is_ranked_in_head_k_s_row() -> None:

@@ -16,20 +16,20 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device, EmulatedDevice
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import Speculative
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.drafting import medusa_head
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.drafting.medusa_head import MedusaHeads
-from repro.models.forward.cached_features import Remembered
+from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
-from repro.models.forward.logit_cache import Memo
-from repro.models.forward.network import DecoderNetwork, Network, NoNetwork, Row
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
@@ -63,21 +63,23 @@ def heads(tmp_path_factory: pytest.TempPathFactory) -> MedusaHeads:
     return opened(write_heads(tmp_path_factory.mktemp("heads"), tensors(own=False)))
 
 
-def remembered(memo: Memo | None = None) -> Remembered:
-    return Remembered((target().config.layers,), target, memo)
+def remembered(memo: LogitCache | None = None) -> CachedFeatures:
+    return CachedFeatures((target().config.layers,), target, memo)
 
 
-def network(heads: MedusaHeads, features: Features | None = None, memo: Memo | None = None) -> MedusaNetwork:
+def network(
+    heads: MedusaHeads, features: Features | None = None, memo: LogitCache | None = None
+) -> MedusaNetwork:
     return MedusaNetwork(heads.config.heads, lambda: heads, features or remembered(memo), memo)
 
 
-def rows(made: Network, wanted: list[Prefix]) -> list[Row]:
+def rows(made: Network, wanted: list[Prefix]) -> list[Logits]:
     step = made.begin(wanted)
     step.layers(0, made.depth)
     return step.rows()
 
 
-def close(row: Row, truth: Tensor) -> None:
+def close(row: Logits, truth: Tensor) -> None:
     torch.testing.assert_close(row.logits, truth, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -160,7 +162,7 @@ def test_rows_follow_the_text(heads: MedusaHeads) -> None:
 
 
 def test_a_memo_changes_no_row(heads: MedusaHeads, tmp_path: Path) -> None:
-    memo, prompt = Memo(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
+    memo, prompt = LogitCache(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
 
     def walk(made: Network, filler: int) -> list[tuple[list[int], list[float]]]:
         made.start(prompt)
@@ -184,7 +186,7 @@ def never() -> MedusaHeads:
 
 
 def test_a_memo_that_knows_some_heads(heads: MedusaHeads, tmp_path: Path) -> None:
-    memo, prompt = Memo(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
+    memo, prompt = LogitCache(tmp_path / "memo.sqlite"), Prefix.of(PROMPT)
     asked = [prompt.extend([1] * (head + 1)) for head in range(HEADS)]
     truth = network(heads)
     truth.start(prompt)
@@ -205,7 +207,7 @@ class RandomTrees(Speculative):
 
     seed: int = 0
 
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """All rows in one pass, then a tree of chance."""
         text, rng = writing.text, random.Random(self.seed + writing.text.length)
         said = await draft.forward([text.extend([0] * head) for head in range(draft.heads)])
@@ -227,8 +229,8 @@ METHODS = [
 ]
 
 
-def bills(heads: MedusaHeads) -> dict[str, Bill]:
-    return {"target": bill_of(target()), "draft": Bill(heads.config.shape, precision("fp32"))}
+def bills(heads: MedusaHeads) -> dict[str, ModelCost]:
+    return {"target": bill_of(target()), "draft": ModelCost(heads.config.shape, precision("fp32"))}
 
 
 def served(
@@ -279,11 +281,11 @@ def test_the_public_heads_parameters() -> None:
     """739 million in fp16, as the file of Vicuna-7B's five heads has."""
     shape = Shape.parse(yaml.safe_load((conf_dir() / "model/shape/vicuna_7b_medusa.yaml").read_text()))
     assert shape.parameters == 5 * (4096**2 + 4096 * 32000)
-    assert round(Bill(shape, precision("fp16")).model_bytes / 1e9, 2) == 1.48
+    assert round(ModelCost(shape, precision("fp16")).model_bytes / 1e9, 2) == 1.48
 
 
 def test_heads_are_billed_by_their_own_blocks_and_projections() -> None:
-    shared, own = Bill(SHARED, precision("fp32")), Bill(OWN, precision("fp32"))
+    shared, own = ModelCost(SHARED, precision("fp32")), ModelCost(OWN, precision("fp32"))
     assert SHARED.parameters == 5 * 2 * 64
     assert OWN.parameters == 5 * (64 + 80)
     assert shared.layers(1, rows=3, context=99) == (2 * 3 * 128, 4 * 3 * 128)
@@ -303,7 +305,7 @@ def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple
 @pytest.mark.parametrize(("shape", "together"), [(SHARED, (3, 2)), (OWN, (1, 1))])
 def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: tuple[int, int]) -> None:
     device = EmulatedDevice(toy())
-    session = Session("draft", device, Bill(shape, precision("fp32")), NoNetwork(), RESIDENT)
+    session = Session("draft", device, ModelCost(shape, precision("fp32")), NoNetwork(), RESIDENT)
     assert session.heads == 5
     prompt = Prefix.of(PROMPT)
     session.start(prompt)

@@ -17,8 +17,8 @@ from repro.methods.base import Method, Request
 from repro.methods.plain.autoregressive import FlashAutoregressive
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.edgellm import EdgeLLM
-from repro.models.forward.logit_cache import Memo, MemoNetwork
-from repro.models.forward.network import RANKED, DecoderNetwork, Network, Row, Step
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
+from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from tiny import NoisedNetwork, TableNetwork, alone, answer, bill_of, decoder, toy
@@ -48,20 +48,20 @@ class Counted:
 
 
 @pytest.fixture
-def memo(tmp_path: Path) -> Iterator[Memo]:
-    opened = Memo(tmp_path / "deep" / "memo.sqlite")
+def memo(tmp_path: Path) -> Iterator[LogitCache]:
+    opened = LogitCache(tmp_path / "deep" / "memo.sqlite")
     yield opened
     opened.close()
 
 
-def rows(network: Network, *texts: Prefix) -> list[Row]:
+def rows(network: Network, *texts: Prefix) -> list[Logits]:
     step = network.begin(texts)
     step.layers(0, network.depth)
     return step.rows()
 
 
 def run(
-    method: Method, memos: dict[str, Memo] | None, asked: Request = ASKED
+    method: Method, memos: dict[str, LogitCache] | None, asked: Request = ASKED
 ) -> tuple[list[int], str, dict[str, Counted]]:
     """Tokens, trace, and what the networks behind the memos were asked."""
     made = decoder(FAMILY)
@@ -76,21 +76,21 @@ def run(
 
 
 @pytest.fixture
-def memos(tmp_path: Path) -> Iterator[dict[str, Memo]]:
-    opened = {role: Memo(tmp_path / f"{role}.sqlite") for role in ("target", "draft")}
+def memos(tmp_path: Path) -> Iterator[dict[str, LogitCache]]:
+    opened = {role: LogitCache(tmp_path / f"{role}.sqlite") for role in ("target", "draft")}
     yield opened
     for each in opened.values():
         each.close()
 
 
-def test_a_remembered_row_equals_the_computed_one(memo: Memo) -> None:
+def test_a_remembered_row_equals_the_computed_one(memo: LogitCache) -> None:
     made = decoder(FAMILY)
     text = Prefix.of([5, 2, 8])
     assert memo.get(text) is None
     cold = rows(MemoNetwork(DecoderNetwork(made), memo), text)[0]
     warm = memo.get(Prefix.of([5, 2, 8]))  # the same tokens, another tree
     assert warm is not None
-    assert warm.ranked() == cold.ranked() == Row(alone(made, [5, 2, 8])).ranked()
+    assert warm.ranked() == cold.ranked() == Logits(alone(made, [5, 2, 8])).ranked()
     assert len(warm.ranked()[0]) == RANKED
     logps = alone(made, [5, 2, 8]).log_softmax(-1)
     tokens, said = warm.ranked()
@@ -99,24 +99,26 @@ def test_a_remembered_row_equals_the_computed_one(memo: Memo) -> None:
     assert warm.top(2) == list(zip(tokens[:2], said[:2], strict=True))
 
 
-def test_a_small_vocabulary_has_fewer_ranks(memo: Memo) -> None:
+def test_a_small_vocabulary_has_fewer_ranks(memo: LogitCache) -> None:
     text = Prefix.of([1])
-    memo.put([text], [Row(torch.tensor([0.0, 2.0, 1.0]))])
+    memo.put([text], [Logits(torch.tensor([0.0, 2.0, 1.0]))])
     found = memo.get(text)
     assert found is not None
     assert found.ranked()[0] == [1, 2, 0]
 
 
-def test_what_is_known_is_not_written_over(memo: Memo) -> None:
+def test_what_is_known_is_not_written_over(memo: LogitCache) -> None:
     text = Prefix.of([1])
-    memo.put([text], [Row(torch.tensor([0.0, 2.0]))])
-    memo.put([text, text.then(1)], [Row(torch.tensor([3.0, 0.0])), Row(torch.tensor([3.0, 0.0]))])
+    memo.put([text], [Logits(torch.tensor([0.0, 2.0]))])
+    memo.put([text, text.then(1)], [Logits(torch.tensor([3.0, 0.0])), Logits(torch.tensor([3.0, 0.0]))])
     found = [memo.get(text), memo.get(text.then(1))]
     assert [row.choice for row in found if row] == [1, 0]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_a_warm_memo_changes_no_byte_and_computes_nothing(method: Method, memos: dict[str, Memo]) -> None:
+def test_a_warm_memo_changes_no_byte_and_computes_nothing(
+    method: Method, memos: dict[str, LogitCache]
+) -> None:
     without = run(method, None)
     cold = run(method, memos)
     warm = run(method, memos)
@@ -129,10 +131,10 @@ def test_a_warm_memo_changes_no_byte_and_computes_nothing(method: Method, memos:
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("known", ["target", "draft"])
 def test_a_memo_of_one_model_alone(
-    method: Method, known: str, memos: dict[str, Memo], tmp_path: Path
+    method: Method, known: str, memos: dict[str, LogitCache], tmp_path: Path
 ) -> None:
     cold = run(method, memos)
-    other = {role: memo if role == known else Memo(tmp_path / "empty") for role, memo in memos.items()}
+    other = {role: memo if role == known else LogitCache(tmp_path / "empty") for role, memo in memos.items()}
     half = run(method, other)
     assert half[:2] == cold[:2]
     assert half[2][known].wanted == []
@@ -142,7 +144,7 @@ def test_a_memo_of_one_model_alone(
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
 @pytest.mark.parametrize("every", [2, 3])
 def test_a_memo_with_holes_catches_up(
-    method: Method, every: int, memos: dict[str, Memo], tmp_path: Path
+    method: Method, every: int, memos: dict[str, LogitCache], tmp_path: Path
 ) -> None:
     """As a killed or a shorter run leaves it: a pass then computes what others before it looked up."""
     cold = run(method, memos)
@@ -156,14 +158,14 @@ def test_a_memo_with_holes_catches_up(
     assert 0 < len(holed[2]["target"].wanted) <= len(cold[2]["target"].wanted)
 
 
-def test_a_longer_answer_goes_on_where_the_memo_ends(memos: dict[str, Memo]) -> None:
+def test_a_longer_answer_goes_on_where_the_memo_ends(memos: dict[str, LogitCache]) -> None:
     run(FlashAutoregressive(), memos, Request("r", ASKED.prompt, 5))
     tokens, trace, counted = run(FlashAutoregressive(), memos)
     assert (tokens, trace) == run(FlashAutoregressive(), None)[:2]
     assert counted["target"].wanted == [[length] for length in range(9, 16)]
 
 
-def test_looked_up_rows_are_computed_when_a_later_pass_needs_them(memo: Memo) -> None:
+def test_looked_up_rows_are_computed_when_a_later_pass_needs_them(memo: LogitCache) -> None:
     made, text = decoder(FAMILY), Prefix.of([5, 2])
     rows(MemoNetwork(DecoderNetwork(made), memo), text, text.then(4))
     behind = DecoderNetwork(made)
@@ -175,7 +177,7 @@ def test_looked_up_rows_are_computed_when_a_later_pass_needs_them(memo: Memo) ->
     assert found.choice == int(alone(made, [5, 2, 4, 6]).argmax())
 
 
-def test_sampling_never_reads_from_a_memo(memos: dict[str, Memo]) -> None:
+def test_sampling_never_reads_from_a_memo(memos: dict[str, LogitCache]) -> None:
     sampled = Request("r", ASKED.prompt, 4, sampling=Sampling(1.0))
     for _ in ("cold", "warm"):
         with pytest.raises(RuntimeError, match="sampling must not read from a memo"):
@@ -211,7 +213,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "open\n"
-    memo = Memo(path)
+    memo = LogitCache(path)
     assert other.stdin is not None
     other.stdin.write("\n")
     other.stdin.flush()
@@ -219,13 +221,13 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
     out, _ = other.communicate(timeout=60)
     assert (other.returncode, out) == (0, "200\n")
     assert [row.ranked() for row in mine[:3]] == [
-        Row(TableNetwork(10).logits(Prefix.of([i, 1]))).ranked() for i in (100, 101, 102)
+        Logits(TableNetwork(10).logits(Prefix.of([i, 1]))).ranked() for i in (100, 101, 102)
     ]
     assert all(memo.get(Prefix.of([i, 1])) for i in range(300))
     memo.close()
 
 
-def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: Memo) -> None:
+def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: LogitCache) -> None:
     counted = Counted(DecoderNetwork(decoder(FAMILY)))
     network = MemoNetwork(counted, memo)
     text = Prefix.of((7, 1, 9))
@@ -243,7 +245,7 @@ def test_late_rows_are_computed_one_by_one_and_only_when_looked_at(memo: Memo) -
 
 
 @pytest.mark.parametrize("method", METHODS[1:], ids=["chain_sd", "edgellm"])
-def test_a_memo_that_knows_the_text_computes_no_tree(method: Method, memos: dict[str, Memo]) -> None:
+def test_a_memo_that_knows_the_text_computes_no_tree(method: Method, memos: dict[str, LogitCache]) -> None:
     """The target's own text is all that a verification looks at."""
     own = run(FlashAutoregressive(), memos)
     guessed = run(method, memos)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from repro.core.errors import InputError
-from repro.models.drafting.early_exit import Predictor, PredictorConfig
+from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
 from tiny import decoder
 
 RANK, TIED = 3, "llama-3.1"
@@ -47,7 +47,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def test_scores_are_those_of_the_whole_changed_projection() -> None:
     made, parts = decoder(TIED), change(64)
-    predictor = Predictor(config_of(), made, **parts)
+    predictor = ExitPredictor(config_of(), made, **parts)
     hidden = 5 * torch.randn(4, 64, generator=torch.Generator().manual_seed(2))
     norm = made.ends.final_norm
     assert norm is not None
@@ -64,14 +64,14 @@ def test_without_a_change_it_is_an_early_exit_of_the_target() -> None:
     made = decoder(TIED)
     none = {name: torch.zeros_like(part) for name, part in change(64).items()}
     hidden = torch.randn(2, 64, generator=torch.Generator().manual_seed(3))
-    found = Predictor(config_of(), made, **none).scores(hidden, [(5, 6), (7,)])
+    found = ExitPredictor(config_of(), made, **none).scores(hidden, [(5, 6), (7,)])
     with torch.inference_mode():
         head = made.head(hidden)
     torch.testing.assert_close(torch.cat(found), torch.stack([head[0, 5], head[0, 6], head[1, 7]]))
 
 
 def test_a_rows_scale_does_not_matter() -> None:
-    predictor = Predictor(config_of(), decoder(TIED), **change(64))
+    predictor = ExitPredictor(config_of(), decoder(TIED), **change(64))
     hidden = torch.randn(1, 64, generator=torch.Generator().manual_seed(4))
     (small,), (large,) = (predictor.scores(hidden * scale, [(1, 2, 3)]) for scale in (1.0, 50.0))
     torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-3)
@@ -79,13 +79,13 @@ def test_a_rows_scale_does_not_matter() -> None:
 
 def test_a_folder_is_read_back(tmp_path: Path) -> None:
     folder, made = written(tmp_path), decoder(TIED)
-    predictor = Predictor.load(folder, made)
+    predictor = ExitPredictor.load(folder, made)
     assert (predictor.layer, predictor.rank, predictor.config) == (1, RANK, config_of())
     hidden = torch.randn(1, 64, generator=torch.Generator().manual_seed(5))
-    expected = Predictor(config_of(), made, **change(64)).scores(hidden, [(1, 2)])[0]
+    expected = ExitPredictor(config_of(), made, **change(64)).scores(hidden, [(1, 2)])[0]
     assert torch.equal(predictor.scores(hidden, [(1, 2)])[0], expected)
     save_file({name: -part for name, part in change(64).items()}, folder / "update.safetensors")
-    assert Predictor.load(folder, made).digest != predictor.digest
+    assert ExitPredictor.load(folder, made).digest != predictor.digest
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_folder_is_read_back(tmp_path: Path) -> None:
 )
 def test_a_folder_that_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        Predictor.load(written(tmp_path, **changes), decoder(TIED))
+        ExitPredictor.load(written(tmp_path, **changes), decoder(TIED))
 
 
 def test_an_output_projection_of_its_own_is_refused() -> None:
     with pytest.raises(InputError, match="embedding table"):
-        Predictor(config_of("llama-2"), decoder("llama-2"), **change(64))
+        ExitPredictor(config_of("llama-2"), decoder("llama-2"), **change(64))
 
 
 def test_candidates_of_other_rows_are_refused() -> None:
     with pytest.raises(InputError, match="2 hidden rows"):
-        Predictor(config_of(), decoder(TIED), **change(64)).scores(torch.zeros(2, 64), [(1,)])
+        ExitPredictor(config_of(), decoder(TIED), **change(64)).scores(torch.zeros(2, 64), [(1,)])

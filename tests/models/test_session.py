@@ -12,9 +12,9 @@ import torch
 from repro.core.errors import InputError
 from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span, most_at_once
-from repro.models.costs.model_cost import Bill, precision
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import DecoderNetwork, KnownStep, NoNetwork, Row, Step
+from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
@@ -31,7 +31,7 @@ TABLE_BYTES = 2 * 4 * 8 * 10
 
 
 def session(
-    placement: Placement, device: EmulatedDevice | None = None, bill: Bill = BILL, tokens: int = 0
+    placement: Placement, device: EmulatedDevice | None = None, bill: ModelCost = BILL, tokens: int = 0
 ) -> Session:
     return Session("target", device or EmulatedDevice(toy()), bill, NoNetwork(), placement, tokens=tokens)
 
@@ -111,7 +111,7 @@ def test_what_was_answered_costs_nothing_the_second_time() -> None:
 
 def test_quantized_weights_are_read_as_stored_and_computed_as_their_arithmetic() -> None:
     device = EmulatedDevice(toy(processors={"cpu": processor(peak={"int8": 4e9})}))
-    chains(session(RESIDENT, device, Bill(SHAPE, precision("q4_0"))), 1)
+    chains(session(RESIDENT, device, ModelCost(SHAPE, precision("q4_0"))), 1)
     layer = next(s for s in device.trace if s.kind == "layer")
     assert layer.bytes == 4 * (LAYER_WEIGHTS * 4.5 / 8 + 2 * 1 * 4 * 2)
 
@@ -216,7 +216,7 @@ class Counting:
             def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
                 ran.extend(range(first, last))
 
-        return Noting([Row(None, ([0], [0.0])) for _ in wanted])
+        return Noting([Logits(None, ([0], [0.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
@@ -229,7 +229,7 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
     real: int, billed: int, placement: Placement
 ) -> None:
     network, device = Counting(real), EmulatedDevice(toy())
-    bill = Bill(replace(SHAPE, layers=billed), BILL.stored)
+    bill = ModelCost(replace(SHAPE, layers=billed), BILL.stored)
     spans = chains(Session("target", device, bill, network, placement), 3, 1)
     assert network.ran == [list(range(real))] * 2
     moved = sum(s.bytes for s in spans if s.kind == "layer")
@@ -239,7 +239,7 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
 @pytest.mark.parametrize("billed", [1, 2, 6, 11])
 def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None:
     made = decoder("llama-2")
-    bill = Bill(replace(SHAPE, layers=billed), BILL.stored)
+    bill = ModelCost(replace(SHAPE, layers=billed), BILL.stored)
     opened = Session("target", EmulatedDevice(toy()), bill, DecoderNetwork(made), STREAMED)
     tokens = [5, 3, 8, 1]
     (row,) = opened.device.play(opened.forward([Prefix.of(tokens)]))

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from repro.core.paths import conf_dir
-from repro.models.costs.model_cost import PRECISIONS, Bill, Encoder, Shape, precision
+from repro.models.costs.model_cost import PRECISIONS, EncoderShape, ModelCost, Shape, precision
 
 PUBLISHED = {
     "mt5_small": 300.2e6,
@@ -29,8 +29,8 @@ PUBLISHED = {
 """Of the checkpoints themselves; norms, biases and learned positions, which we leave out, are up to 1.3%."""
 
 # Decoder: 3 layers, rows of 8, 2 heads of 3, a gated MLP of 16. Encoder: 2 layers, an MLP of 12.
-SHAPE = Shape(3, 8, 2, 2, 3, 16, 10, encoder=Encoder(2, 12))
-BILL = Bill(SHAPE, precision("fp16"))
+SHAPE = Shape(3, 8, 2, 2, 3, 16, 10, encoder=EncoderShape(2, 12))
+BILL = ModelCost(SHAPE, precision("fp16"))
 ATTENTION = 4 * 8 * 6
 SOURCE = 2 * 8 * 6
 LAYER = 2 * ATTENTION + 3 * 8 * 16

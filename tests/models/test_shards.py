@@ -17,9 +17,9 @@ from repro.device.emulated import EmulatedDevice
 from repro.models.costs.shard_plan import (
     FULL,
     Layers,
-    Pace,
     Sharding,
     ShardPlan,
+    StagePace,
     pass_seconds,
     plan,
     spread,
@@ -44,9 +44,9 @@ LAYERS = Layers(layer_bytes=320.0, bits=32.0)
 FLAT = [[0.0, 0.0], [0.0, 0.0]]
 
 
-def pace(load: float = 1.0, compute: float = 10.0, ahead: int = 1) -> Pace:
+def pace(load: float = 1.0, compute: float = 10.0, ahead: int = 1) -> StagePace:
     """Seconds a byte, seconds a layer."""
-    return Pace(lambda size: load * size, lambda more: compute, 0.0, 0.0, ahead)
+    return StagePace(lambda size: load * size, lambda more: compute, 0.0, 0.0, ahead)
 
 
 def planned(latency: float, ranks: Sequence[Sequence[float]] = FLAT, preload: float = 0.0) -> ShardPlan:

@@ -16,8 +16,8 @@ from repro.methods.base import Request
 from repro.methods.lever.lever import CONSTRUCTIONS, PROJECTIONS, SCHEDULES, Lever
 from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.logit_cache import Memo, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, KnownStep, Network, Row
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
+from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -141,7 +141,7 @@ def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Plac
 
 def test_a_memo_says_the_same_and_computes_nothing(tmp_path: Path) -> None:
     made, tree = decoder(FAMILY), a_tree(decoder(FAMILY), 5)
-    memo, seen, verdicts = Memo(tmp_path / "rows.sqlite"), [], []
+    memo, seen, verdicts = LogitCache(tmp_path / "rows.sqlite"), [], []
     for network in (DecoderNetwork(made), DecoderNetwork(made), Unasked(made)):
         device = EmulatedDevice(toy())
         remembered = MemoNetwork(network, memo)
@@ -247,4 +247,4 @@ def test_wrong_settings_end_with_the_right_choices(wrong: dict[str, object], nam
 
 def test_a_known_step_has_no_hidden_rows() -> None:
     with pytest.raises(RuntimeError, match="only a decoder"):
-        KnownStep([Row(None, ([0], [0.0]))]).hidden()
+        KnownStep([Logits(None, ([0], [0.0]))]).hidden()

@@ -12,15 +12,15 @@ from repro.core.errors import InputError
 from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
-from repro.models.costs.model_cost import Bill, Shape, precision
-from repro.models.costs.partition import FORMS, Sight, Split, attention, sight, stages
+from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.costs.partition import FORMS, AttentionExtent, Split, attention, sight, stages
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
-BILL = Bill(SHAPE, precision("fp16"))
+BILL = ModelCost(SHAPE, precision("fp16"))
 
 
 def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
@@ -42,7 +42,7 @@ def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) ->
 
 @given(share=st.floats(0, 1), keys=st.floats(0, 1), left=st.integers(0, 9), context=st.integers(0, 500))
 def test_columns_do_all_the_work_once(share: float, keys: float, left: int, context: int) -> None:
-    look = Sight(4, context, [1, 2, 2, 3])
+    look = AttentionExtent(4, context, [1, 2, 2, 3])
     split = Split(share, keys=keys, left=left)
     pieces = [piece for stage in stages(BILL, split, look) for piece in stage]
     linears = sum(p.flops for p in pieces if p.kind == "layer")
@@ -53,12 +53,12 @@ def test_columns_do_all_the_work_once(share: float, keys: float, left: int, cont
     assert dense == pytest.approx(SHAPE.attention_flops(4, context))
 
 
-def _tree_pairs(look: Sight, left: int) -> int:
+def _tree_pairs(look: AttentionExtent, left: int) -> int:
     return look.rows * min(left, look.rows) + sum(max(0, seen - left) for seen in look.own)
 
 
 def test_megatron_attends_densely_and_adds_up_twice() -> None:
-    look = Sight(3, 10, [1, 2, 2])
+    look = AttentionExtent(3, 10, [1, 2, 2])
     layer = list(stages(BILL, Split(0.25, "megatron"), look))
     assert [len(stage) for stage in layer] == [4, 1, 2, 1]
     assert sum(p.flops for stage in layer for p in stage) == pytest.approx(
@@ -70,8 +70,8 @@ def test_megatron_attends_densely_and_adds_up_twice() -> None:
 def test_a_row_sees_its_ancestors_and_itself() -> None:
     root = Prefix.of((1, 2))
     a, b = root.then(3), root.then(4)
-    assert sight([root, a, b, a.then(5)], 7) == Sight(4, 7, [1, 2, 2, 3])
-    assert Sight(4, 7, [1, 2, 2, 3]).pairs == 8
+    assert sight([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
+    assert AttentionExtent(4, 7, [1, 2, 2, 3]).pairs == 8
 
 
 def test_two_equal_processors_halve_a_pass() -> None:
@@ -99,7 +99,7 @@ def test_attention_alone_takes_what_its_slower_half_takes() -> None:
     machine = device()
     session = Session("target", machine, BILL, NoNetwork(), RESIDENT)
     session.divide(Split(0.5, keys=0.25))
-    look = Sight(8, 1000, [1] * 8)
+    look = AttentionExtent(8, 1000, [1] * 8)
     machine.play(session.attend(look))
     here = max(p.flops / 1e9 for p in attention(BILL, Split(0.5, keys=0.25), look) if not p.other)
     assert machine.now == pytest.approx(here)
@@ -110,7 +110,7 @@ def test_what_cannot_be_divided_is_said() -> None:
     with pytest.raises(InputError, match="decoder in memory"):
         session.divide(Split(0.5))
     with pytest.raises(RuntimeError, match="not divided"):
-        device().play(session.attend(Sight(1, 1, [1])))
+        device().play(session.attend(AttentionExtent(1, 1, [1])))
     with pytest.raises(InputError, match=r"share is 1\.5"):
         Split(1.5)
     with pytest.raises(InputError, match=r"'rows'.*columns"):

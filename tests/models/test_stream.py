@@ -16,7 +16,7 @@ from repro.device.local import LocalDevice, LocalMachine
 from repro.device.memory import Memory
 from repro.device.op import Op
 from repro.device.trace import most_at_once
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime import layer_streaming
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
@@ -194,7 +194,7 @@ def said_by(
     """Eight greedy tokens, and the names of the reads in their order."""
     device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
     decoder = weights.load(folder, packed=False, resident=reader is None)
-    bill = Bill(shape, precision("fp32"))
+    bill = ModelCost(shape, precision("fp32"))
     session = Session("target", device, bill, DecoderNetwork(decoder), placement, reader)
 
     async def run() -> list[int]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import (
     ATTENTION,
     FFN,
@@ -28,8 +28,8 @@ from repro.models.costs.subgraphs import (
 )
 
 SHAPE = Shape(layers=3, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
-BILL = Bill(SHAPE, precision("int8"))
-QWEN = Bill(
+BILL = ModelCost(SHAPE, precision("int8"))
+QWEN = ModelCost(
     Shape(
         layers=24,
         hidden=2048,

@@ -19,9 +19,9 @@ from repro.models.parallel.tree_kernels import (
     Partial,
     TreePattern,
     attend_tree,
+    cached_pattern,
     kernel,
     merged,
-    remembered,
 )
 
 CHAIN, STAR, BRANCHED = [-1, 0, 1, 2], [-1, 0, 0, 0], [-1, 0, 0, 1, 1, 2, 3]
@@ -76,10 +76,10 @@ def test_a_pattern_beyond_some_columns_keeps_their_numbers() -> None:
 
 
 def test_a_pattern_is_made_once_for_all_trees_of_its_form() -> None:
-    assert remembered(seen(BRANCHED)) is remembered(seen(list(BRANCHED)))
-    assert remembered(seen(BRANCHED), 1) is not remembered(seen(BRANCHED))
+    assert cached_pattern(seen(BRANCHED)) is cached_pattern(seen(list(BRANCHED)))
+    assert cached_pattern(seen(BRANCHED), 1) is not cached_pattern(seen(BRANCHED))
     assert (
-        remembered(seen(BRANCHED), 1).cols.tolist()
+        cached_pattern(seen(BRANCHED), 1).cols.tolist()
         == TreePattern.of_parents(BRANCHED).beyond(1).cols.tolist()
     )
 

@@ -10,10 +10,10 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.serving.slo import LEVELS
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.elastic.lora import RANK, Adapter, Lora, Site, shapes
 from repro.models.elastic.submodels import Kept
-from repro.models.elastic.uneven_cost import UnevenBill, config_of_shape, sub_bill
+from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.models.transformer.config import DecoderConfig
 from tiny import bill_of
 from tiny_dense import dense
@@ -25,14 +25,14 @@ def shape(name: str) -> Shape:
     return Shape.parse(yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text()))
 
 
-SEVEN = Bill(shape("llama_7b"), precision("fp16"))
+SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
     config = config_of_shape(SEVEN.shape)
     kept = kept_at(config, level, range(6))
-    bill = sub_bill(SEVEN, kept, adapted=False)
+    bill = sub_cost(SEVEN, kept, adapted=False)
     weights = kept.parameters(config)
     assert bill.block_bytes == 2 * weights
     assert bill.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
@@ -45,22 +45,22 @@ def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
 
 
 def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
-    bill = sub_bill(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
+    bill = sub_cost(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
     assert bill.adapters == 0
     assert bill.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
     same = ("layer_bytes", "model_bytes", "table_bytes")
     assert [getattr(bill, name) for name in same] == [getattr(SEVEN, name) for name in same]
     with pytest.raises(InputError, match="3 layers are billed"):
-        UnevenBill(SEVEN.shape, SEVEN.stored, (SEVEN.shape,) * 3)
+        UnevenCost(SEVEN.shape, SEVEN.stored, (SEVEN.shape,) * 3)
 
 
 def test_adapters_are_billed_as_they_are() -> None:
     made = dense(FAMILY)
     kept = kept_at(made.config, 0.5, (1,))
-    bill = sub_bill(bill_of(made), kept)
+    bill = sub_cost(bill_of(made), kept)
     adapters = lora_of(made.config, kept)
     assert bill.adapters == adapters.parameters > 0
-    bare = sub_bill(bill_of(made), kept, adapted=False)
+    bare = sub_cost(bill_of(made), kept, adapted=False)
     layers = made.config.layers
     assert bill.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * bill.adapters
 

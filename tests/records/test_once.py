@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 
 from repro.core.errors import InputError
-from repro.records.build_cache import cache_root, make_once, require_space
+from repro.records.build_cache import build_once, cache_root, require_space
 
 
 def run(code: str, *arguments: Path) -> subprocess.Popen[bytes]:
@@ -42,7 +42,7 @@ def test_built_by_the_first_call_alone(tmp_path):
         return write_half(scratch)
 
     target = tmp_path / "deep" / "thing"
-    assert make_once(target, build) == make_once(target, build) == target
+    assert build_once(target, build) == build_once(target, build) == target
     assert target.read_text() == "half"
     assert len(calls) == 1
     assert sorted(path.name for path in target.parent.iterdir()) == ["thing", "thing.lock"]
@@ -52,7 +52,7 @@ def test_what_is_not_whole_is_built_again(tmp_path):
     target = tmp_path / "thing"
     target.mkdir()
     (target / "old").write_text("cut")
-    assert make_once(target, write_half, is_whole=Path.is_file).read_text() == "half"
+    assert build_once(target, write_half, is_whole=Path.is_file).read_text() == "half"
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path):
@@ -61,7 +61,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_once(tmp_path / "thing", build)
+        build_once(tmp_path / "thing", build)
     assert [path.name for path in tmp_path.iterdir()] == ["thing.lock"]
 
 
@@ -84,7 +84,7 @@ make_once(Path(sys.argv[1]) / "thing", build)
     process.wait()
     assert (tmp_path / "thing.partial" / "half").exists()
     assert not (tmp_path / "thing").exists()
-    assert make_once(tmp_path / "thing", write_half).read_text() == "half"
+    assert build_once(tmp_path / "thing", write_half).read_text() == "half"
     assert not (tmp_path / "thing.partial").exists()
 
 
@@ -113,7 +113,7 @@ assert make_once(home / "thing", build).read_text() == "ab"
 def test_too_full_a_disk_is_an_error_before_the_build(tmp_path):
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(InputError, match=r"disk too full for .*thing.*REPRO_CACHE"):
-        make_once(tmp_path / "thing", lambda scratch: pytest.fail("must not be built"), need=free * 2)
+        build_once(tmp_path / "thing", lambda scratch: pytest.fail("must not be built"), need=free * 2)
     require_space(tmp_path / "not" / "there", 1, "a byte")
 
 
@@ -123,7 +123,7 @@ def test_what_the_disk_refuses_meanwhile_is_an_input_error(tmp_path, code, says)
         raise OSError(code, os.strerror(code))
 
     with pytest.raises(InputError, match=says):
-        make_once(tmp_path / "thing", build)
+        build_once(tmp_path / "thing", build)
     assert not (tmp_path / "thing").exists()
 
 
@@ -132,20 +132,20 @@ def test_other_errors_of_the_system_are_not_dressed_up(tmp_path):
         raise ConnectionResetError("peer")
 
     with pytest.raises(ConnectionResetError):
-        make_once(tmp_path / "thing", build)
+        build_once(tmp_path / "thing", build)
 
 
 def test_a_cache_below_a_file_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write .*REPRO_CACHE"):
-        make_once(tmp_path / "file" / "thing", write_half)
+        build_once(tmp_path / "file" / "thing", write_half)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_cache_cannot_be_written(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="cannot write"):
-        make_once(tmp_path / "thing", write_half)
+        build_once(tmp_path / "thing", write_half)
 
 
 def test_waiting_for_another_process_is_said(tmp_path, caplog):
@@ -160,6 +160,6 @@ def test_waiting_for_another_process_is_said(tmp_path, caplog):
     holder.start()
     held.wait()
     threading.Timer(0.2, waited.set).start()
-    assert make_once(tmp_path / "thing", write_half).read_text() == "half"
+    assert build_once(tmp_path / "thing", write_half).read_text() == "half"
     holder.join()
     assert "another process is making" in caplog.text

@@ -13,13 +13,13 @@ from repro.reports.figures.figure import KINDS, draw
 from repro.reports.figures.lines import Series, series
 from repro.reports.figures.paint import OURS, PAPER, colour
 from repro.reports.figures.shown import Shown, shown
-from repro.reports.reference.reference import Cell
+from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 
 NAMES = ("section", "device", "model", "draft_model", "dataset", "condition", "system", "relative_to", "note")
-PUBLISHED = Cell(
+PUBLISHED = PublishedCell(
     **dict.fromkeys(NAMES, ""),
     **{"id": "p.range", "paper": "edgellm", "artifact": "fig17", "metric": "latency", "unit": "s"},
     value_low=3.0,

@@ -11,10 +11,10 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.reference.reference import Cell, find, load_cells, select
+from repro.reports.reference.reference import PublishedCell, find, load_cells, select
 
 PAPERS = {"edgellm": 257, "lever": 107, "mllm_npu": 419, "elastilm": 66, "ghidorah": 47}
-COLUMNS = [field.name for field in dataclasses.fields(Cell)]
+COLUMNS = [field.name for field in dataclasses.fields(PublishedCell)]
 
 
 def rows(file: str) -> list[dict[str, str]]:

@@ -20,7 +20,7 @@ from repro.reports.formats.latex import latex, to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
 from repro.reports.reference.bibliography import citations, load_bibliography
-from repro.reports.reference.reference import Cell, load_cells
+from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Published, Table
@@ -31,9 +31,9 @@ SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds"
 SPEEDUP = {**SPEED, "key": "speedup", "heading": "Speedup", "relative_to": "flash_ar", "unit": "x"}
 
 
-def cell(name: str, low: float | None, high: float | None, unit: str = "tokens/s") -> Cell:
+def cell(name: str, low: float | None, high: float | None, unit: str = "tokens/s") -> PublishedCell:
     texts = dict.fromkeys(("section", "device", "model", "draft_model", "dataset", "condition"), "")
-    return Cell(
+    return PublishedCell(
         **texts,
         id=name,
         paper="lever",

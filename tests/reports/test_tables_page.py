@@ -11,7 +11,7 @@ from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.hardware_facts.facts import FactsSpec, read_facts
 from repro.reports.reference.reference import find, load_cells
 from repro.reports.spec.spec import TableSpec
-from repro.reports.tree_drawings.forms import FormsSpec
+from repro.reports.tree_drawings.forms import DiagramsSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 EXAMPLES: list[dict[str, Any]] = [
@@ -26,7 +26,7 @@ def test_every_example() -> None:
         if "claims" in section:
             named += [claim.id for claim in ClaimsSpec.parse("page", section).claims]
         elif "masks" in section:
-            named += [name for form in FormsSpec.parse("page", section).masks for name in form.match]
+            named += [name for form in DiagramsSpec.parse("page", section).masks for name in form.match]
         elif "facts" in section:
             stated = read_facts(FactsSpec.parse("page", section), fact_sources())
             named += [one.spec.id for one in stated if one.spec.id]

@@ -16,8 +16,8 @@ from repro.experiments.tree_drawings import form
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, refined
 from repro.reports.tree_drawings import mask_page, tree_page
 from repro.reports.tree_drawings.forms import (
-    FormSpec,
-    FormsSpec,
+    DiagramSpec,
+    DiagramsSpec,
     LookaheadSpec,
     branching,
     lookahead_mask,
@@ -29,8 +29,8 @@ PAIR = ("ghidorah.table1.mt_bench.width2", "ghidorah.table1.mt_bench.width4")
 BIBLIOGRAPHY = {name: f"@misc{{{name},\n}}" for name in ("ghidorah", "repro")}
 
 
-def spec(**content: Any) -> FormsSpec:
-    return FormsSpec.parse("x/y", {"title": "T", "paper": "ghidorah", "picture": "P", **content})
+def spec(**content: Any) -> DiagramsSpec:
+    return DiagramsSpec.parse("x/y", {"title": "T", "paper": "ghidorah", "picture": "P", **content})
 
 
 def shown(mask: tuple[tuple[bool, ...], ...]) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_mask_s_figures_count_its_points() -> None:
 
 def test_a_searched_form_is_the_search() -> None:
     ranks = record(1, positions=120, answers=3)
-    found = form(FormSpec("ours", checkpoint="heads", width=8), lambda name: ranks)
+    found = form(DiagramSpec("ours", checkpoint="heads", width=8), lambda name: ranks)
     before = grown(ranks.accuracies(), 8)
     assert found.estimated == before.paths
     assert found.paths == refined(before, ranks).paths != before.paths
@@ -92,12 +92,12 @@ def test_a_searched_form_is_the_search() -> None:
     )
     changed = len(set(found.paths) - set(before.paths))
     assert tree_page.figures(found)["changed"] == ("nodes", changed)
-    few = form(FormSpec("ours", checkpoint="heads", width=8, heads=1), lambda name: ranks)
+    few = form(DiagramSpec("ours", checkpoint="heads", width=8, heads=1), lambda name: ranks)
     assert max(map(len, few.paths)) == 1
 
 
 def test_fitted_heads_have_no_measurement() -> None:
-    found = form(FormSpec("theirs", match=PAIR, width=4, heads=4))
+    found = form(DiagramSpec("theirs", match=PAIR, width=4, heads=4))
     assert found.paths == found.estimated == ((0,), (0, 0), (0, 0, 0))
     assert found.expected == pytest.approx((2.28, 2.28))
     assert (found.measured, found.fitted, len(found.accuracies)) == (None, True, 4)
@@ -105,7 +105,7 @@ def test_fitted_heads_have_no_measurement() -> None:
 
 
 def test_places_stand_over_their_children_and_never_on_each_other() -> None:
-    found = form(FormSpec("theirs", match=PAIR, width=16))
+    found = form(DiagramSpec("theirs", match=PAIR, width=16))
     places = tree_page._places(found)
     assert len(set(places.values())) == len(places) == 16
     for path, (x, y) in places.items():

@@ -23,7 +23,7 @@ from repro.models.analysis.likelihood import Likelihood
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario, best_of, findings
 from repro.scenarios.serving import answer_cache
-from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening
+from repro.scenarios.serving.answer_cache import AnswerCache, DatasetRequests, Query, Shortening
 from repro.scenarios.serving.scenario import ServingScenario
 from tiny import decoder
 from tiny_project import Project, write_project
@@ -69,9 +69,9 @@ def rows(tmp_path: Path) -> data.Rows:
 
 
 @pytest.fixture
-def requests(rows: data.Rows) -> Requests:
+def requests(rows: data.Rows) -> DatasetRequests:
     """The same as an app's requests."""
-    return Requests(SET, rows, Bytes())
+    return DatasetRequests(SET, rows, Bytes())
 
 
 @pytest.fixture
@@ -104,37 +104,37 @@ class Opened:
 
 def asked(
     root: Path,
-    requests: Requests,
+    requests: DatasetRequests,
     opens: Callable[[], Decoder],
     compression: Callable[[float], Compression | None] = lambda level: None,
     scorer: Scorer | None = None,
     granule: int = 8,
     corpus: str = "corpus",
     digest: str = "digest",
-) -> Answers:
+) -> AnswerCache:
     shortening = Shortening(scorer, granule)
-    return Answers(digest, opens, compression, (), corpus, {SET.name: requests}, shortening, root)
+    return AnswerCache(digest, opens, compression, (), corpus, {SET.name: requests}, shortening, root)
 
 
-def right(these: Answers, rows: Sequence[int] = (0,), decision: Decision = WHOLE) -> list[bool]:
+def right(these: AnswerCache, rows: Sequence[int] = (0,), decision: Decision = WHOLE) -> list[bool]:
     """Verdicts of rows, in their order."""
-    questions = [Question(SET.name, row, decision) for row in rows]
+    questions = [Query(SET.name, row, decision) for row in rows]
     found = these.right(questions, lambda *_: None)
     return [found[one] for one in questions]
 
 
-def test_what_all_requests_begin_with_ends_where_a_line_does(requests: Requests) -> None:
+def test_what_all_requests_begin_with_ends_where_a_line_does(requests: DatasetRequests) -> None:
     whole = Bytes().decode(requests.read(3))
     assert whole == f"{PREAMBLE}\n\nQuestion: 3 goals\nAnswer:"
     assert (requests.spare, len(whole)) == (SPARE, SPARE + REQUEST)
-    # Behind the line all rows go on alike with `Question: `, which is no end of a line.
+    # Behind the line all rows go on alike with `Query: `, which is no end of a line.
     assert whole[SPARE:].startswith("Question: ")
 
 
 def test_requests_that_begin_differently_have_nothing_to_spare(tmp_path: Path) -> None:
     write_rows(tmp_path)
     plain = read_config("piqa")
-    assert Requests(plain, data.load_rows(plain, None, tmp_path), Bytes()).spare == 0
+    assert DatasetRequests(plain, data.load_rows(plain, None, tmp_path), Bytes()).spare == 0
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_requests_that_begin_differently_have_nothing_to_spare(tmp_path: Path) -
     ],
 )
 def test_of_the_beginning_so_much_stays_as_the_level_leaves(
-    tmp_path: Path, requests: Requests, read: list[str], level: float, granule: int, kept: int
+    tmp_path: Path, requests: DatasetRequests, read: list[str], level: float, granule: int, kept: int
 ) -> None:
     these = asked(tmp_path, requests, Opened(), scorer=Last(), granule=granule)
     right(these, (3,), Decision(level, 1.0))
     assert read == [f"{PREAMBLE}\n\n"[SPARE - kept :] + "Question: 3 goals\nAnswer:"]
 
 
-def test_kept_tokens_stay_in_order(tmp_path: Path, requests: Requests, read: list[str]) -> None:
+def test_kept_tokens_stay_in_order(tmp_path: Path, requests: DatasetRequests, read: list[str]) -> None:
     right(asked(tmp_path, requests, Opened(), scorer=Last(every=2)), (0,), Decision(0.5, 1.0))
     assert read == [f"{PREAMBLE}\n\n"[SPARE - 31 :: 2] + "Question: 0 goals\nAnswer:"], "the last 16 odd ones"
 
@@ -164,7 +164,7 @@ def test_kept_tokens_stay_in_order(tmp_path: Path, requests: Requests, read: lis
 def test_callers_who_streamline_leave_less_of_the_beginning(
     tmp_path: Path, rows: data.Rows, read: list[str]
 ) -> None:
-    concise = Requests(SET, rows, Bytes(), Last(), concise=0.5)
+    concise = DatasetRequests(SET, rows, Bytes(), Last(), concise=0.5)
     half = f"{PREAMBLE}\n\n"[SPARE // 2 :]
     assert concise.spare == SPARE // 2
     assert Bytes().decode(concise.read(2)) == half + "Question: 2 goals\nAnswer:"
@@ -177,10 +177,10 @@ def test_generated_answers_are_no_choice(rows: data.Rows) -> None:
     with pytest.raises(
         InputError, match=r"'humaneval' are generated.*take a dataset whose scoring is a choice"
     ):
-        Requests(read_config("humaneval"), rows, Bytes())
+        DatasetRequests(read_config("humaneval"), rows, Bytes())
 
 
-def test_shortened_prompts_want_a_scorer(tmp_path: Path, requests: Requests) -> None:
+def test_shortened_prompts_want_a_scorer(tmp_path: Path, requests: DatasetRequests) -> None:
     with pytest.raises(
         InputError, match=r"shortened to 0\.5, and nothing scores their tokens; choose a service"
     ):
@@ -198,20 +198,20 @@ def test_a_verdict_is_that_of_a_scored_cell(tmp_path: Path, metric: str) -> None
     some = [{"goal": f"{i}", "sol1": "ten bytes.", "sol2": "twenty bytes it has."} for i in range(40)]
     write_rows(tmp_path, [{**row, "label": i % 2} for i, row in enumerate(some)])
     config = replace(SET, scoring={**SET.scoring, "metric": metric})
-    made, said = Requests(config, data.load_rows(config, None, tmp_path), Bytes()), drawn(40, 2)
+    made, said = DatasetRequests(config, data.load_rows(config, None, tmp_path), Bytes()), drawn(40, 2)
     wanted = [one["right"] for one in findings(prompts_of(made), said, said, metric).rounds]
     assert [int(made.is_right(row, one)) for row, one in enumerate(said)] == wanted
     assert {0, 1} == set(wanted)
 
 
-def prompts_of(made: Requests) -> list[Prompt]:
+def prompts_of(made: DatasetRequests) -> list[Prompt]:
     return [made.prompt(row) for row in range(len(made.rows.rows))]
 
 
 def test_the_right_name_may_be_among_the_five_likeliest(tmp_path: Path) -> None:
     config = read_config("octopus_5shot")
     named = [{"query": f"Ask {i}", "api_name": name} for i, name in enumerate(config.scoring["choices"])]
-    made = Requests(config, data.Rows(tuple(named), "digest", "here"), Bytes())
+    made = DatasetRequests(config, data.Rows(tuple(named), "digest", "here"), Bytes())
     said = drawn(len(named), len(named))
     scoring = data.config.scoring_of(config)
     wanted = [
@@ -242,7 +242,7 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
     if name == "elastilm":
         fields += ["service.decider=random", "service.scorer=none"]
     served = ServingScenario(made.config("trace=standalone", f"service={name}", "app.dataset=piqa", *fields))
-    questions = [Question("piqa", row, Decision(1.0, 0.5)) for row in range(8)]
+    questions = [Query("piqa", row, Decision(1.0, 0.5)) for row in range(8)]
     found = served.respondents.right(questions, served.corpus, lambda *_: None)
     given = [f"compression={name}", "compression.level=0.5", *(f"compression.{one}" for one in settings)]
     scored = AccuracyScenario(made.config(*given)).find(lambda *_: None)
@@ -251,7 +251,7 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
     assert [int(plain[one]) for one in questions] == [one["baseline_right"] for one in scored.rounds]
 
 
-def test_what_was_answered_is_remembered(tmp_path: Path, requests: Requests, read: list[str]) -> None:
+def test_what_was_answered_is_remembered(tmp_path: Path, requests: DatasetRequests, read: list[str]) -> None:
     opens = Opened()
     # A nat a token, the space among them, weighs least on the longer choice, right in every other row.
     assert right(asked(tmp_path, requests, opens), (2, 0, 1)) == [False, False, True]
@@ -263,10 +263,10 @@ def test_what_was_answered_is_remembered(tmp_path: Path, requests: Requests, rea
     assert read[-1].endswith("Question: 5 goals\nAnswer:")
 
 
-def columns(root: Path, requests: Requests) -> Iterator[tuple[str, Answers]]:
+def columns(root: Path, requests: DatasetRequests) -> Iterator[tuple[str, AnswerCache]]:
     """Answers that differ from the first in one thing each, by that thing."""
 
-    def made(of: Requests = requests, **given: Any) -> Answers:
+    def made(of: DatasetRequests = requests, **given: Any) -> AnswerCache:
         usual: dict[str, Any] = {"compression": Halved, "scorer": Last()}
         return asked(root, of, Opened(), **{**usual, **given})
 
@@ -288,7 +288,7 @@ def columns(root: Path, requests: Requests) -> Iterator[tuple[str, Answers]]:
 
 
 def test_what_decides_an_answer_tells_columns_apart(
-    tmp_path: Path, requests: Requests, read: list[str]
+    tmp_path: Path, requests: DatasetRequests, read: list[str]
 ) -> None:
     for count, (what, these) in enumerate(columns(tmp_path, requests), start=1):
         for _ in range(2):
@@ -311,7 +311,7 @@ def test_what_decides_an_answer_tells_columns_apart(
 )
 def test_what_decides_nothing_tells_none_apart(
     tmp_path: Path,
-    requests: Requests,
+    requests: DatasetRequests,
     read: list[str],
     decision: Decision,
     first: dict[str, Any],

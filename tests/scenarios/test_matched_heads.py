@@ -23,7 +23,7 @@ from repro.methods.ghidorah.verification_tree import (
 from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.calibrated_heads import MatchedHeads, coin, with_rank
 from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks, joined
-from repro.models.forward.network import Network, Row
+from repro.models.forward.network import Logits, Network
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import load_cells
 from repro.scenarios.generation import draft_calibration, heads_fit
@@ -136,7 +136,7 @@ def test_one_id_is_an_agreement_as_before() -> None:
 
 
 def test_a_token_comes_to_its_rank_and_the_others_keep_their_order() -> None:
-    row = Row(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
+    row = Logits(None, ([5, 3, 8, 1], [-0.1, -2.0, -3.0, -4.0]))
     assert with_rank(row, 8, 0).ranked() == ([8, 5, 3, 1], [-0.1, -2.0, -3.0, -4.0])
     assert with_rank(row, 5, 2).ranked() == ([3, 8, 5, 1], [-0.1, -2.0, -3.0, -4.0])
     assert with_rank(row, 9, 1).ranked() == ([5, 9, 3, 8], [-0.1, -2.0, -3.0, -4.0])

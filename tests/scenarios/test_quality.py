@@ -5,7 +5,7 @@ import torch
 
 from repro.methods.base import Generation, Request
 from repro.models.forward.exactness import Divergence, divergence
-from repro.models.forward.network import KnownStep, Row
+from repro.models.forward.network import KnownStep, Logits
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
 
@@ -19,7 +19,7 @@ class Fixed:
         pass
 
     def begin(self, wanted: list[Prefix], branches: list[Prefix] | tuple[()] = ()) -> KnownStep:
-        return KnownStep([Row(torch.tensor([1.0, 1.0 - 1e-4, -3.0])) for _ in wanted])
+        return KnownStep([Logits(torch.tensor([1.0, 1.0 - 1e-4, -3.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
         pass

@@ -15,7 +15,7 @@ from repro.data.config import read_config
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.experiments.cli import attempt
-from repro.methods.serving.deciders import Ask
+from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
@@ -116,7 +116,7 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
 
 def test_what_stays_of_a_prompt_is_read(project: Project) -> None:
     _, lines = done(project, *ELASTILM)
-    ask = Ask("", (0,) * (SPARE + REQUEST), 1, serving.Objective(ttft=1.0), SPARE, 8)
+    ask = ServiceRequest("", (0,) * (SPARE + REQUEST), 1, serving.Objective(ttft=1.0), SPARE, 8)
     for line in lines:
         assert line["read"] == ask.read(number(line, "prompt_level"))
         assert (number(line, "read") - REQUEST) % 8 == 0 or line["prompt_level"] == 1.0

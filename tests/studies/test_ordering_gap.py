@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("ortools")
 
 from repro.device.op import CPU, NPU
-from repro.methods.mllm_npu.scheduling import ORDERS, Task, schedule
+from repro.methods.mllm_npu.scheduling import ORDERS, SubgraphTask, schedule
 from studies import ordering_gap
 
 
@@ -23,7 +23,7 @@ def test_no_order_beats_the_best(seed: int) -> None:
 
 def test_the_best_order_of_a_case_worked_out_by_hand() -> None:
     # The NPU does best to begin with the short task, behind which the CPU's long one hides the other.
-    tasks = [Task(NPU, 5), Task(NPU, 1), Task(CPU, 6, (1,))]
+    tasks = [SubgraphTask(NPU, 5), SubgraphTask(NPU, 1), SubgraphTask(CPU, 6, (1,))]
     assert ordering_gap.optimum(tasks, 30.0) == 7
     assert schedule(tasks, ORDERS["longest_first"]).seconds == 12
 

@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.drafting import eagle_head
 from repro.models.drafting.eagle import EagleNetwork
-from repro.models.forward.cached_features import Remembered
+from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.training import train_eagle
@@ -57,7 +57,7 @@ def whole(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def examples(target: torch.nn.Module, count: int = 3) -> list[unroll.Example]:
+def examples(target: torch.nn.Module, count: int = 3) -> list[unroll.UnrollExample]:
     """Greedy answers of the target to random prompts, with the rows it computed on the way, exactly."""
     generator = torch.Generator().manual_seed(3)
     asked = [(torch.randint(3, 259, (n + 4,), generator=generator).tolist(), 0.0) for n in range(count)]
@@ -65,7 +65,7 @@ def examples(target: torch.nn.Module, count: int = 3) -> list[unroll.Example]:
     made, hidden = answers.answer_and_hidden(
         target, asked, answers.Limits(answer=10, guesses=3), 0, 0, layers
     )
-    return [unroll.Example(**vars(one), hidden=rows) for one, rows in zip(made, hidden, strict=True)]
+    return [unroll.UnrollExample(**vars(one), hidden=rows) for one, rows in zip(made, hidden, strict=True)]
 
 
 def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: 
     config = eagle_head.config_of(read_config(tmp_path))
     assert config is not None
     loaded = eagle_head.load(tmp_path, config, "float32", decoder.ends.embedding)
-    remembered = Remembered(config.depths(LAYERS), lambda: decoder, None)
+    remembered = CachedFeatures(config.depths(LAYERS), lambda: decoder, None)
     network = EagleNetwork(config, lambda: loaded, remembered)
     # Answers come with features in bf16; what is compared here is all else.
-    exact = [unroll.Example(**(vars(one) | {"hidden": _exact(target, one)})) for one in made]
+    exact = [unroll.UnrollExample(**(vars(one) | {"hidden": _exact(target, one)})) for one in made]
     batch = unroll.collate(exact)
     steps = [model.logits(rows) for rows in unroll.unroll(model, batch, 3)]
     for index, one in enumerate(made):
@@ -100,7 +100,7 @@ def test_every_step_says_what_the_drafting_network_says(places: Path, tmp_path: 
                 torch.testing.assert_close(row, steps[step][index, known], atol=1e-4, rtol=1e-4)
 
 
-def _exact(target: torch.nn.Module, one: unroll.Example) -> torch.Tensor:
+def _exact(target: torch.nn.Module, one: unroll.UnrollExample) -> torch.Tensor:
     found = target(torch.cat([one.prompt, one.tokens])[None, :-1], output_hidden_states=True).hidden_states
     rows = torch.cat([found[i][0] for i in (*head.feature_layers(LAYERS), LAYERS)], -1)
     torch.testing.assert_close(one.hidden.float(), rows, atol=0.05, rtol=0.02)  # captured while decoding

@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.drafting import medusa_head
 from repro.models.drafting.medusa import MedusaNetwork
-from repro.models.forward.cached_features import Remembered
+from repro.models.forward.cached_features import CachedFeatures
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.training import train_medusa
@@ -129,7 +129,7 @@ def test_the_result_drafts_as_it_was_measured(whole: Path, places: Path) -> None
     config = medusa_head.config_of(folder, raw, decoder.config.vocab)
     assert (config.heads, config.layers, config.own) == (3, 2, False)
     loaded = medusa_head.load(folder, config, "float32", decoder.ends)
-    network = MedusaNetwork(3, lambda: loaded, Remembered((LAYERS,), lambda: decoder, None))
+    network = MedusaNetwork(3, lambda: loaded, CachedFeatures((LAYERS,), lambda: decoder, None))
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()
     heads, projection = foresight.load_heads(folder), target.get_output_embeddings().weight
     (made,) = answers.answer_and_hidden(

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from repro.core.errors import InputError
 from repro.methods.lever.pruning import PruningRule
-from repro.models.drafting.early_exit import Predictor, PredictorConfig
+from repro.models.drafting.early_exit import ExitPredictor, PredictorConfig
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
@@ -23,7 +23,7 @@ from repro.models.transformer.cache import KVCache
 from repro.training import train_draft, train_predictor
 from repro.training.texts import answers
 from repro.training.trainers import draft, early_exit
-from repro.training.trainers.early_exit import Change, Rows, Settings, Vocabulary
+from repro.training.trainers.early_exit import Change, ExitPositions, Settings, Vocabulary
 from studies import tune_pruning
 from tiny_training import draft_command
 
@@ -50,14 +50,14 @@ def command(places: Path, where: Path, **changed: object) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", str(value))]
 
 
-def known(count: int = 40, width: int = 6, vocab: int = 12) -> tuple[Rows, torch.Tensor]:
+def known(count: int = 40, width: int = 6, vocab: int = 12) -> tuple[ExitPositions, torch.Tensor]:
     """Random rows whose last layer's are a linear function of the middle one's, and a projection."""
     generator = torch.Generator().manual_seed(0)
     middle, turn = (torch.randn(n, width, generator=generator) for n in (count, width))
     candidates = torch.stack([torch.randperm(vocab, generator=generator)[:4] for _ in range(count)])
     head = torch.randn(vocab, width, generator=generator)
     said = middle @ turn
-    return Rows({1: middle}, said, (said @ head.T).topk(2).indices, candidates), head
+    return ExitPositions({1: middle}, said, (said @ head.T).topk(2).indices, candidates), head
 
 
 def test_the_loss_is_that_of_the_paper() -> None:
@@ -104,7 +104,7 @@ def test_figures_count_what_they_say() -> None:
     candidates = torch.tensor([[0, 1], [2, 1], [1, 2], [0, 1]])  # the last misses the target's token
     middle = said.clone()
     middle[2] = torch.tensor([0.0, 3, 1, 0, 0])  # ranks the wrong one first
-    rows = Rows({1: middle}, said, candidates, candidates)
+    rows = ExitPositions({1: middle}, said, candidates, candidates)
     still = Change(torch.zeros(1, 5), torch.zeros(5, 1))
     found = early_exit.figures(still, rows, head, Settings(layer=1))
     assert found["covered"] == 0.75
@@ -141,7 +141,7 @@ def test_no_prompt_is_both_trained_on_and_held_out(made: Path) -> None:
 def test_the_saved_predictor_scores_as_the_trained_one(places: Path, made: Path) -> None:
     """Through the project's own decoder, from hidden rows of its own layers."""
     decoder = weights.load(places / "target")
-    predictor = Predictor.load(made / "predictor", decoder)
+    predictor = ExitPredictor.load(made / "predictor", decoder)
     assert (predictor.layer, predictor.rank) == (1, 8)
     one = answers.read_shard(answers.shards(made / "work")[0])[0]
     target = AutoModelForCausalLM.from_pretrained(places / "target", dtype=torch.float32).eval()

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
-from repro.methods.serving.deciders import Ask, Oracle
-from repro.methods.serving.slo import Decision, Objective
+from repro.methods.serving.deciders import Oracle, ServiceRequest
+from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.analysis.likelihood import Reader
-from repro.models.encoders.dual_head import DualHead, Form
-from repro.models.encoders.token_spans import Span
+from repro.models.encoders.dual_head import DualHead, HeadSettings
+from repro.models.encoders.token_spans import TextSpan
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from repro.training.decision_heads import decisions, meeting
-from repro.training.decision_heads.decisions import Grid, Judge, Labels, spare, summary, weight
+from repro.training.decision_heads.decisions import DecisionGrid, Judge, Labels, spare, summary, weight
 from repro.training.decision_heads.heads import (
     UNJUDGED,
     DecisionTrainer,
-    Example,
+    HeadExample,
     ScoreTrainer,
     auc,
     decided,
@@ -101,7 +101,9 @@ def test_a_compressed_text_marks_words_in_their_order() -> None:
         "approved",
     ]
     reworded = matched(text, "Item passed approved.")
-    assert [one for one, mark in zip(words(text), reworded.retained, strict=True) if mark][-1] == Span(34, 35)
+    assert [one for one, mark in zip(words(text), reworded.retained, strict=True) if mark][-1] == TextSpan(
+        34, 35
+    )
     assert sum(reworded.retained) == 3, "a word that is not found blocks nothing behind it"
 
 
@@ -123,7 +125,7 @@ def test_rows_of_meetingbank_are_read_chunk_by_chunk(tmp_path: Path, monkeypatch
 
 
 def test_pieces_have_the_labels_of_their_words(encoder: Path) -> None:
-    marked = Marked("the cats sat", (Span(4, 8), Span(9, 12)), (True, False))
+    marked = Marked("the cats sat", (TextSpan(4, 8), TextSpan(9, 12)), (True, False))
     (made,) = scored([marked], WordPieces(encoder), 24)
     # "the", cat + s, sat, between the ids around a text
     assert made.labels.tolist() == [UNJUDGED, UNJUDGED, 1, *[1] * (len(made.prompt) - 5), 0, UNJUDGED]
@@ -152,7 +154,7 @@ def test_the_score_head_learns_which_words_to_retain_and_goes_on_after_a_kill(
     examples = scored(marked, pieces, 24)
 
     def trained(steps: int) -> tuple[DualHead, ScoreTrainer]:
-        net = DualHead(load_encoder(encoder), Form(rank=2))
+        net = DualHead(load_encoder(encoder), HeadSettings(rank=2))
         trainer = ScoreTrainer(net, schedule(steps), tmp_path / "state.pt", "cpu", pieces.padding)
         trainer.run(lambda: examples, math.inf, 10, lambda: word_figures(net, examples, marked))
         return net, trainer
@@ -190,7 +192,7 @@ def test_the_label_is_the_oracles_decision() -> None:
     made, oracle = labels(), Oracle({"a/1": RIGHT})
     for objective, feasible in made.feasible.items():
         if RIGHT & set(feasible):
-            asked = Ask("a/1", (1,), 1, Objective(*objective))
+            asked = ServiceRequest("a/1", (1,), 1, LatencySlo(*objective))
             assert made.label(0, objective, RIGHT) == (oracle.decide(asked, feasible), False)
 
 
@@ -240,7 +242,7 @@ def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
     path = tmp_path / "grid.jsonl"
     lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
     path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro')
-    assert Grid(path, "a").right == {3: {Decision(0.4, 0.3)}}
+    assert DecisionGrid(path, "a").right == {3: {Decision(0.4, 0.3)}}
 
 
 def test_likelihoods_side_by_side_are_a_readers() -> None:
@@ -262,10 +264,10 @@ def test_weight_is_by_product_and_then_by_model() -> None:
 
 
 def test_the_decision_head_learns_to_follow_the_objective(encoder: Path, tmp_path: Path) -> None:
-    net, pieces = DualHead(load_encoder(encoder), Form(rank=4)), WordPieces(encoder)
+    net, pieces = DualHead(load_encoder(encoder), HeadSettings(rank=4)), WordPieces(encoder)
     read = pieces.split("the cat")[0]
     examples = [
-        Example(
+        HeadExample(
             torch.tensor([pieces.first, *net.objective_ids(ttft, 0.5), *read, pieces.last]),
             torch.tensor(classes),
             0,

@@ -1,7 +1,7 @@
 """Datasets and prompts: rows from a folder, the hub or a package, and the templates over them."""
 
 from repro.data.config import DatasetConfig, parse, read_config
-from repro.data.prompts import Continuation, Prompt, Tokenizer, prompts
+from repro.data.prompts import Continuation, Prompt, prompts
 from repro.data.rows import Rows, digest, load_rows
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "DatasetConfig",
     "Prompt",
     "Rows",
-    "Tokenizer",
     "digest",
     "load_rows",
     "parse",

@@ -1,7 +1,7 @@
 """How a row becomes the text of a prompt: a template, and for some datasets a few values that it can name.
 
-Owns the prompt builders. A new one subclasses `Text` and is registered under `prompt`; its fields are its
-configuration. Must not know tokenizers, sources, or which dataset uses which builder.
+Owns the prompt builders. A new one subclasses `TemplateText` and is registered under `prompt`; its fields are
+its configuration. Must not know tokenizers, sources, or which dataset uses which builder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @register("prompt", "text")
 @dataclass(frozen=True)
-class Text:
+class TemplateText:
     """A template over the row's columns.
 
     Attributes:
@@ -52,7 +52,7 @@ class Text:
 
 @register("prompt", "lettered")
 @dataclass(frozen=True)
-class Lettered(Text):
+class Lettered(TemplateText):
     """A question whose `{options}` stand one a line after a letter.
 
     Attributes:
@@ -74,7 +74,7 @@ class Lettered(Text):
 
 @register("prompt", "activity")
 @dataclass(frozen=True)
-class Activity(Text):
+class Activity(TemplateText):
     """HellaSwag: `{activity}` and `{scene}`, the scene's second sentence begun and its markup dropped."""
 
     adds: ClassVar[tuple[str, ...]] = ("activity", "scene")
@@ -87,7 +87,7 @@ class Activity(Text):
 
 @register("prompt", "before_last_word")
 @dataclass(frozen=True)
-class BeforeLastWord(Text):
+class BeforeLastWord(TemplateText):
     """LAMBADA: `{opening}`, the passage up to its last word."""
 
     passage: str = "text"
@@ -101,7 +101,7 @@ class BeforeLastWord(Text):
 
 @register("prompt", "before_blank")
 @dataclass(frozen=True)
-class BeforeBlank(Text):
+class BeforeBlank(TemplateText):
     """WinoGrande: `{opening}`, the sentence up to its blank."""
 
     sentence: str = "sentence"
@@ -115,7 +115,7 @@ class BeforeBlank(Text):
 
 @register("prompt", "functions")
 @dataclass(frozen=True)
-class Functions(Text):
+class Functions(TemplateText):
     """A choice among callable functions: `{functions}` lists each signature with what it does.
 
     Attributes:

@@ -16,7 +16,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import lookup, unknown
 from repro.core.typed import typed
-from repro.data.builders import Text
+from repro.data.builders import TemplateText
 from repro.data.scoring import Scoring
 from repro.data.template import names
 from repro.models.checkpoints.wheels import Wheel
@@ -142,9 +142,9 @@ def read_config(name: str) -> DatasetConfig:
     return parse(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def builder_of(config: DatasetConfig) -> Text:
+def builder_of(config: DatasetConfig) -> TemplateText:
     """The object that turns a row into the prompt's text."""
-    built: Text = _component("prompt", "builder", config.prompt, config.name)
+    built: TemplateText = _component("prompt", "builder", config.prompt, config.name)
     return built
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.data.config import DatasetConfig
-from repro.data.prompts import Prompt, Tokenizer, Tokens, prompts
+from repro.data.prompts import Prompt, Tokens, prompts
 from repro.data.rows import load_rows
+from repro.models.checkpoints.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

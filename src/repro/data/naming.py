@@ -11,14 +11,14 @@ from typing import ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
-from repro.data.builders import Text
+from repro.data.builders import TemplateText
 from repro.data.scoring import Choice, Target
 from repro.data.template import Row, at, fill
 
 
 @register("prompt", "listed")
 @dataclass(frozen=True)
-class Listed(Text):
+class Listed(TemplateText):
     """A template that can name `{items}`, a list that is the same for every row, one item a line.
 
     Attributes:

@@ -7,34 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from repro.core.errors import InputError
-from repro.data.builders import Text
+from repro.data.builders import TemplateText
 from repro.data.config import DatasetConfig, builder_of, scoring_of
 from repro.data.rows import Rows
 from repro.data.scoring import Scoring, Target
 from repro.data.sources import JsonRow
 from repro.data.template import at
+from repro.models.checkpoints.tokenizer import Tokenizer
 
 VERSION = 1
 """Of all builders of prompts and kinds of scoring. Raised by hand when tokens or scores change."""
 
 Tokens = tuple[int, ...]
-
-
-class Tokenizer(Protocol):
-    """What prompts need of a target's tokenizer."""
-
-    @property
-    def has_chat(self) -> bool:
-        """Whether it carries a chat template."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the tokens that a prompt begins with and none that ends it."""
-
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of messages (`role`, `content`) in the chat template, up to where the answer begins."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,12 @@ def prompts(config: DatasetConfig, rows: Rows, tokenizer: Tokenizer) -> list[Pro
 
 
 def _prompt(
-    config: DatasetConfig, position: int, rows: Rows, builder: Text, scoring: Scoring, tokenizer: Tokenizer
+    config: DatasetConfig,
+    position: int,
+    rows: Rows,
+    builder: TemplateText,
+    scoring: Scoring,
+    tokenizer: Tokenizer,
 ) -> Prompt:
     name, row = f"{config.name}/{position}", rows.rows[position]
     try:
@@ -118,7 +109,7 @@ def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Seq
     return chosen[: config.shots.count]
 
 
-def _solved(shot: JsonRow, builder: Text, scoring: Scoring) -> str:
+def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
     """A worked example: its question followed by its answer."""
     question = builder.text(shot)
     target = scoring.target(shot, question)

@@ -47,7 +47,7 @@ class Scoring(Protocol):
 
 @register("scoring", "generation")
 @dataclass(frozen=True)
-class Generation:
+class GeneratedText:
     """Free text, beside the dataset's reference.
 
     Attributes:

@@ -40,7 +40,7 @@ from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
-from repro.reports.tree_drawings.forms import FormsSpec
+from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import is_current, made, scenario_of
 
@@ -231,7 +231,7 @@ def write_read(
         from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
         from repro.reports.tree_drawings.forms_page import write_forms
 
-        drawn = FormsSpec.parse(experiment, section)
+        drawn = DiagramsSpec.parse(experiment, section)
         forms = [None if one.lookahead else form(one) for one in (*drawn.trees, *drawn.masks)]
         return write_forms(drawn, forms, folder, bibliography, formats)
     from repro.reports.hardware_facts.facts_page import write_facts  # late, with matplotlib

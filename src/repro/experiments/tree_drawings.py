@@ -23,7 +23,7 @@ from repro.methods.ghidorah.verification_tree import (
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.origin import Checkpoint
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
-from repro.reports.tree_drawings.forms import Form, FormSpec, branching
+from repro.reports.tree_drawings.forms import DiagramSpec, VerificationDiagram, branching
 from repro.scenarios.generation.heads_fit import fitted
 
 
@@ -43,20 +43,20 @@ def recorded(name: str) -> HeadRanks:
     return HeadRanks.load(path)
 
 
-def form(spec: FormSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> Form:
+def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> VerificationDiagram:
     """The tree of a form that is one.
 
     Raises:
         InputError: its text is no tree, its ids no pair, or nothing was recorded for its heads.
     """
     if spec.expansion:
-        return Form(spec.name, branching(spec.expansion))
+        return VerificationDiagram(spec.name, branching(spec.expansion))
     if not spec.searched:
-        return Form(spec.name, VerificationTree.parse(spec.tree).paths)
+        return VerificationDiagram(spec.name, VerificationTree.parse(spec.tree).paths)
     return _searched(spec, _calibration(spec, ranks_of))
 
 
-def _calibration(spec: FormSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibration:
+def _calibration(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibration:
     if spec.match:
         heads = fitted(spec.match).accuracies
         return Calibration(heads[: spec.heads or None])
@@ -64,10 +64,10 @@ def _calibration(spec: FormSpec, ranks_of: Callable[[str], HeadRanks]) -> Calibr
     return Calibration.of(ranks.first(spec.heads or ranks.heads))
 
 
-def _searched(spec: FormSpec, known: Calibration) -> Form:
+def _searched(spec: DiagramSpec, known: Calibration) -> VerificationDiagram:
     before, tree = grown(known.accuracies, spec.width), searched(known, spec.width)
     ranks = known.ranks
-    return Form(
+    return VerificationDiagram(
         spec.name,
         tree.paths,
         before.paths,

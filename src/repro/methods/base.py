@@ -88,7 +88,7 @@ class Generation:
     ended: float = 0.0
 
 
-class Writing:
+class Decoding:
     """An answer in the making: takes tokens until the request's end and notes rounds."""
 
     def __init__(self, request: Request, device: Device) -> None:

@@ -60,7 +60,7 @@ def forgetting() -> Iterator[Path]:
             _forgetting.reset(token)
 
 
-def make_once(
+def build_once(
     target: Path,
     build: Callable[[Path], Path],
     need: int = 0,

@@ -26,7 +26,7 @@ from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
-from repro.records.build_cache import make_once, memory_root
+from repro.records.build_cache import build_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
@@ -40,7 +40,7 @@ Likelihoods = list[list[Likelihood]]
 """Of each row's continuations."""
 
 
-class Said(NamedTuple):
+class ScoredRows(NamedTuple):
     """What a compressed model says of all rows, and the compression of itself."""
 
     scores: Likelihoods
@@ -126,7 +126,7 @@ class AccuracyScenario(OfflineScenario):
         baseline: Compression = component(self.group, {"name": BASELINE})
         return baseline
 
-    def _plain(self, progress: Progress) -> Said:
+    def _plain(self, progress: Progress) -> ScoredRows:
         """What the model as it is says, remembered for all compressions of it."""
         made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
         key = content_hash(
@@ -138,11 +138,11 @@ class AccuracyScenario(OfflineScenario):
             path.write_text(json.dumps(self._said(self._baseline, progress)))
             return path
 
-        kept = make_once(memory_root() / "scores" / f"{key}.json", build)
+        kept = build_once(memory_root() / "scores" / f"{key}.json", build)
         scores, figures = json.loads(kept.read_text())
-        return Said([[Likelihood(*one) for one in row] for row in scores], figures)
+        return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 
-    def _said(self, compression: Compression, progress: Progress) -> Said:
+    def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
         """What a compressed model says of all rows; they are read in the order of their tokens, so that those
         with a common beginning follow each other."""
         corpus = self.corpus.sequences if compression.calibrated else ()
@@ -154,7 +154,7 @@ class AccuracyScenario(OfflineScenario):
             progress("scoring", len(scores), len(pairs))
             scores[i] = reader.score(pairs[i])
         progress("scoring", len(scores), len(pairs))
-        return Said([scores[i] for i in range(len(pairs))], compressed.figures)
+        return ScoredRows([scores[i] for i in range(len(pairs))], compressed.figures)
 
 
 @lru_cache(maxsize=1)

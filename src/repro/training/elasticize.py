@@ -27,7 +27,7 @@ from repro.experiments.cli import plain, publish
 from repro.methods.compression.pruning.elastic_levels import anchors_of
 from repro.models.checkpoints.digest import digest
 from repro.models.elastic import elastic_profile
-from repro.models.elastic.elastic_profile import PROFILE, Profile
+from repro.models.elastic.elastic_profile import PROFILE, ElasticProfile
 from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
@@ -64,7 +64,7 @@ def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
 
 
 def about(
-    cell: AccuracyScenario, decoder: Decoder, found: Profile, args: argparse.Namespace
+    cell: AccuracyScenario, decoder: Decoder, found: ElasticProfile, args: argparse.Namespace
 ) -> dict[str, Any]:
     """What `config.json` says; no paths, no names of machines."""
     return {

@@ -75,7 +75,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-class Run:
+class DraftTraining:
     """One command: its arguments, its work folder, and the models it has opened."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -204,7 +204,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the wanted phases in their order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    run = Run(args)
+    run = DraftTraining(args)
     for phase in PHASES:
         if phase in args.phases.split(","):
             getattr(run, phase)()

@@ -36,7 +36,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return phases.checked(parser.parse_args(argv))
 
 
-class Run(phases.Phases):
+class EagleTraining(phases.Phases):
     """One command that trains an EAGLE-3 head."""
 
     script = "train_eagle"
@@ -46,11 +46,11 @@ class Run(phases.Phases):
         count = target.config.num_hidden_layers
         return *head.feature_layers(count), count
 
-    def heldout(self) -> dict[str, list[unroll.Example]]:
+    def heldout(self) -> dict[str, list[unroll.UnrollExample]]:
         """Answers to evaluate on, by dataset."""
         return {name: unroll.read_examples([place]) for name, place in self.heldout_shards().items()}
 
-    def examples(self) -> list[unroll.Example]:
+    def examples(self) -> list[unroll.UnrollExample]:
         """All answers there are so far."""
         return unroll.read_examples(self.shards())
 
@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the wanted phases in their order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    Run(args).run()
+    EagleTraining(args).run()
 
 
 if __name__ == "__main__":

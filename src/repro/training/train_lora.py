@@ -89,7 +89,7 @@ class Given(NamedTuple):
     rows: dict[str, str]
 
 
-class Run:
+class LoraTraining:
     """One command: its sub-model, its questions and texts."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train one level's adapters."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    run = Run(args)
+    run = LoraTraining(args)
     run.write(run.train())
     print("For models/elastic_profile.COMMITTED:\n    " + noted(run.decoder, args.out, args.out.as_posix()))
 

@@ -42,7 +42,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-class Run(phases.Phases):
+class MedusaTraining(phases.Phases):
     """One command that trains Medusa heads."""
 
     script = "train_medusa"
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the wanted phases in their order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    Run(args).run()
+    MedusaTraining(args).run()
 
 
 if __name__ == "__main__":

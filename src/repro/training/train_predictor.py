@@ -31,7 +31,7 @@ from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 from repro.training.texts import answers, record
 from repro.training.trainers import draft, early_exit
-from repro.training.trainers.early_exit import Change, Rows, Settings
+from repro.training.trainers.early_exit import Change, ExitPositions, Settings
 
 SIZE_LIMIT = 3_000_000  # bytes of the committed file
 PARTS = 10  # one part of the prompts is held out
@@ -104,7 +104,7 @@ def split(made: list[answers.Answer], tokens: int) -> tuple[list[int], list[int]
     return trained, heldout
 
 
-class Run:
+class PredictorTraining:
     """One command: its answers as rows, and the target's output projection."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -146,7 +146,7 @@ class Run:
         made: list[answers.Answer],
         hidden: list[Tensor],
         part: list[int],
-    ) -> Rows:
+    ) -> ExitPositions:
         """What is known at the positions of these answers, short ones first, so that little is padded."""
         order = sorted(part, key=lambda place: len(made[place].prompt) + len(made[place].tokens))
         chosen = [made[place] for place in order]
@@ -158,7 +158,7 @@ class Run:
             found = early_exit.middle(target, chosen, [*self.wanted, self.depth])
         said = found.pop(self.depth)
         guesses = torch.cat([one.guesses for one in chosen]).to(self.args.device)
-        return Rows(found, said, guesses, candidates)
+        return ExitPositions(found, said, guesses, candidates)
 
     def fit(self, settings: Settings, minutes: float) -> tuple[Change, dict[str, Any]]:
         """One predictor, and what the record says of it."""
@@ -222,7 +222,7 @@ class Run:
         }
 
 
-def described(name: str, made: list[answers.Answer], rows: Rows) -> dict[str, int]:
+def described(name: str, made: list[answers.Answer], rows: ExitPositions) -> dict[str, int]:
     """Counts of one part of the answers."""
     return {f"{name}_answers": len(made), f"{name}_positions": len(rows)}
 
@@ -241,7 +241,7 @@ def main(argv: list[str] | None = None) -> None:
     """Train the tries, then the predictor that is saved."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    run = Run(args)
+    run = PredictorTraining(args)
     tries = {text: run.fit(settings, args.try_minutes)[1] for text, settings in run.others.items()}
     if tries:  # what the others are measured against has had their time, not the saved one's
         tries["as saved"] = run.fit(run.settings, args.try_minutes)[1]

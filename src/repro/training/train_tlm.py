@@ -33,7 +33,7 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.safetensors_io import CONFIG
 from repro.models.encoders import dual_head
-from repro.models.encoders.dual_head import DualHead, Form
+from repro.models.encoders.dual_head import DualHead, HeadSettings
 from repro.models.encoders.trained_heads import fingerprint, head_file
 from repro.models.encoders.word_pieces import WordPieces, load_encoder
 from repro.models.transformer import weights
@@ -100,14 +100,14 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-class Run:
+class HeadTraining:
     """One command: the network, its encoder and its target."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.encoder = open_encoder(args.encoder)
         self.pieces = WordPieces(self.encoder)
-        self.form = Form(args.shared, args.rank, args.seed)
+        self.form = HeadSettings(args.shared, args.rank, args.seed)
         self.net = DualHead(load_encoder(self.encoder), self.form)
         self.cell = asked(args.target, [])
         self.text = self.cell.target.tokenizer
@@ -119,7 +119,7 @@ class Run:
         """The checkpoint of the training."""
         return Path(self.args.work) / f"{self.args.head}.pt"
 
-    def schedule(self, examples: Sequence[heads.Example]) -> Schedule:
+    def schedule(self, examples: Sequence[heads.HeadExample]) -> Schedule:
         """So many updates as the epochs have batches."""
         args = self.args
         tokens = sum(len(one.prompt) for one in examples)
@@ -179,7 +179,7 @@ class Run:
         requests = decisions.requests(args.dataset, self.text)
         rows = decisions.shortest(requests, args.questions)
         inputs = [self.cell.target.digest, requests.rows.digest, record.sha256(score), args.adapters]
-        grid = decisions.Grid(args.work / "grid.jsonl", content_hash(inputs))
+        grid = decisions.DecisionGrid(args.work / "grid.jsonl", content_hash(inputs))
         scorer = ScoreHead("in training", "mobilebert", False, Reading(net, pieces, self.text))
         grid.fill(requests, rows, lambda: decisions.levels(self.cell, args.adapters), scorer)
         labels = decisions.Labels(args.order, args.default, args.margin, args.seed)
@@ -251,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train one head."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
-    run = Run(args)
+    run = HeadTraining(args)
     run.write(run.score() if args.head == "score" else run.decision())
     place = f'"{fingerprint(run.encoder)}": Parts("{args.out.as_posix()}", "{digest(args.out)}"),'
     print("For models/trained_heads.COMMITTED:\n    " + place)

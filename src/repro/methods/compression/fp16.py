@@ -15,7 +15,7 @@ from torch import Tensor
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
-from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.linear import Linear
 
 Held = TypeVar("Held", bound=Linear)
@@ -38,7 +38,7 @@ class Fp16:
         return Compressed(made, {"bits_per_weight": 16.0})
 
 
-def _rounded_ends(ends: Ends) -> Ends:
+def _rounded_ends(ends: EmbeddingAndHead) -> EmbeddingAndHead:
     return replace(
         ends,
         embedding=_fp16(ends.embedding),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Request, Serving, Writing
+from repro.methods.base import Decoding, Generation, Request, Serving
 from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
 from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.ghidorah.medusa_em import partner
@@ -135,7 +135,7 @@ class Plan(TreeDecoding):
         """Rounds of drafting and verifying, attention divided by how long the text has become."""
         draft.divide(self.split)
 
-        async def grow(writing: Writing) -> tuple[TokenTree, str]:
+        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
             self._divide(target, writing.text.length)
             return await drafted(self.tree, writing.text, draft), "width"
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Serving, Writing
+from repro.methods.base import Decoding, Generation, Method, Request, Serving
 from repro.methods.ghidorah.verification_tree import VerificationTree, searched
 from repro.methods.speculative.speculative import speculate
 from repro.models.drafting.head_ranks import Calibration
-from repro.models.forward.network import Row
+from repro.models.forward.network import Logits
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -79,7 +79,7 @@ class TreeDecoding(Serving):
     ) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
 
-        async def grow(writing: Writing) -> tuple[TokenTree, str]:
+        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
             return await drafted(self.tree, writing.text, draft), "width"
 
         return await speculate(request, device, target, [draft], grow)
@@ -103,7 +103,7 @@ async def drafted(form: VerificationTree, text: Prefix, draft: Session) -> Token
     levels = [text]
     while len(levels) < form.height:
         levels.append(levels[-1].then(0))
-    rows: list[Row] = await draft.forward(levels[: form.height])
+    rows: list[Logits] = await draft.forward(levels[: form.height])
     tree, places = TokenTree(text), [0]
     for path, parent in zip(form.paths, form.parents[1:], strict=True):
         token, logp = rows[len(path) - 1].top(path[-1] + 1)[path[-1]]

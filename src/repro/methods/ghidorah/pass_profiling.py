@@ -12,7 +12,7 @@ from typing import Any
 
 from repro.device.emulated import Device
 from repro.methods.ghidorah.verification_tree import VerificationTree
-from repro.models.costs.partition import Sight, Split
+from repro.models.costs.partition import AttentionExtent, Split
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
@@ -66,7 +66,7 @@ class Rehearsal:
             depths.append(depths[parent] + 1)
         self.target.divide(split)
         return await self._timed(
-            self.target.attend(Sight(self.form.width, context, [depth + 1 for depth in depths]))
+            self.target.attend(AttentionExtent(self.form.width, context, [depth + 1 for depth in depths]))
         )
 
     async def _begin(self) -> None:

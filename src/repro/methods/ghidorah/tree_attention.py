@@ -18,7 +18,7 @@ from repro.device.op import CPU, Op
 from repro.methods.base import Serving
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.verification_tree import searched
-from repro.models.parallel.tree_kernels import FORMS, Kernel, TreePattern, kernel
+from repro.models.parallel.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
@@ -89,7 +89,7 @@ class TimedDecoding(TreeDecoding):
 class Work:
     """A kernel with all that it multiplies."""
 
-    kernel: Kernel
+    kernel: TreeKernel
     pattern: TreePattern
     queries: torch.Tensor
     keys: torch.Tensor
@@ -97,7 +97,7 @@ class Work:
     weights: torch.Tensor
 
     @classmethod
-    def of(cls, chosen: Kernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
+    def of(cls, chosen: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
         """The same random rows for every kernel."""
         chance, width = torch.Generator().manual_seed(0), pattern.width
         queries = torch.randn(width, heads, head_dim, generator=chance)

@@ -86,7 +86,7 @@ class Growth:
         return self.wide if nodes >= self.switch else self.narrow
 
 
-class Costs(NamedTuple):
+class CycleCosts(NamedTuple):
     """What is known of a cycle's costs; drafting adds to `draft` what its passes took.
 
     Attributes:
@@ -128,7 +128,7 @@ class Candidate(NamedTuple):
 
 
 async def grow_greedily(
-    root: Prefix, expand: Expand, costs: Costs, reliability: float, growth: Growth
+    root: Prefix, expand: Expand, costs: CycleCosts, reliability: float, growth: Growth
 ) -> Grown:
     """Build a token tree after `root` (Algorithm 1).
 
@@ -158,7 +158,7 @@ class _Growing:
     """Algorithm 1's variables: T, b, G, C_draft, F, and the nodes of T that wait for their expansion."""
 
     def __init__(
-        self, root: Prefix, expand: Expand, costs: Costs, reliability: float, growth: Growth
+        self, root: Prefix, expand: Expand, costs: CycleCosts, reliability: float, growth: Growth
     ) -> None:
         self.tree = TokenTree(root)
         self.waiting: list[int] = []

@@ -15,8 +15,8 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
-from repro.methods.base import Generation, Method, Request, Serving, Writing
-from repro.methods.lever.greedy_tree import Costs, Expansion, Growth, grow_greedily
+from repro.methods.base import Decoding, Generation, Method, Request, Serving
+from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule
 from repro.methods.lever.token_gain import Reliability, candidate_hits
@@ -24,7 +24,7 @@ from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.methods.speculative.speculative import begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import RANKED, Row
+from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -134,7 +134,7 @@ class Lever(Method):
 
     async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
         """Measure verifications and draft passes of some shapes, the profiles' offline beginning."""
-        costs = Costs(
+        costs = CycleCosts(
             LatencyProfile(decay=self.latency_decay, penalty=self.penalty), DraftLatency(self.latency_decay)
         )
         if self.construction == "greedy":
@@ -195,7 +195,7 @@ class _Serving(Serving):
     """LEVER at work: its settings, and what it has learned so far."""
 
     lever: Lever
-    costs: Costs
+    costs: CycleCosts
     reliability: Reliability
 
     async def serve(  # type: ignore[override]
@@ -228,12 +228,12 @@ class _Serving(Serving):
             return None
         return EarlyExit(target.predictor, self.lever.rule, lambda node: known.get(node, ()))
 
-    async def _draft(self, writing: Writing, device: Device, draft: Session) -> Drafted:
+    async def _draft(self, writing: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever
 
         async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
             start = device.now
-            rows: list[Row] = await draft.forward(nodes, on=on)
+            rows: list[Logits] = await draft.forward(nodes, on=on)
             return Expansion([row.top(lever.candidates) for row in rows], device.now - start)
 
         if lever.construction == "greedy":
@@ -247,7 +247,7 @@ class _Serving(Serving):
         return Drafted(tree, reason, sets)
 
 
-OTHERS: Mapping[str, Callable[[Writing, Session], Awaitable[tuple[TokenTree, str]]]] = {
+OTHERS: Mapping[str, Callable[[Decoding, Session], Awaitable[tuple[TokenTree, str]]]] = {
     "opt_tree": OptTree().grow,
     "specinfer": SpecInfer().grow,
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.drafting.early_exit import Candidates, Predictor
+from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 
@@ -150,7 +150,7 @@ class EarlyExit:
     """
 
     def __init__(
-        self, predictor: Predictor, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
+        self, predictor: ExitPredictor, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
     ) -> None:
         """`proposed` gives what the draft holds possible after a sequence, () where it was not asked."""
         self.layer = predictor.layer

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import Op
-from repro.methods.base import Generation, Method, Request, Serving, Writing
+from repro.methods.base import Decoding, Generation, Method, Request, Serving
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -42,7 +42,7 @@ class PlainEngine(Method):
 
     async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
         """One pass over the prompt, then one token a pass."""
-        writing = Writing(request, device)
+        writing = Decoding(request, device)
         with device.phase("prefill"):
             await device.run(self._ready(request, target))
             (row,) = await target.forward([writing.text], on=self.prefills_on)

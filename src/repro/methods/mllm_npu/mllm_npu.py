@@ -17,7 +17,7 @@ from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
 from repro.methods.base import Generation, Method, Request, Serving
-from repro.methods.mllm_npu.scheduling import ORDERS, Agenda, Policy, Task
+from repro.methods.mllm_npu.scheduling import ORDERS, Agenda, Policy, SubgraphTask
 from repro.methods.plain.autoregressive import decode
 from repro.models.costs.subgraphs import (
     FFN,
@@ -30,7 +30,7 @@ from repro.models.costs.subgraphs import (
     shadowed,
     subgraphs,
 )
-from repro.models.runtime.engine import Engine, Flight
+from repro.models.runtime.engine import Engine, ForwardPass
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -99,7 +99,7 @@ class MllmNpu(Method):
     async def prepare(self, device: Device, *, target: Session) -> Serving:  # type: ignore[override]
         """Build the graphs that all chunks share, measure the subgraphs, keep the hot channels' weights."""
         layout, figures = self.layout(target), dict[str, Scalar]()
-        profile = Profile()
+        profile = ChunkProfile()
         if self.chunks:
             with device.phase("build"):
                 figures = await self._built(device, target, layout)
@@ -170,7 +170,7 @@ class Prepared(Serving):
 
 
 @dataclass
-class Profile:
+class ChunkProfile:
     """Seconds of subgraphs, measured once before the first request (sec. 3.4)."""
 
     _seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
@@ -215,15 +215,15 @@ class ChunkedPrefill:
 
     layout: Layout
     choose: Policy
-    profile: Profile
+    profile: ChunkProfile
     longest: int = 0
     _requests: count[int] = field(default_factory=count)
 
-    def takes(self, flight: Flight) -> bool:
+    def takes(self, flight: ForwardPass) -> bool:
         """A pass with nothing before it."""
         return not flight.context
 
-    async def layers(self, engine: Engine, flight: Flight) -> None:
+    async def layers(self, engine: Engine, flight: ForwardPass) -> None:
         """Run all subgraphs; the last chunk's FFN of a layer computes that layer of all chunks for real."""
         self.longest = max(self.longest, flight.rows)
         parts = subgraphs(engine.bill, self.layout, flight.rows, engine.name)
@@ -237,7 +237,7 @@ class ChunkedPrefill:
             first = next(i for i, part in enumerate(parts) if part.stage == QKV)
             ops[first] = replace(ops[first], graph=f"{engine.name} prompt {next(self._requests)}")
         tasks = [
-            Task(op.on, self.profile.seconds(part.op), part.after)
+            SubgraphTask(op.on, self.profile.seconds(part.op), part.after)
             for op, part in zip(ops, parts, strict=True)
         ]
         await run(engine.device, ops, Agenda(tasks), self.choose)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.device.op import NPU
 
 
-class Task(NamedTuple):
+class SubgraphTask(NamedTuple):
     """Work for one processor.
 
     Attributes:
@@ -37,7 +37,7 @@ class Agenda:
         left: how many are not over.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[SubgraphTask]) -> None:
         self.tasks = tasks
         self.processors = tuple(dict.fromkeys(task.on for task in tasks))
         self.ready: dict[str, set[int]] = {on: set() for on in self.processors}
@@ -120,7 +120,7 @@ ORDERS: dict[str, Policy] = {
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SubgraphSchedule:
     """When each task runs.
 
     Attributes:
@@ -139,7 +139,7 @@ class Schedule:
         return max(self.ends, default=0.0)
 
 
-def schedule(tasks: Sequence[Task], choose: Policy) -> Schedule:
+def schedule(tasks: Sequence[SubgraphTask], choose: Policy) -> SubgraphSchedule:
     """Play a policy: a processor does one task at a time, and asks again when any task is over.
 
     Raises:
@@ -162,4 +162,4 @@ def schedule(tasks: Sequence[Task], choose: Policy) -> Schedule:
         now, place = heapq.heappop(running)
         agenda.finish(place)
         free.add(tasks[place].on)
-    return Schedule(tuple(starts), tuple(ends), decisions)
+    return SubgraphSchedule(tuple(starts), tuple(ends), decisions)

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 
 
 async def decode(request: Request, device: Device, model: Session) -> Generation:
     """Prefill, then one pass a token, with whatever model is given."""
-    writing = Writing(request, device)
+    writing = Decoding(request, device)
     with device.phase("prefill"):
         (row,) = await model.forward([writing.text])
         writing.first(writing.chooser.first(row))

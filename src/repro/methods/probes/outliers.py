@@ -22,7 +22,7 @@ from repro.methods.probes.base import Texts
 from repro.models.analysis import outlier_channels as channels
 from repro.models.analysis.hooks import PARTS, Place, places
 from repro.models.analysis.outlier_channels import Counted
-from repro.models.analysis.outliers import Profile, profile
+from repro.models.analysis.outliers import OutlierProfile, profile
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
@@ -35,7 +35,7 @@ ENOUGH = 0.8
 class _Seen:
     """Of every linear: its threshold and largest input on the corpus, and its outliers in the texts."""
 
-    profiles: Mapping[Place, Profile]
+    profiles: Mapping[Place, OutlierProfile]
     counted: Mapping[Place, Counted]
 
 

@@ -15,13 +15,13 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
 from repro.methods.serving.service_profile import NOTHING, DeviceProfile, Spent
-from repro.methods.serving.slo import LEVELS, Decision, Objective, decisions, kept_tokens
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
 
 FALLBACKS = ("random", "release")
 
 
 @dataclass(frozen=True)
-class Ask:
+class ServiceRequest:
     """One request to the service.
 
     Attributes:
@@ -37,7 +37,7 @@ class Ask:
     id: str
     prompt: tuple[int, ...]
     answer: int
-    objective: Objective
+    objective: LatencySlo
     spare: int | None = None
     granule: int = 1
 
@@ -46,14 +46,14 @@ class Ask:
         return kept_tokens(len(self.prompt), level, self.spare, self.granule)
 
 
-class Unmet(InputError):
+class Infeasible(InputError):
     """Nothing that the service can do meets a request's objective."""
 
 
 class Decider(Protocol):
     """What chooses the levels of prompt and model for a request."""
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """Any decision; one that is not feasible is caught by the check.
 
         Args:
@@ -61,7 +61,7 @@ class Decider(Protocol):
             feasible: what meets its objective, never empty; a language model decides without looking.
         """
 
-    def ops(self, ask: Ask, on: str) -> tuple[Op, ...]:
+    def ops(self, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
         """What deciding takes on a processor, before the prefill; nothing where nobody computes."""
         return ()
 
@@ -69,7 +69,9 @@ class Decider(Protocol):
 class Rule(Protocol):
     """What may be decided for a request."""
 
-    def feasible(self, ask: Ask, present: float | None, deciding: Spent = NOTHING) -> list[Decision]:
+    def feasible(
+        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+    ) -> list[Decision]:
         """All decisions that meet its objective.
 
         Args:
@@ -86,7 +88,9 @@ class ByProfile(Rule):
     profile: DeviceProfile
     prompts: tuple[float, ...] = LEVELS
 
-    def feasible(self, ask: Ask, present: float | None, deciding: Spent = NOTHING) -> list[Decision]:
+    def feasible(
+        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+    ) -> list[Decision]:
         """See `Rule`."""
         full = self.profile.whole(len(ask.prompt), ask.answer)
         return [
@@ -106,7 +110,9 @@ class Nominal(Rule):
     prompts: tuple[float, ...] = LEVELS
     models: tuple[float, ...] = LEVELS
 
-    def feasible(self, ask: Ask, present: float | None, deciding: Spent = NOTHING) -> list[Decision]:
+    def feasible(
+        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+    ) -> list[Decision]:
         """See `Rule`."""
         every = decisions(self.prompts, self.models)
         return [decision for decision in every if ask.objective.met_nominally(decision)]
@@ -120,7 +126,7 @@ class Checked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Check:
+class SloGuard:
     """Runs a decider and lets nothing through that breaks the objective.
 
     Attributes:
@@ -140,7 +146,7 @@ class Check:
         if self.fallback not in FALLBACKS:
             raise InputError(unknown("fallback", self.fallback, FALLBACKS))
 
-    def decide(self, ask: Ask, present: float | None = None, deciding: Spent = NOTHING) -> Checked:
+    def decide(self, ask: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING) -> Checked:
         """A feasible decision.
 
         Raises:
@@ -148,7 +154,7 @@ class Check:
         """
         feasible = self.rule.feasible(ask, present, deciding)
         if not feasible:
-            raise Unmet(
+            raise Infeasible(
                 f"request {ask.id} asks for {ask.objective.asked}, which no level of prompt and model meets; "
                 "ask for less"
             )
@@ -157,7 +163,7 @@ class Check:
             return Checked(decision, False)
         return Checked(self._instead(ask, decision, feasible), True)
 
-    def _instead(self, ask: Ask, decision: Decision, feasible: Sequence[Decision]) -> Decision:
+    def _instead(self, ask: ServiceRequest, decision: Decision, feasible: Sequence[Decision]) -> Decision:
         if self.fallback == "random":
             return _drawn(feasible, self.seed, ask)
         same = [one for one in feasible if one.prompt == decision.prompt]
@@ -170,7 +176,7 @@ class Uniform(Decider):
 
     seed: int = 0
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return _drawn(feasible, self.seed, ask)
 
@@ -181,7 +187,7 @@ class Fixed(Decider):
 
     decision: Decision
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return self.decision
 
@@ -200,7 +206,7 @@ class Largest(Decider):
         if self.first not in Decision._fields:
             raise InputError(unknown("first", self.first, Decision._fields))
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return max(feasible, key=lambda one: (getattr(one, self.first), *one))
 
@@ -220,7 +226,7 @@ class Oracle(Decider):
     right: Mapping[str, Collection[Decision]] = field(default_factory=dict)
     seed: int = 0
 
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; InputError for a request that nobody has tried."""
         if ask.id not in self.right:
             raise InputError(f"the oracle's table has no request {ask.id!r}; it has {len(self.right)}")
@@ -233,5 +239,5 @@ def _weight(decision: Decision) -> tuple[float, float]:
     return round(decision.prompt * decision.model, 9), decision.model
 
 
-def _drawn(feasible: Sequence[Decision], seed: int, ask: Ask) -> Decision:
+def _drawn(feasible: Sequence[Decision], seed: int, ask: ServiceRequest) -> Decision:
     return random.Random(f"{seed}/{ask.id}").choice(feasible)

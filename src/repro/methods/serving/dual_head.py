@@ -17,10 +17,11 @@ import torch
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
-from repro.methods.serving.deciders import Ask, Decider
-from repro.methods.serving.score_head import BILLS, Decodes, Reading, ScoreHead
-from repro.methods.serving.slo import Decision, Objective
+from repro.methods.serving.deciders import Decider, ServiceRequest
+from repro.methods.serving.score_head import BILLS, Reading, ScoreHead
+from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints.encoder_folder import open_encoder
+from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
 from repro.models.encoders.dual_head import LEVELS
 from repro.models.encoders.trained_heads import head_file, open_dual_head
@@ -43,7 +44,7 @@ class DecisionHead(Decider):
     _read: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     @torch.no_grad()
-    def decide(self, ask: Ask, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; what is feasible is not looked at."""
         net = self.reading.net
         ids = (*self._objective(ask), *self._end(ask.prompt))
@@ -54,13 +55,13 @@ class DecisionHead(Decider):
             self._decided[ids] = Decision(prompt, model)
         return self._decided[ids]
 
-    def ops(self, ask: Ask, on: str) -> tuple[Op, ...]:
+    def ops(self, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
         bill, most = BILLS[self.bill], self.reading.net.positions
         pieces = len(self._end(ask.prompt)) or len(ask.prompt)  # see `ScoreHead.ops`
         return (bill.op("decision head", min(pieces + 4, most), bill.layers, on, True),)
 
-    def _objective(self, ask: Ask) -> tuple[int, int]:
+    def _objective(self, ask: ServiceRequest) -> tuple[int, int]:
         return self.reading.net.objective_ids(*told(ask.objective))
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
@@ -74,7 +75,7 @@ def fitting(ids: Sequence[int], positions: int) -> list[int]:
     return list(ids[max(0, len(ids) - (positions - 4)) :])
 
 
-def told(objective: Objective) -> tuple[float, float]:
+def told(objective: LatencySlo) -> tuple[float, float]:
     """The levels in which an objective is told, for TTFT and TPOT: the next one that is not above it.
 
     Time to the last token and energy (5.6) bind both; what is not asked for is 1.
@@ -92,7 +93,7 @@ def _level(share: float) -> float:
 
 
 def score_head(
-    text: Decodes,
+    text: Tokenizer,
     encoder: str = "minilm",
     bill: str = "mobilebert",
     shares_bottom: bool = False,
@@ -115,7 +116,7 @@ def score_head(
 
 
 def decision_head(
-    text: Decodes,
+    text: Tokenizer,
     encoder: str = "minilm",
     bill: str = "mobilebert",
     heads: Path | None = None,
@@ -131,7 +132,7 @@ def _bill(name: str) -> str:
     return name
 
 
-def _opened(text: Decodes, encoder: str, heads: Path | None, part: str) -> tuple[str, Reading]:
+def _opened(text: Tokenizer, encoder: str, heads: Path | None, part: str) -> tuple[str, Reading]:
     """The hash of a head's file, and the network with it."""
     net, where = open_dual_head(encoder, heads, part)
     reading = Reading(net, WordPieces(open_encoder(encoder)), text)

@@ -6,7 +6,7 @@ Owns the shape of its encoder. Must not know scores, nor what becomes of them.
 from __future__ import annotations
 
 from repro.device.op import Op
-from repro.models.costs.model_cost import Bill, Encoder, Shape, precision
+from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
 
 ENCODER = Shape(
     layers=0,
@@ -18,12 +18,12 @@ ENCODER = Shape(
     vocab=119547,
     gated=False,
     tied=True,
-    encoder=Encoder(12, 3072),
+    encoder=EncoderShape(12, 3072),
 )
 """BERT-base, multilingual and cased, of which LLMLingua-2's small model is made, from its published
 configuration: 177 million parameters, of which a pass computes with 85 million. The release runs this one."""
 
-BILL = Bill(ENCODER, precision("fp16"))
+BILL = ModelCost(ENCODER, precision("fp16"))
 """As the models it reads for are stored; the paper does not say."""
 
 CHUNK = 510

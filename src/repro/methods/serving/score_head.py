@@ -10,30 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from repro.device.op import Op
 from repro.methods.serving.shortening import Scorer
+from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.costs.model_cost import precision
 from repro.models.encoders.dual_head import DualHead
-from repro.models.encoders.token_spans import Span, carried, located
+from repro.models.encoders.token_spans import TextSpan, carried, located
 from repro.models.encoders.word_pieces import WordPieces
 
 WORDLESS = 1.0
 """The score of a token without a word piece: line breaks and control tokens hold a prompt together."""
 
 
-class Decodes(Protocol):
-    """The language model's tokenizer, as far as it is needed."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-
-
 @dataclass(frozen=True)
-class EncoderBill:
+class EncoderCost:
     """What a device is billed for one encoder.
 
     Attributes:
@@ -69,15 +62,15 @@ class EncoderBill:
         )
 
 
-BILLS: dict[str, EncoderBill] = {
+BILLS: dict[str, EncoderCost] = {
     # google/mobilebert-uncased: 24 layers, 512 wide, bottlenecks of 128. A layer's linears: two bottlenecks
     # in, 2 x 512 x 128, one out, 128 x 512, queries and keys 2 x 128 x 128, values 512 x 128, their output
     # 128 x 128, and 4 MLPs of 2 x 128 x 512: 835,584 weights. With both upper halves 36 layers, 30.1M, and
     # 4.4M of embeddings (30,522 x 128, 384 x 512 behind three of them, 514 x 512): 34.5M, the paper's
     # "about 40M".
-    "mobilebert": EncoderBill(24, 835_584, 128, 384 * 512, 128),
+    "mobilebert": EncoderCost(24, 835_584, 128, 384 * 512, 128),
     # 6 layers, 384 wide, MLPs of 1536: 4 x 384 x 384 + 2 x 384 x 1536.
-    "minilm": EncoderBill(6, 1_769_472, 384, 0, 384),
+    "minilm": EncoderCost(6, 1_769_472, 384, 0, 384),
 }
 """By name. The paper's model ran on MobileBERT, so a device is billed that one, whichever computes."""
 
@@ -88,9 +81,9 @@ class Reading:
 
     net: DualHead
     pieces: WordPieces
-    text: Decodes
+    text: Tokenizer
 
-    def split(self, tokens: Sequence[int]) -> tuple[str, list[Span], list[int], list[Span]]:
+    def split(self, tokens: Sequence[int]) -> tuple[str, list[TextSpan], list[int], list[TextSpan]]:
         """The text of tokens, where they lie, and its word pieces and where these lie."""
         whole, spans = located(tokens, self.text.decode)
         return whole, spans, *self.pieces.split(whole)
@@ -123,7 +116,7 @@ class ScoreHead(Scorer):
         return self._said[key]
 
     @torch.no_grad()
-    def _retained(self, whole: str, ids: Sequence[int], at: Sequence[Span]) -> list[float]:
+    def _retained(self, whole: str, ids: Sequence[int], at: Sequence[TextSpan]) -> list[float]:
         net, pieces = self.reading.net, self.reading.pieces
         said: list[float] = []
         for window in windows(whole, at, net.positions - 2):
@@ -145,7 +138,7 @@ class ScoreHead(Scorer):
         return tuple(bill.op("score head", rows, layers, on, whole_run) for rows in self._rows[key])
 
 
-def windows(text: str, at: Sequence[Span], most: int) -> Iterator[range]:
+def windows(text: str, at: Sequence[TextSpan], most: int) -> Iterator[range]:
     """Runs of at most so many pieces, cut at the last end of a line within, or where they are full.
 
     Args:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.device.emulated import Device
 from repro.device.op import Op
-from repro.methods.serving.slo import Costs
+from repro.methods.serving.slo import RequestCosts
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
@@ -97,7 +97,7 @@ class DeviceProfile:
 
     def costs(
         self, model: float, read: int, answer: int, present: float | None, deciding: Spent = NOTHING
-    ) -> Costs:
+    ) -> RequestCosts:
         """What a request takes if it is served so.
 
         Args:
@@ -119,18 +119,18 @@ class DeviceProfile:
         before = deciding if model == present else deciding.plus(level.switch)
         return _costs(level, read, answer, before)
 
-    def whole(self, prompt: int, answer: int) -> Costs:
+    def whole(self, prompt: int, answer: int) -> RequestCosts:
         """What the full model takes for the whole prompt, with nothing to decide or to switch."""
         return _costs(self.full, prompt, answer, NOTHING)
 
 
-def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> Costs:
+def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> RequestCosts:
     first = before.plus(level.prefill_at(prompt))
     if answer < 2:
-        return Costs(first.seconds, 0.0, *first)
+        return RequestCosts(first.seconds, 0.0, *first)
     # Steps follow prompt, prompt + 1, ... tokens; the one in the middle stands for all.
     step = level.step_at(prompt + (answer - 2) / 2)
-    return Costs(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
+    return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
 
 
 def profiled(

@@ -14,16 +14,6 @@ from typing import Protocol
 from repro.device.op import Op
 
 
-class Text(Protocol):
-    """Text to token ids and back."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-
-
 class Scorer(Protocol):
     """Which tokens of a prompt matter: the place of the language model's score head (ElastiLM 3.3)."""
 

@@ -23,7 +23,7 @@ class Decision(NamedTuple):
     model: float
 
 
-class Costs(NamedTuple):
+class RequestCosts(NamedTuple):
     """What a request takes, from its arrival on.
 
     Attributes:
@@ -40,7 +40,7 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Objective:
+class LatencySlo:
     """The most that a request may take, as shares of what the full model takes for it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Objective:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: share for name, share in given.items() if share is not None}
 
-    def met(self, costs: Costs, full: Costs) -> bool:
+    def met(self, costs: RequestCosts, full: RequestCosts) -> bool:
         """Whether costs stay within their shares of the full model's, without any tolerance.
 
         Raises:

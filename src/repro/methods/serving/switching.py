@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from repro.core.errors import InputError
 from repro.device.op import FLASH, Op
-from repro.models.costs.model_cost import Bill
-from repro.models.elastic.uneven_cost import UnevenBill
+from repro.models.costs.model_cost import ModelCost
+from repro.models.elastic.uneven_cost import UnevenCost
 
 
 class Rate(NamedTuple):
@@ -37,7 +37,7 @@ LLaMA-7B takes what the paper gives for serving."""
 class Switching(Protocol):
     """How a system changes its level."""
 
-    def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
+    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """Ops that come before the prefill, one after the other.
 
         Args:
@@ -50,7 +50,7 @@ class Switching(Protocol):
 class Nothing:
     """Layers are left out: the rest stays where it is (LE, ShortGPT)."""
 
-    def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
+    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         return ()
 
@@ -65,10 +65,10 @@ class Pointer:
 
     launches: float = 1.0
 
-    def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
+    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         matrices = self.launches * to.shape.layers * (7 if to.shape.gated else 6)
-        attached = to.adapter_bytes if isinstance(to, UnevenBill) else 0.0
+        attached = to.adapter_bytes if isinstance(to, UnevenCost) else 0.0
         return (_moved("switch pointers", on, attached, to, launches=matrices),)
 
 
@@ -90,7 +90,7 @@ class Relayout:
         if self.fetched < 1:
             raise InputError(f"switching.fetched is {self.fetched}; a byte that stays is read at least once")
 
-    def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
+    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         return (_moved("lay weights out", on, (1.0 + self.fetched) * _blocks(to), to),)
 
@@ -105,17 +105,17 @@ class Swap:
 
     tables: bool = True
 
-    def ops(self, to: Bill, on: str) -> tuple[Op, ...]:
+    def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
         size = to.model_bytes if self.tables else _blocks(to)
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 
-def _blocks(bill: Bill) -> float:
+def _blocks(bill: ModelCost) -> float:
     """Bytes of all layers, without adapters."""
-    return bill.block_bytes if isinstance(bill, UnevenBill) else bill.shape.layers * bill.layer_bytes
+    return bill.block_bytes if isinstance(bill, UnevenCost) else bill.shape.layers * bill.layer_bytes
 
 
-def _moved(name: str, on: str, size: float, bill: Bill, launches: float = 1.0) -> Op:
+def _moved(name: str, on: str, size: float, bill: ModelCost, launches: float = 1.0) -> Op:
     arithmetic = bill.stored.arithmetic
     return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launches)

@@ -13,12 +13,12 @@ from typing import ClassVar
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Request, Writing
+from repro.methods.base import Decoding, Generation, Request
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import Row
+from repro.models.forward.network import Logits
 from repro.models.runtime.session import Session
-from repro.models.tokens.acceptance import Accepted, Walk
+from repro.models.tokens.acceptance import AcceptanceWalk, Accepted
 from repro.models.tokens.tree import TokenTree
 
 
@@ -29,7 +29,7 @@ class Lenient(Greedy):
         """`rollback` is the largest -log p, in nats, that the target lets stand."""
         self._rollback = rollback
 
-    def walk(self, tree: TokenTree) -> Walk[Row]:
+    def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
         """The chain before its first unlikely token and the target's choice there, or all of it.
 
         As in the release, the whole chain stands if that choice is the unlikely token itself.
@@ -45,7 +45,7 @@ class Lenient(Greedy):
         return Accepted(list(range(last + 1)), row.choice)
 
 
-def logp(row: Row, token: int) -> float:
+def logp(row: Logits, token: int) -> float:
     """A token's log-probability; beyond the ranks that a row keeps, that of the last, which it cannot exceed.
 
     Ranks alone are read even where logits are at hand, so that a remembered row gives the same text.
@@ -113,7 +113,7 @@ class BigLittle(Speculative):
                 draft.keep(verdict.text)
         return writing.generation
 
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """The draft's choices until it is unsure, has had its turn, or ends the answer."""
         tree, stop = TokenTree(writing.text), writing.generation.request.stop
         for end in range(self.most):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.methods.base import Writing
+from repro.methods.base import Decoding
 from repro.methods.speculative.speculative import Speculative
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -23,7 +23,7 @@ class ChainSD(Speculative):
         if self.length < 1:
             raise InputError(f"method.length is {self.length}; a chain needs at least 1 draft token")
 
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft token after token, each from the one before."""
         tree = TokenTree(writing.text)
         for end in range(self.length):

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session, Verdict
+from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
@@ -135,8 +135,8 @@ class EdgeLLM(Method):
         return "limit"
 
     async def _verify(
-        self, tree: TokenTree, writing: Writing, device: Device, target: Session, draft: Session
-    ) -> tuple[Verdict, TokenTree]:
+        self, tree: TokenTree, writing: Decoding, device: Device, target: Session, draft: Session
+    ) -> tuple[Verification, TokenTree]:
         """Verify the tree; meanwhile a copy of it grows on (sec. III-D)."""
         verdict = device.spawn(target.verify(tree, writing.chooser, apart=self.verification == "branches"))
         further = tree.below(tree.root)

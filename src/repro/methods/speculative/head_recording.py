@@ -11,7 +11,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Request
 from repro.methods.speculative.speculative import begin
 from repro.models.drafting.head_ranks import answer_ranks
-from repro.models.forward.network import Row
+from repro.models.forward.network import Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:
     """The target answers, and at each token but the last all heads are asked: a part of `HeadRanks.ranks`."""
     writing = await begin(request, device, target, draft)
-    said: list[list[Row]] = []
+    said: list[list[Logits]] = []
     with device.phase("decode"):
         while not writing.done:
             said.append(await draft.forward(levels(writing.text, draft.heads)))

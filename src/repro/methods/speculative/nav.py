@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -16,7 +16,7 @@ from repro.models.tokens.tree import TokenTree
 
 @register("method", "nav")
 @dataclass(frozen=True)
-class Verification(Method):
+class Nav(Method):
     """Non-autoregressive verification (sec. II-C) of the target's own text, rehearsed beforehand.
 
     The decode span is one pass over all tokens but the last, which follows from them. Baselines that decode
@@ -47,14 +47,14 @@ class Verification(Method):
         if not request.sampling.greedy:
             raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy, at 0")
         with device.phase("rehearsal"):
-            text = Writing(request, device)
+            text = Decoding(request, device)
             (row,) = await target.forward([text.text])
             text.first(row.choice)
             while not text.done:
                 (row,) = await target.forward([text.text])
                 text.round(text.text.then(row.choice))
         target.start(text.text.up_to(len(request.prompt)))
-        writing = Writing(request, device)
+        writing = Decoding(request, device)
         with device.phase("prefill"):
             (row,) = await target.forward([writing.text])
             writing.first(row.choice)
@@ -66,7 +66,7 @@ class Verification(Method):
                 writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, "known", reach)
         return writing.generation
 
-    def _tree(self, writing: Writing, known: list[int]) -> TokenTree:
+    def _tree(self, writing: Decoding, known: list[int]) -> TokenTree:
         """The text between what is out and its last token, and for the batch others beside it."""
         tokens = known[len(writing.generation.tokens) : -1]
         tree = TokenTree(writing.text)

@@ -13,9 +13,9 @@ from heapq import nlargest
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.methods.base import Writing
+from repro.methods.base import Decoding
 from repro.methods.speculative.speculative import Speculative
-from repro.models.forward.network import RANKED, Row
+from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
@@ -53,7 +53,7 @@ class OptTree(Speculative):
         if self.depth < 1:
             raise InputError(f"method.depth is {self.depth}; a tree has at least 1 layer")
 
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then choose."""
         drafted, layer, expected = TokenTree(writing.text), [0], 0.0
         for _ in range(self.depth):
@@ -64,7 +64,7 @@ class OptTree(Speculative):
                 return chosen(drafted, self.nodes), "threshold"
         return chosen(drafted, self.nodes), "depth"
 
-    def _next_layer(self, drafted: TokenTree, layer: Sequence[int], rows: Sequence[Row]) -> list[int]:
+    def _next_layer(self, drafted: TokenTree, layer: Sequence[int], rows: Sequence[Logits]) -> list[int]:
         """The most likely children of a layer, all of its nodes together."""
 
         def children() -> Iterator[tuple[float, int, int, float]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Request, Writing
+from repro.methods.base import Decoding, Generation, Request
 from repro.methods.speculative.speculative import Speculative, speculate
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -56,13 +56,13 @@ class SpecInfer(Speculative):
     ) -> Generation:
         """Rounds of drafting, merging and verifying until the answer ends."""
 
-        async def grow(writing: Writing) -> tuple[TokenTree, str]:
+        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
             trees = [(await self.grow(writing, draft))[0] for draft in drafts.values()]
             return merge(trees), "depth"
 
         return await speculate(request, device, target, list(drafts.values()), grow)
 
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """One draft's tree: the expansion's children at every node of the level before."""
         tree, level = TokenTree(writing.text), [0]
         for width in self.expansion:

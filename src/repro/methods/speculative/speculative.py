@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request, Writing
+from repro.methods.base import Decoding, Generation, Method, Request
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -30,7 +30,7 @@ class Speculative(Method):
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
 
     @abstractmethod
-    async def grow(self, writing: Writing, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """A tree after the text so far, and why it stopped growing."""
 
     async def serve(  # type: ignore[override]
@@ -45,7 +45,7 @@ async def speculate(
     device: Device,
     target: Session,
     drafts: Sequence[Session],
-    grow: Callable[[Writing], Awaitable[tuple[TokenTree, str]]],
+    grow: Callable[[Decoding], Awaitable[tuple[TokenTree, str]]],
 ) -> Generation:
     """Grow a tree with some drafts, verify it, and again until the answer ends."""
     writing = await begin(request, device, target, *drafts)
@@ -60,9 +60,9 @@ async def speculate(
     return writing.generation
 
 
-async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Writing:
+async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Decoding:
     """Prefill all models; the target's prefill gives the first token."""
-    writing = Writing(request, device)
+    writing = Decoding(request, device)
     with device.phase("prefill"):
         (row,) = await target.forward([writing.text])
         writing.first(writing.chooser.first(row))

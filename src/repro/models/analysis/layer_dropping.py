@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.models.transformer.attention import Sight
+from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.layer import LayerWeights
@@ -46,7 +46,7 @@ class PartialDecoder(Decoder):
     one length whatever is gone.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         if has_attention(w):
             return super()._attention(i, h, w, shared, cache)
         cache.append_joint(i, h.new_zeros(h.shape[0], 2 * self.config.kv_heads, self.config.head_dim))

@@ -19,7 +19,7 @@ from repro.models.transformer.decoder import Decoder
 
 
 @dataclass(frozen=True)
-class Profile:
+class OutlierProfile:
     """The magnitudes of one linear's inputs.
 
     Attributes:
@@ -53,7 +53,9 @@ def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place
     return found
 
 
-def profile(decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999) -> dict[Place, Profile]:
+def profile(
+    decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999
+) -> dict[Place, OutlierProfile]:
     """The inputs' quantile and maximum of every linear.
 
     A quantile needs only the largest `1 - quantile` of what was read: that alone is held, and it is exact.
@@ -74,7 +76,7 @@ def profile(decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999)
 
     read(watched(decoder, observe), corpus)
     return {
-        place: Profile(float(top.values[-1]), float(top.values[0]))
+        place: OutlierProfile(float(top.values[-1]), float(top.values[0]))
         for place, top in ((place, top.sorted()) for place, top in tops.items())
     }
 

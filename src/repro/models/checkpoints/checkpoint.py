@@ -31,12 +31,12 @@ from repro.models.checkpoints.validate import (
     provenance,
     read_json,
 )
-from repro.records.build_cache import Unavailable, cache_root, make_once
+from repro.records.build_cache import Unavailable, build_once, cache_root
 
 __all__ = [
     "Checkpoint",
+    "CheckpointTokenizer",
     "Hub",
-    "Tokenizer",
     "open_checkpoint",
     "provenance",
     "require_same_tokenizer",
@@ -167,7 +167,7 @@ def _converted(
         return folder
 
     need = GROWTH[checkpoint.store] * gguf.stat().st_size
-    return make_once(_converted_folder(checkpoint, sha256, root), build, need, is_whole)
+    return build_once(_converted_folder(checkpoint, sha256, root), build, need, is_whole)
 
 
 def _convert(gguf: Path, folder: Path, store: str) -> None:
@@ -213,7 +213,7 @@ def _split_as_trained(tokens: Any, gguf: Path) -> None:
 # --- tokenizer ----------------------------------------------------------------------------------------------
 
 
-class Tokenizer:
+class CheckpointTokenizer:
     """Text to token ids and back. A draft that shares its target's embeddings uses its target's tokenizer."""
 
     def __init__(self, folder: Path) -> None:
@@ -285,17 +285,17 @@ class Tokenizer:
         return frozenset(ends - {None})
 
 
-def tokenizer(folder: Path) -> Tokenizer:
+def tokenizer(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of an opened checkpoint. InputError if the folder has none."""
-    return Tokenizer(folder)
+    return CheckpointTokenizer(folder)
 
 
-def same_tokenizer(a: Tokenizer, b: Tokenizer) -> bool:
+def same_tokenizer(a: CheckpointTokenizer, b: CheckpointTokenizer) -> bool:
     """Whether a draft's ids mean the same tokens to a target."""
     return a.fingerprint == b.fingerprint
 
 
-def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
+def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokenizer) -> None:
     """InputError, with the first id that the two read differently, unless they share a tokenizer."""
     if same_tokenizer(target, draft):
         return

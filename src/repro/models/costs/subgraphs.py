@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.device.op import CPU, FLASH, NPU, Op
-from repro.models.costs.model_cost import Bill, Shape
+from repro.models.costs.model_cost import ModelCost, Shape
 
 NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (
     "norm",
@@ -101,7 +101,7 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
     return attended, shape.hidden
 
 
-def beyond(bill: Bill, window: float) -> frozenset[tuple[int, str]]:
+def beyond(bill: ModelCost, window: float) -> frozenset[tuple[int, str]]:
     """Linears that do not fit an NPU which reaches so many bytes (0: any number): FFNs get room first."""
     left, out = window, set()
     for stage in LINEARS if window else ():
@@ -126,7 +126,7 @@ def shadowed(layers: int, pruned: float) -> frozenset[int]:
     return frozenset([*range(front), *range(layers - (kept - front), layers)])
 
 
-def subgraphs(bill: Bill, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
+def subgraphs(bill: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
     """The subgraphs of a prompt of so many tokens, chunk by chunk, each after all that it stands on."""
     return list(_Cutter(bill, layout, name).cut(layout.rows(prompt)))
 
@@ -135,7 +135,7 @@ def subgraphs(bill: Bill, layout: Layout, prompt: int, name: str = "target") -> 
 class _Cutter:
     """Cuts a prompt; `_ends` remembers by chunk, layer and stage where in the list its result is there."""
 
-    bill: Bill
+    bill: ModelCost
     layout: Layout
     name: str
     _ends: dict[tuple[int, int, str], tuple[int, ...]] = field(default_factory=dict)
@@ -262,7 +262,7 @@ class Graphs(NamedTuple):
         return self.separate_bytes - self.bytes
 
 
-def graphs(bill: Bill, chunk: int, tokens: int) -> Graphs:
+def graphs(bill: ModelCost, chunk: int, tokens: int) -> Graphs:
     """Count the graphs of a prompt and their memory, every graph with weights and buffers of its own.
 
     Deviation: the paper prints the memory saved and no formula; QNN allocates a buffer for every operator
@@ -300,7 +300,7 @@ def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     return shape.layers * rows * (a_row + attended * (FLOAT + 1))
 
 
-def shadow_bytes(bill: Bill, layout: Layout, hot: float) -> float:
+def shadow_bytes(bill: ModelCost, layout: Layout, hot: float) -> float:
     """Bytes of the float weights that shadow products find in memory: a share of the input channels."""
     own = sum(weights(bill.shape, stage) for stage in LINEARS)
     return len(layout.shadowed) * hot * own * FLOAT

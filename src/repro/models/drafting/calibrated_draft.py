@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.forward.network import Network, Row, Step
+from repro.models.forward.network import Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 
@@ -55,7 +55,7 @@ class _MatchedStep(Step):
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         own = self._step.rows(at)
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         if not self._swapped:
@@ -75,7 +75,7 @@ def coin(context: Prefix, seed: int) -> float:
     return int.from_bytes(tossed, "little") / 2**64
 
 
-def with_first(row: Row, token: int) -> Row:
+def with_first(row: Logits, token: int) -> Logits:
     """A row whose first token and `token` have changed places, the sorted log-probabilities as they were.
 
     A token beyond the ranks that a row keeps comes to the first place all the same; what was first is then
@@ -85,7 +85,7 @@ def with_first(row: Row, token: int) -> Row:
     if tokens[0] == token:
         return row
     changed = [tokens[0] if each == token else each for each in tokens]
-    return Row(None, ([token, *changed[1:]], logps))
+    return Logits(None, ([token, *changed[1:]], logps))
 
 
 def swap_probability(native: float, wanted: float) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-from repro.models.forward.network import Network, Row, Step
+from repro.models.forward.network import Logits, Network, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
@@ -59,7 +59,7 @@ class MatchedHeads:
         self._draft.keep(text)
         self._oracle.keep(text)
 
-    def matched(self, wanted: Prefix, row: Row) -> Row:
+    def matched(self, wanted: Prefix, row: Logits) -> Logits:
         """A head's row with the target's own token at the rank of the coin."""
         feature, head = self._lineage.place(wanted)
         rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
@@ -87,7 +87,7 @@ class _MatchedStep(Step):
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         return list(map(self._network.matched, wanted, self._step.rows(at)))
 
@@ -98,7 +98,7 @@ def coin(feature: Prefix, head: int, seed: int) -> float:
     return int.from_bytes(tossed, "little") / 2**64
 
 
-def with_rank(row: Row, token: int, rank: int | None) -> Row:
+def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
     """A row in which a token has a rank, or with `None` is in none of those that a row keeps.
 
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
@@ -108,4 +108,4 @@ def with_rank(row: Row, token: int, rank: int | None) -> Row:
     if rank is not None:
         changed.insert(rank, token)
     count = min(len(changed), len(logps))
-    return Row(None, (changed[:count], logps[:count]))
+    return Logits(None, (changed[:count], logps[:count]))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from repro.core.late import late
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import Memo, MemoNetwork
-from repro.models.forward.network import RANKED, Row, Step
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
+from repro.models.forward.network import RANKED, Logits, Step
 from repro.models.tokens.kv_slots import HeadLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
@@ -30,7 +30,7 @@ else:
     torch = late("torch")
 
 
-class DraftRow(Row):
+class DraftRow(Logits):
     """A row over a head's own vocabulary, told in the target's tokens."""
 
     def __init__(self, own: Tensor, targets: Tensor, vocab: int) -> None:
@@ -46,7 +46,7 @@ class DraftRow(Row):
         return whole
 
     def ranked(self) -> tuple[list[int], list[float]]:
-        """See `Row`; no more than the head has tokens."""
+        """See `Logits`; no more than the head has tokens."""
         if self._ranked is None:
             best = self._own.topk(min(RANKED, len(self._own)))
             logps = best.values - self._own.logsumexp(dim=-1)
@@ -138,19 +138,19 @@ class _EagleStep(Step):
         network.guesses.update(zip(wave, out.unbind(), strict=True))
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         head = self._network.head
         logits = head.logits(torch.stack([self._network.guesses[prefix] for prefix in wanted]))
         if head.targets is None:
-            return [Row(row) for row in logits]
+            return [Logits(row) for row in logits]
         return [DraftRow(row, head.targets, head.config.target_vocab) for row in logits]
 
 
-class RememberedHead(MemoNetwork):
+class CachedHead(MemoNetwork):
     """A head behind a memo: what it says depends also on how far the target has been."""
 
-    def __init__(self, network: EagleNetwork, memo: Memo) -> None:
+    def __init__(self, network: EagleNetwork, memo: LogitCache) -> None:
         super().__init__(network, memo)
         self._head = network
 

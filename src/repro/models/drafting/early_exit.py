@@ -66,7 +66,7 @@ class PredictorConfig:
         return config
 
 
-class Predictor:
+class ExitPredictor:
     """Scores s(u, a) = W[a] . h_u (Eq. 7), with W = E (I + P Q) over rows that the final norm has scaled.
 
     E is the target's frozen output projection, `inner` is Q and `outer` is P: the change turns rows of the
@@ -98,7 +98,7 @@ class Predictor:
         self._inner, self._outer = (part.float().to(device) for part in (inner, outer))
 
     @classmethod
-    def load(cls, folder: Path | str, decoder: Decoder) -> Predictor:
+    def load(cls, folder: Path | str, decoder: Decoder) -> ExitPredictor:
         """The predictor in a folder (`config.json`, `update.safetensors`) on its target's frozen parts.
 
         Raises:

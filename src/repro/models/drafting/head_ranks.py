@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
-from repro.models.forward.network import RANKED, Row
+from repro.models.forward.network import RANKED, Logits
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +127,7 @@ class Calibration:
         return cls(tuple(map(tuple, ranks.accuracies())), ranks)
 
 
-def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Row]]) -> Tensor:
+def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Tensor:
     """One answer's part of `HeadRanks.ranks`.
 
     Args:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from repro.core.late import late
 from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import Memo
-from repro.models.forward.network import Row, Step
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.network import Logits, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
@@ -33,7 +33,7 @@ class MedusaNetwork:
     depth = 1
 
     def __init__(
-        self, count: int, load: Callable[[], MedusaHeads], features: Features, memo: Memo | None = None
+        self, count: int, load: Callable[[], MedusaHeads], features: Features, memo: LogitCache | None = None
     ) -> None:
         """So many heads, which `load` gives when they are first needed; what they say is remembered."""
         self._count = count
@@ -69,7 +69,7 @@ class _MedusaStep(Step):
     def __init__(self, network: MedusaNetwork, wanted: Sequence[Prefix]) -> None:
         self._network = network
         self._wanted: list[Place] = [network.lineage.place(prefix) for prefix in wanted]
-        self._rows: dict[Place, Row] = {}
+        self._rows: dict[Place, Logits] = {}
         self._missing: list[Place] = []
         self._hidden: Tensor | None = None
 
@@ -85,7 +85,7 @@ class _MedusaStep(Step):
             features = self._network.features.of([root for root, _ in self._missing]).to(heads.device)
             self._hidden = heads.hidden(features, [head for _, head in self._missing])
 
-    def _remembered(self) -> dict[Place, Row]:
+    def _remembered(self) -> dict[Place, Logits]:
         """Rows that a memo knows: of a sequence, and by a head's number which head's."""
         memo = self._network.memo
         if memo is None:
@@ -94,7 +94,7 @@ class _MedusaStep(Step):
         return {place: row for place, row in found.items() if row}
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         if self._hidden is not None:
             self._project(self._hidden)
             self._hidden = None
@@ -103,9 +103,9 @@ class _MedusaStep(Step):
 
     def _project(self, hidden: Tensor) -> None:
         logits = self._network.heads.logits(hidden, [head for _, head in self._missing])
-        new = dict(zip(self._missing, map(Row, logits), strict=True))
+        new = dict(zip(self._missing, map(Logits, logits), strict=True))
         if memo := self._network.memo:
-            new = {place: Row(None, row.ranked()) for place, row in new.items()}
+            new = {place: Logits(None, row.ranked()) for place, row in new.items()}
             for head in {head for _, head in new}:
                 own = {root: row for (root, number), row in new.items() if number == head}
                 memo.put(list(own), list(own.values()), head + 1)

@@ -19,7 +19,7 @@ from repro.models.checkpoints.safetensors_io import PickledTensors, StoredTensor
 from repro.models.checkpoints.validate import MEDUSA
 from repro.models.costs.model_cost import Shape
 from repro.models.drafting.head_ranks import FILE as RANKS
-from repro.models.transformer.decoder import Ends
+from repro.models.transformer.decoder import EmbeddingAndHead
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 from repro.models.transformer.norm import Norm
 
@@ -139,7 +139,7 @@ def _each(linears: Sequence[Linear], x: Tensor, heads: Sequence[int]) -> Tensor:
 
 
 def load(
-    folder: Path, config: MedusaConfig, dtype: str, ends: Ends, device: torch.device | str = "cpu"
+    folder: Path, config: MedusaConfig, dtype: str, ends: EmbeddingAndHead, device: torch.device | str = "cpu"
 ) -> MedusaHeads:
     """The heads in a folder.
 

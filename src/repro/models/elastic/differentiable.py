@@ -12,7 +12,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.elastic.submodels import UnitDecoder
-from repro.models.transformer.attention import Sight, blindness, visible
+from repro.models.transformer.attention import AttentionMask, blindness, visible
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import LayerWeights
 
@@ -22,10 +22,12 @@ class DifferentiableDecoder(UnitDecoder):
 
     def _seen(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
-    ) -> Sight:
-        return Sight(rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache)))
+    ) -> AttentionMask:
+        return AttentionMask(
+            rotation, bias=blindness(self.config, visible(self.config, i, positions, mask, cache))
+        )
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)
@@ -42,7 +44,7 @@ class DifferentiableDecoder(UnitDecoder):
         )
         return w.out(mixed)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
         config, rows = self.config, queries.shape[0]
         units, _, width = keys.shape
         grouped = queries.transpose(0, 1).reshape(units, -1, width)

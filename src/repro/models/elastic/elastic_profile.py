@@ -33,7 +33,7 @@ PROFILE = "profile.safetensors"
 
 
 @dataclass(frozen=True)
-class Profile:
+class ElasticProfile:
     """What a corpus says of a decoder.
 
     Attributes:
@@ -77,7 +77,7 @@ def parts_digest() -> str:
     return content_hash(COMMITTED)
 
 
-_last: dict[str, Profile] = {}
+_last: dict[str, ElasticProfile] = {}
 
 
 def fingerprint(decoder: Decoder) -> str:
@@ -92,7 +92,7 @@ def fingerprint(decoder: Decoder) -> str:
     return hashlib.sha256(f"{given} {_hash(row.float().cpu() for row in rows)}".encode()).hexdigest()
 
 
-def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> Profile:
+def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> ElasticProfile:
     """What a corpus says of a dense decoder; the last one is remembered, so that all levels profile once.
 
     Raises:
@@ -101,13 +101,13 @@ def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> Pr
     key = f"{fingerprint(decoder)} {_hash(corpus)} {measure}"
     if key not in _last:
         order = importance(decoder, corpus, measure).order()
-        made = Profile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
+        made = ElasticProfile(order, tuple(losses_without(decoder, corpus)), loss(decoder, corpus))
         _last.clear()
         _last[key] = made
     return _last[key]
 
 
-def save(profile: Profile, path: Path) -> None:
+def save(profile: ElasticProfile, path: Path) -> None:
     """Write a profile to one file, as `load` reads it."""
     both = {"units": profile.order.units, "neurons": profile.order.neurons}
     tensors = {name: torch.stack(order).to(torch.int32) for name, order in both.items()}
@@ -115,14 +115,14 @@ def save(profile: Profile, path: Path) -> None:
     write_tensors(path, {**tensors, "losses": numbers}, {})
 
 
-def load(path: Path) -> Profile:
+def load(path: Path) -> ElasticProfile:
     """A profile from a file; InputError if it is none."""
     tensors = read_tensors(path)
     if set(tensors) != {"units", "neurons", "losses"}:
         raise InputError(f"{path} is no profile: it holds {', '.join(sorted(tensors)) or 'nothing'}")
     units, neurons = (tuple(tensors[name].to(torch.int64).unbind(0)) for name in ("units", "neurons"))
     *losses, whole = tensors["losses"].tolist()
-    return Profile(Order(units, neurons), tuple(losses), whole)
+    return ElasticProfile(Order(units, neurons), tuple(losses), whole)
 
 
 def committed(decoder: Decoder) -> Path | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from repro.models.transformer.linear import Held, Linear, PlainLinear
+from repro.models.transformer.linear import Linear, PlainLinear, TensorFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class JoinedLinear:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposedLinear(Held):
+class TransposedLinear(TensorFields):
     """A dense weight `[inputs, outputs]`: its first inputs are a beginning of it."""
 
     weight: Tensor

@@ -14,7 +14,7 @@ from repro.models.transformer.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
-class Predictor:
+class ActivationPredictor:
     """Two linears without bias and nothing between them (Deja Vu), `[rank, inputs]` and `[neurons, rank]`."""
 
     narrow: Tensor
@@ -39,7 +39,7 @@ class PredictedLinear:
     """
 
     linear: Linear
-    predictor: Predictor
+    predictor: ActivationPredictor
     kept: int
 
     def __call__(self, x: Tensor) -> Tensor:

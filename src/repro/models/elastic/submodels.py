@@ -24,7 +24,7 @@ from repro.models.elastic.joined_linear import (
     split_outputs,
 )
 from repro.models.quantization.scale_folding import plain
-from repro.models.transformer.attention import Sight
+from repro.models.transformer.attention import AttentionMask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -93,7 +93,7 @@ class UnitDecoder(Decoder):
     reads those that it has.
     """
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         units = heads.shape[1] // (config.groups + 2)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from repro.core.errors import InputError
-from repro.models.costs.model_cost import Bill, Shape
+from repro.models.costs.model_cost import ModelCost, Shape
 from repro.models.elastic.lora import RANK, shapes
 from repro.models.elastic.submodels import Kept
 from repro.models.transformer.config import DecoderConfig
 
 
 @dataclass(frozen=True)
-class UnevenBill(Bill):
+class UnevenCost(ModelCost):
     """A bill by true parameters, layer by layer.
 
     An engine that keeps all layers in memory runs them as one op, whose FLOPs and bytes are then exact; of a
@@ -38,9 +38,9 @@ class UnevenBill(Bill):
             )
 
     @cached_property
-    def _kinds(self) -> tuple[tuple[Bill, int], ...]:
+    def _kinds(self) -> tuple[tuple[ModelCost, int], ...]:
         """Each kind of layer, and how many there are."""
-        return tuple((Bill(shape, self.stored), count) for shape, count in Counter(self.blocks).items())
+        return tuple((ModelCost(shape, self.stored), count) for shape, count in Counter(self.blocks).items())
 
     @property
     def block_bytes(self) -> float:
@@ -54,23 +54,23 @@ class UnevenBill(Bill):
 
     @property
     def layer_bytes(self) -> float:
-        """See `Bill`; of the mean layer."""
+        """See `ModelCost`; of the mean layer."""
         return (self.block_bytes + self.adapter_bytes) / self.shape.layers
 
     @property
     def model_bytes(self) -> float:
-        """See `Bill`."""
+        """See `ModelCost`."""
         return self.table_bytes + self.block_bytes + self.adapter_bytes
 
     def cache_bytes(self, tokens: int) -> float:
-        """See `Bill`; what the layers' own heads need."""
+        """See `ModelCost`; what the layers' own heads need."""
         elements = sum(count * bill.shape.cache_elements(tokens) for bill, count in self._kinds)
         return elements * self.stored.activation
 
     def layers(
         self, count: int, rows: int, context: float, source: int = 0, first: bool = False
     ) -> tuple[float, float]:
-        """See `Bill`."""
+        """See `ModelCost`."""
         parts = [bill.layers(number, rows, context, source, first) for bill, number in self._kinds]
         flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
         moved = sum(part[1] for part in parts) + self.adapter_bytes
@@ -94,7 +94,7 @@ def config_of_shape(shape: Shape) -> DecoderConfig:
     )
 
 
-def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
+def sub_cost(whole: ModelCost, kept: Kept, adapted: bool = True) -> UnevenCost:
     """What a sub-model costs.
 
     Args:
@@ -115,7 +115,7 @@ def sub_bill(whole: Bill, kept: Kept, adapted: bool = True) -> UnevenBill:
     adapters = 0
     if adapted and kept != Kept.whole(config):
         adapters = sum(RANK * (inputs + outputs) for inputs, outputs in shapes(config, kept).values())
-    return UnevenBill(shape, whole.stored, blocks, adapters)
+    return UnevenCost(shape, whole.stored, blocks, adapters)
 
 
 def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:

@@ -31,7 +31,7 @@ PARTS = ("score", "decision")
 
 
 @dataclass(frozen=True)
-class Form:
+class HeadSettings:
     """What is trained beside an encoder.
 
     Attributes:
@@ -46,7 +46,7 @@ class Form:
     seed: int = 0
 
     @classmethod
-    def read(cls, folder: Path) -> Form:
+    def read(cls, folder: Path) -> HeadSettings:
         """The form of the heads in a folder; InputError if its `config.json` says none."""
         said = read_config(folder).get("form")
         if not isinstance(said, dict) or set(said) != set(cls.__dataclass_fields__):
@@ -78,7 +78,7 @@ class DualHead(nn.Module):
         positions: how many ids a text may have.
     """
 
-    def __init__(self, encoder: nn.Module, form: Form) -> None:
+    def __init__(self, encoder: nn.Module, form: HeadSettings) -> None:
         """`encoder` is one that `load_encoder` gave; its layers become this network's."""
         super().__init__()
         if not 0.0 <= form.shared < 1.0:

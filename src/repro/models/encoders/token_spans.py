@@ -18,14 +18,14 @@ LONGEST = 8
 """Tokens that may share one character; behind so many a broken one is taken for itself."""
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """Characters `start` to `stop` of a text, the latter left out; of no character if both are equal."""
 
     start: int
     stop: int
 
 
-def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[Span]]:
+def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[TextSpan]]:
     """The text of tokens, and the span of each; tokens that make one character together share its span.
 
     Each token is decoded behind the one before it, since some tokenizers drop the blank in front of a text.
@@ -37,13 +37,15 @@ def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[Span]]:
         piece = decode([*before, *held])[len(decode(before)) if before else 0 :]
         if piece.endswith(BROKEN) and len(held) < LONGEST and i + 1 < len(tokens):
             continue
-        spans += [Span(len(whole), len(whole) + len(piece))] * len(held)
+        spans += [TextSpan(len(whole), len(whole) + len(piece))] * len(held)
         whole += piece
         before, held = held[-1:] if BROKEN not in decode(held[-1:]) else held, []
     return whole, spans
 
 
-def carried(values: Sequence[float], at: Sequence[Span], to: Sequence[Span], bare: float) -> list[float]:
+def carried(
+    values: Sequence[float], at: Sequence[TextSpan], to: Sequence[TextSpan], bare: float
+) -> list[float]:
     """For each span of `to` the mean of the values of those spans of `at` that share a character with it.
 
     Args:

@@ -13,7 +13,7 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.origin import folders
 from repro.models.elastic.elastic_profile import Parts
-from repro.models.encoders.dual_head import PARTS, DualHead, Form
+from repro.models.encoders.dual_head import PARTS, DualHead, HeadSettings
 from repro.models.encoders.word_pieces import load_encoder
 from repro.records.record import content_hash
 
@@ -70,7 +70,7 @@ def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = N
     """
     folder = open_encoder(encoder)
     where = committed(folder) if heads is None else heads
-    made = DualHead(load_encoder(folder), Form.read(where))
+    made = DualHead(load_encoder(folder), HeadSettings.read(where))
     for name in PARTS if part is None else (part,):
         file = where / head_file(name)
         if not file.is_file():

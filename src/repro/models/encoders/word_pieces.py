@@ -12,7 +12,7 @@ from torch import nn
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.encoders.token_spans import Span
+from repro.models.encoders.token_spans import TextSpan
 
 KINDS = ("bert", "mobilebert")
 """Those whose layers take hidden rows and a mask, one after the other."""
@@ -59,9 +59,9 @@ class WordPieces:
         self.first, self.last = int(self._inner.cls_token_id), int(self._inner.sep_token_id)
         self.padding = int(self._inner.pad_token_id)
 
-    def split(self, text: str) -> tuple[list[int], list[Span]]:
+    def split(self, text: str) -> tuple[list[int], list[TextSpan]]:
         """The pieces of a text, without the ids around it, and where each lies in it."""
         found = self._inner(
             text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
         )
-        return list(found["input_ids"]), [Span(*one) for one in found["offset_mapping"]]
+        return list(found["input_ids"]), [TextSpan(*one) for one in found["offset_mapping"]]

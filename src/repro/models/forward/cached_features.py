@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.forward.features import Captured
-from repro.models.forward.logit_cache import Memo
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.decoder import Decoder
@@ -23,10 +23,10 @@ else:
     torch = late("torch")
 
 
-class Remembered:
+class CachedFeatures:
     """Features that a memo keeps across runs, or that a decoder of their own computes; see `Features`."""
 
-    def __init__(self, depths: Sequence[int], make: Callable[[], Decoder], memo: Memo | None) -> None:
+    def __init__(self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None) -> None:
         """`make` loads the target when it is first needed; without a memo all is computed."""
         self._captured = Captured(depths)
         self._make = make

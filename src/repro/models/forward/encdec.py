@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
-from repro.models.costs.model_cost import Encoder, Shape
-from repro.models.forward.network import Row, Step
+from repro.models.costs.model_cost import EncoderShape, Shape
+from repro.models.forward.network import Logits, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
@@ -76,7 +76,7 @@ def _t5(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
         vocab=raw["vocab_size"],
         gated=str(raw.get("feed_forward_proj", "relu")).startswith("gated"),
         tied=raw.get("tie_word_embeddings", True),
-        encoder=Encoder(raw["num_layers"], raw["d_ff"]),
+        encoder=EncoderShape(raw["num_layers"], raw["d_ff"]),
     )
     return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], None)
 
@@ -93,7 +93,7 @@ def _bart(raw: Mapping[str, Any]) -> EncoderDecoderConfig:
         vocab=raw["vocab_size"],
         gated=False,
         tied=raw.get("tie_word_embeddings", True),
-        encoder=Encoder(raw["encoder_layers"], raw["encoder_ffn_dim"]),
+        encoder=EncoderShape(raw["encoder_layers"], raw["encoder_ffn_dim"]),
     )
     return EncoderDecoderConfig(shape, raw["decoder_start_token_id"], raw["max_position_embeddings"])
 
@@ -201,7 +201,7 @@ class EncoderDecoderNetwork:
         if not self._line.starts_with(text):
             self._crop(_fork(self._line, text))
 
-    def rows(self, wanted: list[Prefix], ends: list[Prefix]) -> list[Row]:
+    def rows(self, wanted: list[Prefix], ends: list[Prefix]) -> list[Logits]:
         """What the decoder says after each sequence, from a mini-batch of branches that hold them all."""
         before = min(prefix.length for prefix in wanted) - 1
         common = min(before, *(_fork(ends[0], end) for end in ends))
@@ -215,7 +215,7 @@ class EncoderDecoderNetwork:
             logits = self._branches(ends)
         branch = [next(i for i, end in enumerate(ends) if end.starts_with(prefix)) for prefix in wanted]
         place = [self._inputs(prefix) - 1 - skipped for prefix in wanted]
-        return [Row(row) for row in logits[branch, place].float()]
+        return [Logits(row) for row in logits[branch, place].float()]
 
     def _forget(self) -> None:
         self._encoded: Tensor | None = None
@@ -271,7 +271,7 @@ class _Pass(Step):
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         """Nothing yet: see `rows`."""
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         rows = self._network.rows(self._wanted, self._branches)
         return rows if at is None else [rows[i] for i in at]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.forward.network import LateRow, Network, Row, Step
+from repro.models.forward.network import LateLogits, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 
@@ -26,7 +26,7 @@ else:
     torch = late("torch")
 
 
-class Memo:
+class LogitCache:
     """One file of remembered rows of one checkpoint at one precision."""
 
     def __init__(self, path: Path) -> None:
@@ -43,13 +43,13 @@ class Memo:
             "primary key (layers, prefix)) without rowid"
         )
 
-    def get(self, prefix: Prefix, source: int = 0) -> Row | None:
+    def get(self, prefix: Prefix, source: int = 0) -> Logits | None:
         """What was said after a sequence, if it is known; its first `source` tokens an encoder read."""
         key = (_key(prefix, source),)
         found = self._file.execute("select ranks from rows where prefix = ?", key).fetchone()
-        return Row(None, _unpack(found[0])) if found else None
+        return Logits(None, _unpack(found[0])) if found else None
 
-    def put(self, prefixes: Sequence[Prefix], rows: Sequence[Row], source: int = 0) -> None:
+    def put(self, prefixes: Sequence[Prefix], rows: Sequence[Logits], source: int = 0) -> None:
         """Remember rows; what is known already stays as it is."""
         values = [(_key(prefix, source), _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
         self._file.execute("begin immediate")
@@ -97,7 +97,7 @@ def _key(prefix: Prefix, source: int) -> bytes:
     return prefix.digest + source.to_bytes(4, "little") if source else prefix.digest
 
 
-def _pack(row: Row) -> bytes:
+def _pack(row: Logits) -> bytes:
     tokens, logps = row.ranked()
     return array("i", tokens).tobytes() + array("f", logps).tobytes()
 
@@ -116,7 +116,7 @@ class MemoNetwork:
     What was looked up is not in the real cache; the pass that next computes catches up.
     """
 
-    def __init__(self, network: Network, memo: Memo, encodes: bool = False) -> None:
+    def __init__(self, network: Network, memo: LogitCache, encodes: bool = False) -> None:
         """`encodes` says that the network has an encoder, which reads the prompt."""
         self._network = network
         self._memo = memo
@@ -144,7 +144,7 @@ class _Remembering(Step):
     def __init__(
         self,
         network: Network,
-        memo: Memo,
+        memo: LogitCache,
         wanted: Sequence[Prefix],
         branches: Sequence[Prefix],
         source: int,
@@ -170,24 +170,24 @@ class _Remembering(Step):
         if self._step is not None:
             self._step.drop(kept)
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         known = [self._memo.get(prefix, self._source) for prefix in wanted]
         if all(known):
             return [row for row in known if row]
         rows = self._computed(self._network.depth).rows()
         self._memo.put(self._wanted, rows, self._source)
-        ranked = [Row(None, row.ranked()) for row in rows]
+        ranked = [Logits(None, row.ranked()) for row in rows]
         return ranked if at is None else [ranked[i] for i in at]
 
-    def late_rows(self) -> list[Row]:
+    def late_rows(self) -> list[Logits]:
         """Of what is not known each row by itself, and only if it is looked at."""
         if self._step is not None or self._branches:
             return self.rows()
         known = ((prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted)
-        return [row or LateRow(partial(self._alone, prefix)) for prefix, row in known]
+        return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
 
-    def _alone(self, prefix: Prefix) -> Row:
+    def _alone(self, prefix: Prefix) -> Logits:
         """The row of one sequence, by a pass of its own."""
         known = self._memo.get(prefix, self._source)
         if known is None:
@@ -195,7 +195,7 @@ class _Remembering(Step):
             step.layers(0, self._network.depth)
             (computed,) = step.rows()
             self._memo.put([prefix], [computed], self._source)
-            known = Row(None, computed.ranked())
+            known = Logits(None, computed.ranked())
         return known
 
     def _computed(self, layers: int) -> Step:

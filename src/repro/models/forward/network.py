@@ -29,10 +29,10 @@ VERSION = 1
 an outcome changes."""
 
 RANKED = 64
-"""Ranks that a memo keeps of a distribution, and the most that `Row.top` gives."""
+"""Ranks that a memo keeps of a distribution, and the most that `Logits.top` gives."""
 
 
-class Row:
+class Logits:
     """What a model says about the next token of one sequence."""
 
     def __init__(self, logits: Tensor | None, ranked: tuple[list[int], list[float]] | None = None) -> None:
@@ -67,20 +67,20 @@ class Row:
         return self._ranked
 
 
-class LateRow(Row):
+class LateLogits(Logits):
     """A row that is computed once somebody looks at it."""
 
-    def __init__(self, compute: Callable[[], Row]) -> None:
+    def __init__(self, compute: Callable[[], Logits]) -> None:
         super().__init__(None)
         self._compute = compute
 
     @property
     def choice(self) -> int:
-        """See `Row`."""
+        """See `Logits`."""
         return self.ranked()[0][0]
 
     def ranked(self) -> tuple[list[int], list[float]]:
-        """See `Row`."""
+        """See `Logits`."""
         if self._ranked is None:
             self._ranked = self._compute().ranked()
         return self._ranked
@@ -100,10 +100,10 @@ class Step(Protocol):
         """Go on with these of the wanted sequences alone, in this order; their ancestors are among them."""
         raise RuntimeError(f"{type(self).__name__} cannot drop rows on the way: only a decoder can")
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """What the model says, for each wanted sequence or for those at these places."""
 
-    def late_rows(self) -> list[Row]:
+    def late_rows(self) -> list[Logits]:
         """What the model says for each wanted sequence, of which only a few may ever be looked at."""
         return self.rows()
 
@@ -212,11 +212,11 @@ class _DecoderStep(Step):
             self._mask = self._mask[stay][:, [*range(before), *(before + i for i in stay)]]
 
     @inference
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         read = self._read if at is None else [self._read[i] for i in at]
         everything = read == list(range(len(self._x)))
         logits = self._network.decoder.head(self._x if everything else self._x[read])
-        return [Row(row) for row in logits]
+        return [Logits(row) for row in logits]
 
     def _find(self, wanted: Sequence[Prefix]) -> None:
         row = {prefix: i for i, prefix in reversed(list(enumerate(self._rows)))}
@@ -248,7 +248,7 @@ class NoNetwork:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes nothing."""
-        return KnownStep([Row(None, ([0], [0.0])) for _ in wanted])
+        return KnownStep([Logits(None, ([0], [0.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
         """Nothing is held."""
@@ -257,7 +257,7 @@ class NoNetwork:
 class KnownStep(Step):
     """A pass whose outcome is known."""
 
-    def __init__(self, rows: list[Row]) -> None:
+    def __init__(self, rows: list[Logits]) -> None:
         self._rows = rows
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
@@ -267,7 +267,7 @@ class KnownStep(Step):
         """Forget the others."""
         self._rows = [self._rows[i] for i in kept]
 
-    def rows(self, at: Sequence[int] | None = None) -> list[Row]:
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         """What was known."""
         return self._rows if at is None else [self._rows[i] for i in at]
 

@@ -31,7 +31,7 @@ class Part(NamedTuple):
     share: float
 
 
-class Held(NamedTuple):
+class LinearPart(NamedTuple):
     """A part's linear, and the outputs or inputs from `first` to `last` that are its own."""
 
     linear: Linear
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 class _Divided:
     """Parts of one weight; those of accelerators come first, for they compute while others are called."""
 
-    parts: tuple[Held, ...]
+    parts: tuple[LinearPart, ...]
     outputs: int
 
     def tensors(self) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ def split_linear(
     return ColumnSplit(tuple(_columns(linear, blocks, *cut) for cut in cuts), outputs, blocks)
 
 
-def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> Held:
+def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> LinearPart:
     weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
     if bias is not None:
         # Of one column a block flatten gives a view with a stride, which packed kernels do not heed.
@@ -140,13 +140,13 @@ def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int,
     return _held(weight, bias, device, first, last)
 
 
-def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> Held:
+def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
     """The bias is one part's, for it is added once."""
     return _held(
         linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
     )
 
 
-def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> Held:
+def _held(weight: Tensor, bias: Tensor | None, device: torch.device, first: int, last: int) -> LinearPart:
     here = PlainLinear(weight.to(device).contiguous(), None if bias is None else bias.to(device))
-    return Held(packed(here), device, first, last)
+    return LinearPart(packed(here), device, first, last)

@@ -10,13 +10,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.costs.partition import Sight as Asked
+from repro.models.costs.partition import AttentionExtent as Asked
 from repro.models.costs.partition import Split
 from repro.models.forward.features import Captured
 from repro.models.forward.network import DecoderNetwork
 from repro.models.parallel.divided_linear import Part, split_linear
-from repro.models.parallel.tree_kernels import Partial, TreePattern, attend_tree, merged, remembered
-from repro.models.transformer.attention import TILED_ROWS, Sight, attend, blindness, scores, sight, visible
+from repro.models.parallel.tree_kernels import Partial, TreePattern, attend_tree, cached_pattern, merged
+from repro.models.transformer.attention import (
+    TILED_ROWS,
+    AttentionMask,
+    attend,
+    blindness,
+    scores,
+    sight,
+    visible,
+)
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -34,7 +42,7 @@ MEGATRON = "megatron"
 
 
 @dataclass(frozen=True, slots=True)
-class DividedSight(Sight):
+class DividedSight(AttentionMask):
     """What the rows of a pass see, for attention in parts.
 
     The other device attends to the first `there` slots and, by `pattern`, to the pass's own; the main one to
@@ -99,7 +107,7 @@ class DividedDecoder(Decoder):
 
     def _seen(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
-    ) -> Sight:
+    ) -> AttentionMask:
         cached = cache.length_of(i)
         if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
             return sight(self.config, i, rotation, positions, mask, cache)
@@ -114,7 +122,7 @@ class DividedDecoder(Decoder):
         def bias(part: Tensor) -> Tensor | None:
             return None if part.all() else blindness(self.config, part)
 
-        pattern = remembered(seen[:, cached:], left)
+        pattern = cached_pattern(seen[:, cached:], left)
         return DividedSight(
             rotation,
             there=there,
@@ -124,7 +132,7 @@ class DividedDecoder(Decoder):
             pattern=pattern if pattern.listed else None,
         )
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
         if isinstance(shared, DividedSight):
             return self._in_parts(queries, keys, values, shared)
         if self.split.form == MEGATRON and (edge := round(self.split.share * len(keys))):
@@ -153,11 +161,13 @@ class DividedDecoder(Decoder):
         home = [Partial(*(each.to(keys.device) for each in part)) for part in parts]
         return merged(home).reshape(rows, -1)
 
-    def _by_heads(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight, edge: int) -> Tensor:
+    def _by_heads(
+        self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
+    ) -> Tensor:
         """Megatron's attention: the first `edge` heads of keys on the other device, and their queries."""
         other, ours = self._other, slice(edge * self.config.groups, None)
         sent = queries[:, : ours.start].to(other), keys[:edge].to(other), values[:edge].to(other)
-        seen = Sight(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
+        seen = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
         halves = []
         if edge < len(keys):
             halves.append(attend(self.config, queries[:, ours], keys[edge:], values[edge:], shared))

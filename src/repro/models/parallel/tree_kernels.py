@@ -91,7 +91,7 @@ class TreePattern:
         return out
 
 
-def remembered(seen: Tensor, left: int = 0) -> TreePattern:
+def cached_pattern(seen: Tensor, left: int = 0) -> TreePattern:
     """The pattern of a bool `[width, width]` beyond `left` columns, made when it is first asked for."""
     return _remembered(seen.cpu().numpy().tobytes(), len(seen), left)
 
@@ -117,7 +117,7 @@ class Partial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class TreeKernel:
     """One way to compute both products of attention within a tree, on one thread.
 
     `naive` takes the listed pairs one by one, sums in memory and reads values by columns. `optimized` reads
@@ -169,11 +169,11 @@ class Kernel:
         return out
 
 
-def kernel(form: str, compiled: bool = True) -> Kernel:
+def kernel(form: str, compiled: bool = True) -> TreeKernel:
     """The kernel of a form, compiled where it can be; InputError for another form."""
     if form not in FORMS:
         raise InputError(unknown("kernel", form, FORMS))
-    return Kernel(form, loops() if compiled else None)
+    return TreeKernel(form, loops() if compiled else None)
 
 
 @cache
@@ -202,7 +202,7 @@ def attend_tree(
 ) -> Partial:
     """Attention of a tree's rows over what they see of the tree: the optimized products in one call.
 
-    Shapes are those of `Kernel.scores`; `cap` limits scores as `DecoderConfig.attention_cap` does.
+    Shapes are those of `TreeKernel.scores`; `cap` limits scores as `DecoderConfig.attention_cap` does.
     """
     found = loops() if compiled else None
     if found is not None:

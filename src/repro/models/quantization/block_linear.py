@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from repro.models.transformer.linear import Held
+from repro.models.transformer.linear import TensorFields
 
 
 @dataclass(frozen=True, slots=True)
-class BlockLinear(Held):
+class BlockLinear(TensorFields):
     """A weight that was rounded in blocks, fp32 `[outputs, inputs]`, for rows rounded in blocks.
 
     Products are fp32, so that only rounding is studied: integer products with a scale per block give the same

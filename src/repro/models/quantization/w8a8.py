@@ -17,7 +17,7 @@ from torch import Tensor
 from repro.models.analysis.hooks import Place, matrices, places, replaced
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.linear import Held, Linear, PlainLinear
+from repro.models.transformer.linear import Linear, PlainLinear, TensorFields
 
 LOW, HIGH = -128, 127
 """Of an input's code. A weight's code lies within 127 of zero."""
@@ -30,7 +30,7 @@ _reorder: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Weight(Held):
+class Int8Weight(TensorFields):
     """An 8-bit weight `[outputs, inputs]`, one fp32 scale per output, and an fp32 bias.
 
     `blocked` is the same weight in oneDNN's order; it belongs to the weight and is never stored.

@@ -18,10 +18,10 @@ from repro.core.errors import InputError
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import FLASH, Op
-from repro.models.costs.model_cost import Bill
-from repro.models.costs.partition import Sight, Split, Stage, attention, shares, stages
+from repro.models.costs.model_cost import ModelCost
+from repro.models.costs.partition import AttentionExtent, Split, Stage, attention, shares, stages
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.forward.network import Network, Row, Step
+from repro.models.forward.network import Logits, Network, Step
 from repro.models.parallel.tensor_parallel import DividableNetwork
 from repro.models.runtime.loading import LayerSource, Loading
 from repro.models.runtime.placement import Placement, settle
@@ -30,19 +30,19 @@ from repro.records.record import Scalar
 
 
 @dataclass
-class Flight:
+class ForwardPass:
     """A pass under way: what computes it, its rows, those before it, what they attend to where that is
     divided, and the wanted ones that were left."""
 
     step: Step
     rows: int
     context: int
-    sight: Sight | None = None
+    sight: AttentionExtent | None = None
     kept: list[int] | None = None
 
 
 @dataclass(frozen=True)
-class Halt:
+class EarlyExitPoint:
     """A look at the wanted rows before a layer of the network that computes: it scores so many tokens, each
     by a dot product of the hidden size, drops rows, and says which went on."""
 
@@ -55,10 +55,10 @@ class Halt:
 class Arrangement(Protocol):
     """Another way in which a pass's layers become ops than one after the other on one processor."""
 
-    def takes(self, flight: Flight) -> bool:
+    def takes(self, flight: ForwardPass) -> bool:
         """Whether a pass is its business."""
 
-    async def layers(self, engine: Engine, flight: Flight) -> None:
+    async def layers(self, engine: Engine, flight: ForwardPass) -> None:
         """Run a pass's layers."""
 
 
@@ -75,7 +75,7 @@ class Engine:
         self,
         name: str,
         device: Device,
-        bill: Bill,
+        bill: ModelCost,
         network: Network,
         placement: Placement,
         source: LayerSource | None = None,
@@ -106,7 +106,7 @@ class Engine:
         self._arrangement: Arrangement | None = None
 
     @property
-    def bill(self) -> Bill:
+    def bill(self) -> ModelCost:
         """What the device is billed."""
         return self._bill
 
@@ -114,7 +114,7 @@ class Engine:
         """From now on leave the layers of passes that it takes to an arrangement, or no longer."""
         self._arrangement = arrangement
 
-    def computing(self, flight: Flight, first: int, last: int) -> Callable[[], None]:
+    def computing(self, flight: ForwardPass, first: int, last: int) -> Callable[[], None]:
         """What computes a pass's billed layers `first` to `last - 1` for real."""
         return partial(flight.step.layers, self._real(first), self._real(last))
 
@@ -131,7 +131,7 @@ class Engine:
         else:
             self._split = split
 
-    async def attend(self, sight: Sight) -> None:
+    async def attend(self, sight: AttentionExtent) -> None:
         """One layer's attention alone, as it is divided at present: nothing comes of it but its time."""
         if isinstance(self._network, DividableNetwork):
             trial = partial(self._network.attend, sight)
@@ -216,7 +216,7 @@ class Engine:
             await self._run("encode", self._on, rows, self._bill.encode(1, rows), None, name)
             loading.give_back(layer)
 
-    async def _all_layers(self, flight: Flight, on: str, halt: Halt | None) -> None:
+    async def _all_layers(self, flight: ForwardPass, on: str, halt: EarlyExitPoint | None) -> None:
         if self._arrangement and self._arrangement.takes(flight):
             await self._arrangement.layers(self, flight)
             return
@@ -233,7 +233,7 @@ class Engine:
             if first >= held:
                 self._loading.give_back(first)
 
-    async def _divided_layers(self, flight: Flight, split: Split) -> None:
+    async def _divided_layers(self, flight: ForwardPass, split: Split) -> None:
         assert flight.sight is not None
         parts = list(stages(self._bill, split, flight.sight))
         for layer in range(self._bill.shape.layers):
@@ -282,7 +282,7 @@ class Engine:
         for layer in range(held, self._bill.shape.layers):
             yield layer, layer + 1
 
-    async def _drop(self, flight: Flight, halt: Halt) -> None:
+    async def _drop(self, flight: ForwardPass, halt: EarlyExitPoint) -> None:
         """Judge the wanted rows in the middle of a pass; what is dropped leaves the cache too."""
         weights = halt.scored * self._bill.shape.hidden
         cost = 2.0 * weights, self._bill.weight_bytes(weights)
@@ -302,16 +302,16 @@ class Engine:
 
     async def _project(
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
-    ) -> list[Row]:
+    ) -> list[Logits]:
         """Rows of all that is wanted, or of what stands at some places of it; `late` ones may stay unread."""
         on = on or self._head_on
         compute = step.late_rows if late else lambda: step.rows(at)
         if self._split:
             stage = shares(self._split.share, "head", *self._bill.head(rows))
-            divided: list[Row] = await self._stage(stage, rows, "head", compute)
+            divided: list[Logits] = await self._stage(stage, rows, "head", compute)
             return divided
         together = self._bill.shape.sharing(rows, projected=True)
-        out: list[Row] = await self._run("head", on, together, self._bill.head(rows), compute)
+        out: list[Logits] = await self._run("head", on, together, self._bill.head(rows), compute)
         return out
 
     async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
@@ -324,7 +324,7 @@ class Engine:
         return weights
 
     async def _layers(
-        self, flight: Flight, first: int, last: int, weights: LayerWeights | None, on: str
+        self, flight: ForwardPass, first: int, last: int, weights: LayerWeights | None, on: str
     ) -> None:
         real = self._real(first), self._real(last)
         streamed = None if weights is None else [weights]

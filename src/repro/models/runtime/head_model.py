@@ -19,14 +19,14 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
-from repro.models.drafting.eagle import EagleNetwork, RememberedHead
+from repro.models.drafting.eagle import CachedHead, EagleNetwork
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.drafting.head_ranks import Calibration, HeadRanks
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
-from repro.models.forward.cached_features import Remembered
+from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
-from repro.models.forward.logit_cache import Memo
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
@@ -157,21 +157,21 @@ class HeadModel(Model):
         """See `Model`."""
         return prompt + answer, self.head_config.max_positions
 
-    def memo(self, root: Path, variant: str = "") -> Memo:
+    def memo(self, root: Path, variant: str = "") -> LogitCache:
         """The file of what it says after this target; features of the target lie beside."""
         theirs = self.target
         return super().memo(root, f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
 
-    def network(self, memo: Memo | None = None) -> Network:
+    def network(self, memo: LogitCache | None = None) -> Network:
         """What computes, with a cache of its own and features that are computed apart."""
-        return self._reading(Remembered(self._depths, self.target.decoder, memo), memo)
+        return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo)
 
     def _resident_network(self) -> Network:
         """What computes beside its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
     @abstractmethod
-    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
         """What computes from these features."""
 
 
@@ -188,9 +188,9 @@ class EagleModel(HeadModel):
         assert found is not None
         return found
 
-    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
-        return RememberedHead(made, memo) if memo else made
+        return CachedHead(made, memo) if memo else made
 
     @cached_property
     def _head(self) -> EagleHead:
@@ -221,7 +221,7 @@ class MedusaModel(HeadModel):
         raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
         return medusa_head.config_of(self.folder, raw, vocab)
 
-    def _reading(self, features: Features, memo: Memo | None = None) -> Network:
+    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo)
 
     def session(

@@ -23,7 +23,7 @@ from repro.models.forward.network import VERSION
 from repro.models.transformer import weights
 from repro.models.transformer.families import config_of
 from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout
-from repro.records.build_cache import cache_root, make_once
+from repro.records.build_cache import build_once, cache_root
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
         log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
         return _write(scratch / path.name, file, weights.layers(folder, dtype), identity)
 
-    make_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, identity))
+    build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, identity))
     return file
 
 

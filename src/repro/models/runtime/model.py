@@ -15,15 +15,15 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.emulated import Device
-from repro.models.checkpoints.checkpoint import Tokenizer, open_checkpoint, provenance, tokenizer
+from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
-from repro.models.costs.model_cost import Bill, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.drafting.early_exit import Predictor
+from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
-from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.parallel.tensor_parallel import DividableNetwork
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
@@ -170,10 +170,10 @@ class Model:
         return "real" if self.config.shape in (None, self.own_shape) else "proxy"
 
     @property
-    def bill(self) -> Bill:
+    def bill(self) -> ModelCost:
         """What a device is billed."""
         stored = precision(self.config.precision or STORED[self.config.dtype])
-        return Bill(self.config.shape or self.own_shape, stored)
+        return ModelCost(self.config.shape or self.own_shape, stored)
 
     @cached_property
     def digest(self) -> str:
@@ -192,7 +192,7 @@ class Model:
         return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> CheckpointTokenizer:
         """The checkpoint's tokenizer, or its lender's."""
         if self._lender:
             return self._lender.tokenizer
@@ -233,11 +233,11 @@ class Model:
             )
         return found
 
-    def predictor(self, placement: Placement) -> Predictor | None:
+    def predictor(self, placement: Placement) -> ExitPredictor | None:
         """The early-exit predictor, if the placement asks for it."""
         if not placement.early_exit:
             return None
-        return Predictor.load(self.predictor_folder, self.decoder(resident=False))
+        return ExitPredictor.load(self.predictor_folder, self.decoder(resident=False))
 
     @cached_property
     def _both(self) -> EncoderDecoder:
@@ -246,7 +246,7 @@ class Model:
         assert self.encoder_decoder is not None
         return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
 
-    def network(self, memo: Memo | None = None) -> Network:
+    def network(self, memo: LogitCache | None = None) -> Network:
         """What computes, with a cache of its own."""
         if self.folder is None:
             return NoNetwork()
@@ -273,11 +273,11 @@ class Model:
             )
         return self._captured
 
-    def memo(self, root: Path, variant: str = "") -> Memo:
+    def memo(self, root: Path, variant: str = "") -> LogitCache:
         """The file in which what this checkpoint, or a variant of it, says is remembered."""
         kind = f"{self.config.dtype}-{self._host}-runtime{VERSION}"
         name = f"{self.digest[:24].replace('+', '-')}-{kind}{variant}"
-        return Memo(root / "memo" / f"{name}.sqlite")
+        return LogitCache(root / "memo" / f"{name}.sqlite")
 
     def session(
         self,

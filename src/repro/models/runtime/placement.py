@@ -9,7 +9,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.memory import Memory
 from repro.device.op import PROCESSORS
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.shard_plan import Sharding
 
 POLICIES = ("share", "swap")
@@ -80,18 +80,18 @@ class Residency(NamedTuple):
     tables: bool
     encoder: int = 0
 
-    def bytes(self, bill: Bill) -> float:
+    def bytes(self, bill: ModelCost) -> float:
         """Bytes of weights that lie in memory."""
         out = self.held * bill.layer_bytes + self.encoder * bill.encoder_layer_bytes
         out += bill.table_bytes if self.tables else 0.0
         return out + (self.slots - 1) * bill.layer_bytes + self._widest(bill) if self.slots else out
 
-    def _widest(self, bill: Bill) -> float:
+    def _widest(self, bill: ModelCost) -> float:
         return bill.layer_bytes if self.tables else max(bill.layer_bytes, bill.head(1)[1])
 
 
 def settle(
-    placement: Placement, bill: Bill, memory: Memory, tokens: int = 0, keeps_tables: bool = True
+    placement: Placement, bill: ModelCost, memory: Memory, tokens: int = 0, keeps_tables: bool = True
 ) -> Residency:
     """How much of a model stays in what a memory has left beside the keys and values of so many tokens.
 

@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.device.emulated import Device
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.partition import sight
 from repro.models.costs.shard_plan import ShardPlan
-from repro.models.drafting.early_exit import Predictor
+from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
-from repro.models.forward.network import Network, Row, Step
-from repro.models.runtime.engine import Engine, Flight, Halt
+from repro.models.forward.network import Logits, Network, Step
+from repro.models.runtime.engine import EarlyExitPoint, Engine, ForwardPass
 from repro.models.runtime.loading import LayerSource
 from repro.models.runtime.placement import Placement
 from repro.models.tokens.acceptance import Accepted, along
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Verdict(NamedTuple):
+class Verification(NamedTuple):
     """What the target said of a tree: nodes accepted (root first), rows that were verified, the new text,
     which is the accepted path and the target's own next token, and the tree whose nodes went to the end."""
 
@@ -83,13 +83,13 @@ class Session(Engine):
         self,
         name: str,
         device: Device,
-        bill: Bill,
+        bill: ModelCost,
         network: Network,
         placement: Placement,
         source: LayerSource | None = None,
         tokens: int = 0,
         plan: ShardPlan | None = None,
-        predictor: Predictor | None = None,
+        predictor: ExitPredictor | None = None,
     ) -> None:
         """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
 
@@ -100,7 +100,7 @@ class Session(Engine):
         self.predictor = predictor
         self.calibration: Calibration | None = None
         self._lineage: Lineage | MedusaLineage = Lineage()
-        self._rows: dict[Prefix, Row] = {}
+        self._rows: dict[Prefix, Logits] = {}
 
     def start(self, prompt: Prefix) -> None:
         """A new request: forget all of the one before. Of the prompt only the tokens count.
@@ -126,7 +126,7 @@ class Session(Engine):
 
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
-    ) -> list[Row]:
+    ) -> list[Logits]:
         """One pass over the wanted sequences and all that is not computed of them; one row for each.
 
         A sequence that was asked for before, and kept, costs nothing. With `branches`, which together hold
@@ -149,7 +149,7 @@ class Session(Engine):
             self._rows.update(zip(new, rows, strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
-    def known(self, prefix: Prefix) -> Row:
+    def known(self, prefix: Prefix) -> Logits:
         """The row of a sequence that a pass has answered."""
         return self._rows[self._lineage.twin(prefix)]
 
@@ -160,7 +160,7 @@ class Session(Engine):
         apart: bool = False,
         pruner: Pruner | None = None,
         on_demand: bool = False,
-    ) -> Verdict:
+    ) -> Verification:
         """One pass over a tree; the accepted path stays in the cache, the rest of the tree does not.
 
         A `pruner` drops nodes on the way, which can only shorten what is accepted. With `on_demand` a node
@@ -179,7 +179,7 @@ class Session(Engine):
             path, bonus = along(chooser.walk(tree), rows.__getitem__)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
-        return Verdict(path, text, sum(p.rows for p in self.passes[before:]), tree)
+        return Verification(path, text, sum(p.rows for p in self.passes[before:]), tree)
 
     async def _verify_sparingly(
         self,
@@ -224,15 +224,15 @@ class Session(Engine):
         self,
         wanted: list[Prefix],
         branches: Sequence[Prefix],
-        halt: Halt | None = None,
+        halt: EarlyExitPoint | None = None,
         on: str = "",
-    ) -> AsyncIterator[Flight]:
+    ) -> AsyncIterator[ForwardPass]:
         """A pass through all layers; its rows are projected within the block, at whose end it is over."""
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
         context = self._lineage.length
         look = sight(missing, context) if self._split else None
-        flight = Flight(self._network.begin(wanted, branches), rows, context, look)
+        flight = ForwardPass(self._network.begin(wanted, branches), rows, context, look)
         start, self._waited, self._computing = self.device.now, 0.0, True
         try:
             if not self._encoded:
@@ -252,7 +252,7 @@ class Session(Engine):
         self.passes.append(Pass(rows, start, self.device.now, self._waited, flight.rows))
 
 
-def _halt(pruner: Pruner, tree: TokenTree) -> Halt:
+def _halt(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
     """A pruner's look at the rows of a tree's nodes."""
 
     def judge(step: Step) -> list[int]:
@@ -261,7 +261,7 @@ def _halt(pruner: Pruner, tree: TokenTree) -> Halt:
             step.drop(kept)
         return kept
 
-    return Halt(pruner.layer, len(tree), pruner.scored(tree), judge)
+    return EarlyExitPoint(pruner.layer, len(tree), pruner.scored(tree), judge)
 
 
 def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:

@@ -13,9 +13,9 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import FLASH, Op
-from repro.models.costs.model_cost import Bill
-from repro.models.costs.shard_plan import Layers, Pace, Sharding, ShardPlan, Widths, plan, spread
-from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.costs.model_cost import ModelCost
+from repro.models.costs.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
@@ -59,7 +59,7 @@ class ShardedModel:
         folder: of the checkpoint, if any.
     """
 
-    def __init__(self, model: Model, asked: Sharding, pace: Pace) -> None:
+    def __init__(self, model: Model, asked: Sharding, pace: StagePace) -> None:
         self.folder: Path | None = model.folder
         self._model = model
         self._asked = asked
@@ -80,14 +80,14 @@ class ShardedModel:
         billed = zip(self.plan.widths, spread(len(self.plan.widths), real), strict=True)
         return tuple(row for row, standing in billed for _ in standing)
 
-    def network(self, memo: Memo | None = None) -> Network:
+    def network(self, memo: LogitCache | None = None) -> Network:
         """What computes, on rounded weights; they are made when a row is not remembered."""
         if self.folder is None:
             return NoNetwork()
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
         return MemoNetwork(network, memo) if memo else network
 
-    def memo(self, root: Path) -> Memo:
+    def memo(self, root: Path) -> LogitCache:
         """The file in which what these widths of the checkpoint say is remembered."""
         kind = content_hash(self.widths)[:16]
         return self._model.memo(root, f"-shards-{kind}")
@@ -119,7 +119,7 @@ class ShardedModel:
         )
 
 
-def pace(bill: Bill, device: EmulatedDevice, placement: Placement) -> Pace:
+def pace(bill: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
     """What the parts of a one-row pass take on a device when nothing else runs."""
     arithmetic = bill.stored.arithmetic
     on = device.resource(placement.on or device.main, arithmetic)
@@ -131,7 +131,7 @@ def pace(bill: Bill, device: EmulatedDevice, placement: Placement) -> Pace:
         return demand.launch + demand.work
 
     flops, moved = bill.layers(1, 1, CONTEXT)
-    return Pace(
+    return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
         compute=lambda more: seconds(on, "layer", (flops, moved + more)),
         embed=seconds(on, "embed", bill.embed(1)),

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from repro.core.late import late
 from repro.models.forward.network import VERSION
-from repro.models.sharding.shards import Piece, narrowed, rewritten
+from repro.models.sharding.shards import WeightPiece, narrowed, rewritten
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-from repro.records.build_cache import make_once, memory_root
+from repro.records.build_cache import build_once, memory_root
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,12 @@ Deviation: STI measures on the development set of its task; ours has to serve ev
 
 
 def importance(
-    folder: Path, dtype: str, config: DecoderConfig, ends: Ends, text: Sequence[int], narrowest: int
+    folder: Path,
+    dtype: str,
+    config: DecoderConfig,
+    ends: EmbeddingAndHead,
+    text: Sequence[int],
+    narrowest: int,
 ) -> list[list[float]]:
     """How far rounding one shard to the narrowest width takes the model from itself, `[layer][shard]`.
 
@@ -82,7 +87,7 @@ def importance(
         made.write_text(json.dumps(found))
         return made
 
-    found: list[list[float]] = json.loads(make_once(path, build).read_text())
+    found: list[list[float]] = json.loads(build_once(path, build).read_text())
     return found
 
 
@@ -90,7 +95,7 @@ class _Profile:
     """A text's way through the whole model, from any layer of which it can be taken on."""
 
     def __init__(
-        self, folder: Path, dtype: str, ends: Ends, config: DecoderConfig, text: Sequence[int]
+        self, folder: Path, dtype: str, ends: EmbeddingAndHead, config: DecoderConfig, text: Sequence[int]
     ) -> None:
         device = ends.embedding.device
         self._config = config
@@ -128,7 +133,7 @@ class _Profile:
 def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
     """A layer with one shard of another."""
 
-    def theirs(piece: Piece, _: Tensor) -> Tensor:
+    def theirs(piece: WeightPiece, _: Tensor) -> Tensor:
         weight: Tensor = getattr(other, piece.linear).weight
         return weight[piece.rows, piece.columns]
 

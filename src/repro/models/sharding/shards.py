@@ -16,7 +16,7 @@ from repro.core.late import late
 from repro.models.costs.shard_plan import FULL, OUTLIERS
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, packed
 
@@ -33,7 +33,7 @@ STEPS = 50
 """Of the search for a dictionary's values; more of them lower no error by a hundredth."""
 
 
-class Piece(NamedTuple):
+class WeightPiece(NamedTuple):
     """A part of one linear's weight: rows and columns."""
 
     linear: str
@@ -41,11 +41,11 @@ class Piece(NamedTuple):
     columns: slice
 
 
-Rewrite: TypeAlias = "Callable[[Piece, Tensor], Tensor]"
+Rewrite: TypeAlias = "Callable[[WeightPiece, Tensor], Tensor]"
 """What a shard's piece becomes, `[rows, columns]` like the piece that it is given."""
 
 
-def pieces(config: DecoderConfig, shard: int) -> Iterator[Piece]:
+def pieces(config: DecoderConfig, shard: int) -> Iterator[WeightPiece]:
     """A shard's weights in a layer: a key-value head, the query heads that share it, their slice of the MLP.
 
     Deviation: STI slices by attention heads; heads that share keys and values cannot be told apart by them.
@@ -54,14 +54,14 @@ def pieces(config: DecoderConfig, shard: int) -> Iterator[Piece]:
     wide, narrow = c.groups * c.head_dim, c.head_dim
     keys = c.heads * c.head_dim
     heads = slice(shard * wide, (shard + 1) * wide)
-    yield Piece("qkv", heads, every)
+    yield WeightPiece("qkv", heads, every)
     for start in (keys, keys + c.kv_heads * narrow):
-        yield Piece("qkv", slice(start + shard * narrow, start + (shard + 1) * narrow), every)
-    yield Piece("out", every, heads)
+        yield WeightPiece("qkv", slice(start + shard * narrow, start + (shard + 1) * narrow), every)
+    yield WeightPiece("out", every, heads)
     first, last = (c.intermediate * s // c.kv_heads for s in (shard, shard + 1))
     for start in (0, c.intermediate) if c.gated else (0,):
-        yield Piece("up", slice(start + first, start + last), every)
-    yield Piece("down", every, slice(first, last))
+        yield WeightPiece("up", slice(start + first, start + last), every)
+    yield WeightPiece("down", every, slice(first, last))
 
 
 def rewritten(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int, Rewrite]) -> LayerWeights:
@@ -106,7 +106,7 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 
 
 def sharded(
-    folder: Path, dtype: str, ends: Ends, widths: Sequence[Sequence[int]], config: DecoderConfig
+    folder: Path, dtype: str, ends: EmbeddingAndHead, widths: Sequence[Sequence[int]], config: DecoderConfig
 ) -> Decoder:
     """A checkpoint's decoder with its shards rounded, `widths[layer][shard]` in bits.
 

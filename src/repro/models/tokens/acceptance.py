@@ -29,11 +29,11 @@ class Accepted(NamedTuple):
     bonus: int
 
 
-Walk = Generator[int, Said, Accepted]
+AcceptanceWalk = Generator[int, Said, Accepted]
 """Yields the node at which it wants to know what the target said, is sent that, returns what is accepted."""
 
 
-def along(walk: Walk[Said], said: Callable[[int], Said]) -> Accepted:
+def along(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
     """Drive a walk whose answers are at hand."""
     node = next(walk)
     while True:
@@ -44,7 +44,7 @@ def along(walk: Walk[Said], said: Callable[[int], Said]) -> Accepted:
             return accepted
 
 
-def greedy(tree: TokenTree) -> Walk[int]:
+def greedy(tree: TokenTree) -> AcceptanceWalk[int]:
     """Follow the target's choice from node to node for as long as the tree has it.
 
     It is sent the target's most likely next token after each node that it asks for.
@@ -58,7 +58,7 @@ def greedy(tree: TokenTree) -> Walk[int]:
         path.append(child)
 
 
-def sampled(tree: TokenTree, generator: torch.Generator) -> Walk[Tensor]:
+def sampled(tree: TokenTree, generator: torch.Generator) -> AcceptanceWalk[Tensor]:
     """Multi-step speculative sampling (SpecInfer Alg. 2; Leviathan et al. for a chain).
 
     At a node the children are tried in their order. One drawn from `q` is accepted with probability

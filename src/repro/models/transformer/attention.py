@@ -29,7 +29,7 @@ TILED_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AttentionMask:
     """What every layer of one kind needs to know about the rows of a pass: computed once, used in each layer.
 
     `rotation` is `[rows, 1, head_dim / 2]` complex. A `tiled` pass reads `visible`, bool `[rows, slots]`, or
@@ -50,7 +50,7 @@ def sight(
     positions: Tensor,
     mask: Tensor | None,
     cache: KVCache,
-) -> Sight:
+) -> AttentionMask:
     """What rows at `positions` see in `layer`, whose cache holds every slot before them.
 
     Raises:
@@ -60,13 +60,13 @@ def sight(
     near = _near(config, layer, positions, cache)
     if mask is None and near is None:
         if rows == 1:
-            return Sight(rotation)
+            return AttentionMask(rotation)
         if rows >= CAUSAL_ROWS and cached == 0 and config.attention_cap is None:
-            return Sight(rotation, tiled=True)
+            return AttentionMask(rotation, tiled=True)
     seen = visible(config, layer, positions, mask, cache)
     if rows >= TILED_ROWS and config.attention_cap is None:
-        return Sight(rotation, tiled=True, visible=seen)
-    return Sight(rotation, bias=blindness(config, seen))
+        return AttentionMask(rotation, tiled=True, visible=seen)
+    return AttentionMask(rotation, bias=blindness(config, seen))
 
 
 def visible(
@@ -98,7 +98,9 @@ def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) 
     return cache.positions_of(layer, positions.shape[0]) > positions[:, None] - config.window
 
 
-def attend(config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+def attend(
+    config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, sight: AttentionMask
+) -> Tensor:
     """Mix values by the softmax of scores.
 
     `queries` is `[rows, heads, head_dim]`, `keys` and `values` `[kv_heads, slots, head_dim]`; the result is

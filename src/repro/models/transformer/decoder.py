@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.transformer.attention import Sight, attend, sight
+from repro.models.transformer.attention import AttentionMask, attend, sight
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
@@ -29,7 +29,7 @@ else:
     torch = late("torch")
     F = late("torch.nn.functional")
 
-__all__ = ["Decoder", "DecoderConfig", "Ends"]
+__all__ = ["Decoder", "DecoderConfig", "EmbeddingAndHead"]
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -43,7 +43,7 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class EmbeddingAndHead:
     """What stands before the first layer and after the last one.
 
     `embedding` is `[vocab, width]`; `positions` the learned position table; the projections stand between
@@ -70,7 +70,7 @@ class _Pass:
     cache: KVCache
     layer: int
     cached: int
-    sights: dict[bool, Sight] = field(default_factory=dict)
+    sights: dict[bool, AttentionMask] = field(default_factory=dict)
 
     def goes_on(self, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> bool:
         return (
@@ -88,7 +88,9 @@ class Decoder:
     `layers[i]` is None for a layer whose weights are given at each call, for instance just read from flash.
     """
 
-    def __init__(self, config: DecoderConfig, layers: Sequence[LayerWeights | None], ends: Ends) -> None:
+    def __init__(
+        self, config: DecoderConfig, layers: Sequence[LayerWeights | None], ends: EmbeddingAndHead
+    ) -> None:
         if len(layers) != config.layers:
             raise InputError(f"the configuration has {config.layers} layers, got weights for {len(layers)}")
         self.config = config
@@ -173,7 +175,7 @@ class Decoder:
             x = self.layer(i, x, positions, mask, cache)
         return self.head(x)
 
-    def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Sight:
+    def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
         """What the rows see in layer `i`; computed in the first layer of each kind, kept for the others."""
         current = self._pass
         if current is None or not current.goes_on(i, positions, mask, cache):
@@ -187,7 +189,7 @@ class Decoder:
             current.sights[kind] = self._seen(i, rotation, positions, mask, cache)
         return current.sights[kind]
 
-    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: Sight, cache: KVCache) -> Tensor:
+    def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
         config = self.config
         heads = w.qkv(h).float().view(h.shape[0], -1, config.head_dim)
         turning = config.heads + config.kv_heads
@@ -200,11 +202,11 @@ class Decoder:
 
     def _seen(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
-    ) -> Sight:
+    ) -> AttentionMask:
         """See `attention.sight`."""
         return sight(self.config, i, rotation, positions, mask, cache)
 
-    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: Sight) -> Tensor:
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
         """See `attention.attend`."""
         return attend(self.config, queries, keys, values, shared)
 

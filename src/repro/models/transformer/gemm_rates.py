@@ -31,7 +31,7 @@ WRONG = (RuntimeError, NotImplementedError, AttributeError)
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GemmKernel:
     """One way to multiply rows by a stored weight.
 
     Attributes:
@@ -86,16 +86,16 @@ class Effort:
     footprint: int
 
 
-def kernels(device: torch.device) -> Iterator[Kernel]:
+def kernels(device: torch.device) -> Iterator[GemmKernel]:
     """The kernels that a device may have."""
     for name, arithmetic in (("float32", "fp32"), ("bfloat16", "fp16"), ("float16", "fp16")):
         kind = getattr(torch, name)
         make = _plain if kind == torch.float16 else _packed
-        yield Kernel(name, arithmetic, 8 * kind.itemsize, kind, partial(make, kind))
-    yield Kernel("int8 x int8", "int8", 8, torch.int8, _int8, INT_MM_LEAST)
+        yield GemmKernel(name, arithmetic, 8 * kind.itemsize, kind, partial(make, kind))
+    yield GemmKernel("int8 x int8", "int8", 8, torch.int8, _int8, INT_MM_LEAST)
     if device.type == "cpu":
-        yield Kernel("int8 weights", "int8", 8, torch.bfloat16, int8_linear)
-        yield Kernel("int4 weights", "int8", 4, torch.bfloat16, int4_linear)
+        yield GemmKernel("int8 weights", "int8", 8, torch.bfloat16, int8_linear)
+        yield GemmKernel("int4 weights", "int8", 4, torch.bfloat16, int4_linear)
 
 
 def _plain(kind: torch.dtype, weight: Tensor) -> PlainLinear:
@@ -130,7 +130,7 @@ def _line(m: Measured) -> str:
     return f"  {m.kernel:13} {m.rows:4} rows {m.seconds * 1e3:9.3f} ms {rates}"
 
 
-def _products(kernel: Kernel, device: torch.device, effort: Effort) -> list[Product]:
+def _products(kernel: GemmKernel, device: torch.device, effort: Effort) -> list[Product]:
     """Equal products over so many weights that the next one is in no cache."""
     weight = torch.rand(effort.outputs, effort.inputs, device=device) - 0.5
     stored = weight.numel() * kernel.bits / 8
@@ -138,7 +138,7 @@ def _products(kernel: Kernel, device: torch.device, effort: Effort) -> list[Prod
 
 
 def _measure(
-    kernel: Kernel, products: Sequence[Product], rows: int, device: torch.device, effort: Effort
+    kernel: GemmKernel, products: Sequence[Product], rows: int, device: torch.device, effort: Effort
 ) -> Measured:
     x = (torch.rand(rows, effort.inputs, device=device) * 100).to(kernel.rows)
     turn = cycle(products)

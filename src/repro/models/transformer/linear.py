@@ -29,7 +29,7 @@ INT4_ROWS = 4
 PACKED_ROWS = 16
 
 
-class Held:
+class TensorFields:
     """A dataclass whose tensor fields can be listed and exchanged, so that a layer can lie in one buffer."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ class Linear(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainLinear(Held):
+class PlainLinear(TensorFields):
     """A dense weight `[outputs, inputs]` in fp32 or bf16."""
 
     weight: Tensor
@@ -100,7 +100,7 @@ def _has_bf16() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLinear(Held):
+class PackedLinear(TensorFields):
     """A dense weight in oneDNN's own blocked order, which cannot be read back or stored.
 
     `packed` makes one where this build of torch can.
@@ -140,7 +140,7 @@ def packed(plain: PlainLinear) -> Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8Linear(Held):
+class Int8Linear(TensorFields):
     """8-bit weights `[outputs, inputs]` with one bf16 scale per output; activations stay bf16.
 
     `wide`, if given, is the same weight in 16 bits for passes of many rows, at 2 more bytes a weight.
@@ -159,7 +159,7 @@ class Int8Linear(Held):
         return y if self.bias is None else y + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Linear:
-        """See `Held`; the 16-bit twin belongs to the old tensors and is left behind."""
+        """See `TensorFields`; the 16-bit twin belongs to the old tensors and is left behind."""
         return Int8Linear(tensors["weight"], tensors["scale"], tensors.get("bias"))
 
     @property
@@ -169,7 +169,7 @@ class Int8Linear(Held):
 
 
 @dataclass(frozen=True, slots=True)
-class Int4Linear(Held):
+class Int4Linear(TensorFields):
     """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
 
     A weight is `(code - 8) * scale + zero`, so Q4_0 (zero 0) and Q4_1 both fit. Outputs are padded to whole
@@ -195,7 +195,7 @@ class Int4Linear(Held):
         return y if self.bias is None else y + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int4Linear:
-        """See `Held`; the 16-bit twin belongs to the old tensors and is left behind."""
+        """See `TensorFields`; the 16-bit twin belongs to the old tensors and is left behind."""
         return Int4Linear(tensors["codes"], tensors["scales"], self.outputs, self.group, tensors.get("bias"))
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.transformer.linear import Held
+from repro.models.transformer.linear import TensorFields
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ else:
 
 
 @dataclass(frozen=True, slots=True)
-class RMSNorm(Held):
+class RMSNorm(TensorFields):
     """Rows over their root mean square, times a weight.
 
     The mean is folded away: `weight` holds the checkpoint's weight times sqrt(width), fp32 `[width]` or
@@ -47,7 +47,7 @@ class RMSNorm(Held):
 
 
 @dataclass(frozen=True, slots=True)
-class LayerNorm(Held):
+class LayerNorm(TensorFields):
     """Rows without their mean over their deviation, times weight plus bias, fp32 `[width]`."""
 
     weight: Tensor

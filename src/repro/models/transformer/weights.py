@@ -18,7 +18,7 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.safetensors_io import StoredTensors, read_config
 from repro.models.transformer import quantize
 from repro.models.transformer.config import DecoderConfig
-from repro.models.transformer.decoder import Decoder, Ends
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.families import config_of, family_of
 from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear, PlainLinear, packed
@@ -136,14 +136,14 @@ class _Source:
             qk_norm=self._qk_norm(i) if c.qk_norm else None,
         )
 
-    def own_ends(self) -> Ends:
+    def own_ends(self) -> EmbeddingAndHead:
         """Embedding and output projection from this checkpoint."""
         c, n, table = self.config, self._names, self._precision.table
         width = c.embedding_width or c.hidden
         embedding = self._table(n.embedding, c.vocab, width)
         head = embedding if c.tied else self._take(f"{n.head}.weight", (c.vocab, width))
         bias = self._take(f"{n.head}.bias", (c.vocab,)) if c.head_bias else None
-        return Ends(
+        return EmbeddingAndHead(
             embedding=embedding.to(table, copy=True),
             head=self._precision.head(head, bias),
             final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
@@ -154,7 +154,7 @@ class _Source:
             project_out=self._project(n.project_out, width, c.hidden) if c.projected else None,
         )
 
-    def lent_ends(self, lender: Decoder | None) -> Ends:
+    def lent_ends(self, lender: Decoder | None) -> EmbeddingAndHead:
         """Embedding and output projection of another decoder, with this checkpoint's final norm."""
         c = self.config
         if lender is None:
@@ -168,7 +168,7 @@ class _Source:
                 f"the lending decoder has {theirs.vocab} x {theirs.hidden}"
             )
         norm = self._norm(self._prefix + self._names.final_norm) if c.final_norm else None
-        return Ends(lender.ends.embedding, lender.ends.head, norm)
+        return EmbeddingAndHead(lender.ends.embedding, lender.ends.head, norm)
 
     def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._stored.take(name, shape).to(self._device)

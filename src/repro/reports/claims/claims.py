@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
-from repro.reports.reference.reference import Cell, find
+from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import parse_section
 from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import MARKS, Published
@@ -85,7 +85,7 @@ class Claim:
     """
 
     spec: ClaimSpec
-    cell: Cell
+    cell: PublishedCell
     lines: tuple[Line, ...] = ()
     failed: int = 0
 
@@ -151,7 +151,7 @@ def _off(ratio: float) -> str:
     return f"{abs(ratio - 1):.0%} {'above' if ratio > 1 else 'below'}"
 
 
-def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, Cell]) -> list[Claim]:
+def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) -> list[Claim]:
     """Every claim with our figures, from the tables' CSV files in a folder.
 
     Raises:
@@ -166,7 +166,7 @@ def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, Cell]) -> list[C
     return [_claim(claim, tables, cells) for claim in spec.claims]
 
 
-def require_complete(spec: ClaimsSpec, cells: Mapping[str, Cell]) -> None:
+def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:
     """Every number of the paper's prose once, and nothing else; InputError otherwise."""
     count = Counter(claim.id for claim in spec.claims)
     for name in count:
@@ -182,7 +182,7 @@ def require_complete(spec: ClaimsSpec, cells: Mapping[str, Cell]) -> None:
         raise InputError(f"in {spec.experiment} {'; '.join(said)}")
 
 
-def is_prose(cell: Cell) -> bool:
+def is_prose(cell: PublishedCell) -> bool:
     """Whether a published value stands in a sentence, also where that points to a figure."""
     return cell.artifact == "text" or ".text." in cell.id
 
@@ -195,7 +195,9 @@ def read_table(path: Path) -> list[Line]:
         return [line for line in reader if is_table and line["column"] != "aside"]
 
 
-def _claim(spec: ClaimSpec, tables: Mapping[str, Sequence[Line]], cells: Mapping[str, Cell]) -> Claim:
+def _claim(
+    spec: ClaimSpec, tables: Mapping[str, Sequence[Line]], cells: Mapping[str, PublishedCell]
+) -> Claim:
     lines = [line for name in spec.tables for line in tables[name]]
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])

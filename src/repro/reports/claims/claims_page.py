@@ -17,7 +17,7 @@ from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.bibliography import citations
-from repro.reports.reference.reference import Cell
+from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.table import MARKS
 
 HEADINGS = ("claim", "where", "paper", "ours", "ratio", "verdict", "from")
@@ -30,7 +30,7 @@ CSV_HEADER = (
 def write_claims(
     spec: ClaimsSpec,
     folder: Path,
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
     formats: Collection[str] = ("md", "csv", "tex"),
 ) -> tuple[Page, dict[str, Path]]:
@@ -65,7 +65,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     )
 
 
-def words(cell: Cell) -> str:
+def words(cell: PublishedCell) -> str:
     """What is claimed, and under which circumstances."""
     said = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model

@@ -15,7 +15,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM, Line, read_table
-from repro.reports.reference.reference import Cell, find
+from repro.reports.reference.reference import PublishedCell, find
 
 MISS = 0.25
 """The relative error from which a prediction needs a reason."""
@@ -72,7 +72,7 @@ class Report:
         return [each for each in self.predicted if each.error > MISS]
 
 
-def read_reasons(path: Path, cells: Mapping[str, Cell]) -> dict[str, str]:
+def read_reasons(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, str]:
     """Why predictions miss, by patterns of published cells' ids (`edgellm.table4.*.draft`).
 
     Raises:
@@ -87,7 +87,9 @@ def read_reasons(path: Path, cells: Mapping[str, Cell]) -> dict[str, str]:
     return reasons
 
 
-def report(paper: str, folder: Path, cells: Mapping[str, Cell], reasons: Mapping[str, str]) -> Report:
+def report(
+    paper: str, folder: Path, cells: Mapping[str, PublishedCell], reasons: Mapping[str, str]
+) -> Report:
     """Everything that the tables in a folder compare with a paper.
 
     A claim of the prose that a table compares as well counts there alone.
@@ -124,7 +126,7 @@ def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
             yield path.relative_to(folder).with_suffix("").as_posix(), line
 
 
-def _paper(line: Line, cells: Mapping[str, Cell]) -> str:
+def _paper(line: Line, cells: Mapping[str, PublishedCell]) -> str:
     return cells[line["reference"]].paper if line["reference"] in cells else ""
 
 

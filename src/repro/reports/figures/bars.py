@@ -16,7 +16,7 @@ from repro.reports.figures.paint import FITTED, GREY, OURS, canvas, colour, diam
 from repro.reports.figures.shown import Shown
 from repro.reports.formats.layout import heading, own_words
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.table import Entry, Row
+from repro.reports.tables.table import Entry, TableRow
 
 HALF = 0.29
 """Half the height of a bar of which there is one a row; rows are 1 apart."""
@@ -120,7 +120,7 @@ def _scale(panel: Axes, reach: float, words: str, better: str) -> None:
         panel.set_title(f"{better} is better", fontsize=7.5, color=GREY, loc="right")
 
 
-def _rows(panel: Axes, rows: Sequence[Row]) -> None:
+def _rows(panel: Axes, rows: Sequence[TableRow]) -> None:
     panel.set_yticks(range(len(rows)), [row.name for row in rows])
     panel.set_ylim(len(rows) - 0.4, -0.6)
 

@@ -40,7 +40,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Span:
+class DrawnSpan:
     """An event of an excerpt, in seconds."""
 
     name: str
@@ -99,13 +99,13 @@ def _number(each: Round, name: str) -> float:
     return float(each[name] or 0.0)
 
 
-def spans_of(text: str) -> dict[str, list[Span]]:
+def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
     """The spans of an excerpt by row, in the order of their starts."""
     events = json.loads(text)["traceEvents"]
     names = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
-    rows: dict[str, list[Span]] = {name: [] for name in names.values()}
+    rows: dict[str, list[DrawnSpan]] = {name: [] for name in names.values()}
     for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], e["dur"])):
-        span = Span(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"])
+        span = DrawnSpan(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, e["args"])
         rows[names[e["tid"]]].append(span)
     return rows
 
@@ -119,7 +119,7 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
     rows = spans_of(text)
     rounds = rows.pop(ROUNDS)
     spans = sorted((span for row in rows.values() for span in row), key=lambda s: (s.start, s.end))
-    shown: dict[str, list[tuple[int, Span]]] = {spec.name: [] for spec in specs}
+    shown: dict[str, list[tuple[int, DrawnSpan]]] = {spec.name: [] for spec in specs}
     for span in spans:
         lane = next((spec for spec in specs if span.name.startswith(spec.spans)), None)
         beside = [r for r in rounds if min(r.end, span.end) - max(r.start, span.start) > TOUCH]

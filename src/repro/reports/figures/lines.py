@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from repro.core.errors import InputError
 from repro.reports.figures.paint import GREY, canvas, colour, diamonds, tidy
 from repro.reports.figures.shown import Shown
-from repro.reports.tables.table import Entry, Row
+from repro.reports.tables.table import Entry, TableRow
 
 Points = list[tuple[float, Entry]]
 
@@ -68,11 +68,11 @@ def series(shown: Shown) -> dict[Series, Points]:
     return {each: sorted(points, key=lambda point: point[0]) for each, points in found.items()}
 
 
-def _order(row: Row, names: list[str]) -> list[int]:
+def _order(row: TableRow, names: list[str]) -> list[int]:
     return [names.index(label) if label in names else len(names) for label in row.labels.values()]
 
 
-def _place(row: Row, name: str) -> float:
+def _place(row: TableRow, name: str) -> float:
     try:
         return float(row.labels[name])
     except (KeyError, ValueError):

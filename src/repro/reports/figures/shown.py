@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from repro.reports.formats.layout import UNITS, heading, shared_marks
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
-from repro.reports.tables.table import MARKS, Entry, Row, Table
+from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
 DRAWN = ("fitted", "off")
 """Marks that the picture shows by colour and place."""
@@ -23,7 +23,7 @@ class Shown:
 
     spec: FigureSpec
     columns: Sequence[ColumnSpec]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     lines: Sequence[Sequence[Entry]]
     hidden: Sequence[str]
 

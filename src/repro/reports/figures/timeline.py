@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Round, write_atomically
-from repro.reports.figures.excerpt import PREFILL, ROUNDS, Block, Span, excerpt, lanes, spans_of, to_csv
+from repro.reports.figures.excerpt import PREFILL, ROUNDS, Block, DrawnSpan, excerpt, lanes, spans_of, to_csv
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, pale, png, tidy
 from repro.reports.figures.shown import origin
@@ -66,7 +66,7 @@ def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
     return found[0]
 
 
-def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequence[Span]) -> bytes:
+def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequence[DrawnSpan]) -> bytes:
     """The picture as PNG: a panel a window, a row a lane, a dashed line where a round ends."""
     picture = canvas(9.0, 0.9 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
     panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
@@ -84,14 +84,14 @@ def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequ
     return png(picture)
 
 
-def _words(each: Span) -> str:
+def _words(each: DrawnSpan) -> str:
     if int(each.name) == PREFILL:
         return "prefill"
     return f"round {each.name}: {each.args['accepted']} of {each.args['drafted']} accepted"
 
 
 def _window(
-    panel: Axes, spec: TimelineSpec, window: WindowSpec, blocks: Sequence[Block], rounds: Sequence[Span]
+    panel: Axes, spec: TimelineSpec, window: WindowSpec, blocks: Sequence[Block], rounds: Sequence[DrawnSpan]
 ) -> None:
     start = rounds[0].start
     end = start + window.part * (rounds[-1].end - start)

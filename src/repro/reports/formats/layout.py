@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.table import MARKS, Aside, Entry, Published, Row, Table
+from repro.reports.tables.table import MARKS, Aside, Entry, Published, Table, TableRow
 
 ABSENT = "—"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
@@ -66,7 +66,7 @@ def grid(table: Table) -> Grid:
 
 
 def _line(
-    row: Row, columns: Sequence[ColumnSpec], compared: Sequence[bool], shared: Sequence[str]
+    row: TableRow, columns: Sequence[ColumnSpec], compared: Sequence[bool], shared: Sequence[str]
 ) -> list[str]:
     words: list[str] = []
     for column, wide, entry in zip(columns, compared, row.entries, strict=True):

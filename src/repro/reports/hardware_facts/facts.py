@@ -16,7 +16,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.device_file import Fact, facts
-from repro.reports.reference.reference import Cell, find
+from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import parse_section
 from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import Published
@@ -142,7 +142,7 @@ class Sources:
         bits: of a stored weight, by precision.
     """
 
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, PublishedCell]
     settings: Mapping[tuple[str, str, str], Mapping[str, str]]
     devices: Path
     bits: Mapping[str, float]

@@ -22,7 +22,7 @@ from repro.reports.formats.render import CSV_HEADER, to_markdown
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.reference.bibliography import citations
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
-from repro.reports.tables.table import MARKS, Entry, Published, Row
+from repro.reports.tables.table import MARKS, Entry, Published, TableRow
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Columns with their alignment."""
@@ -100,7 +100,9 @@ def draw(spec: FactsSpec, stated: Sequence[Stated]) -> bytes:
     """Our numbers as bars, the published ones over them, as PNG; the same bytes for the same facts."""
     drawn = [one for one in stated if isinstance(one.ours, float)]
     entries = [Entry(ours=one.ours, published=_number(one)) for one in drawn]
-    rows = [Row(o.spec.reference, o.spec.fact, (entry,)) for o, entry in zip(drawn, entries, strict=True)]
+    rows = [
+        TableRow(o.spec.reference, o.spec.fact, (entry,)) for o, entry in zip(drawn, entries, strict=True)
+    ]
     column = ColumnSpec(FACT, "size", value=FACT, unit=drawn[0].unit, digits=2)
     figure = FigureSpec((FACT,), title=spec.picture)
     picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], ()))

@@ -16,7 +16,7 @@ from repro.core.registry import unknown
 
 
 @dataclass(frozen=True)
-class Cell:
+class PublishedCell:
     """One published value or claim; `conf/reference/README.md` tells the conventions.
 
     Attributes:
@@ -62,7 +62,7 @@ class Cell:
         return {key: value for key, equals, value in parts if equals}
 
 
-def load_cells(path: Path | None = None) -> dict[str, Cell]:
+def load_cells(path: Path | None = None) -> dict[str, PublishedCell]:
     """Every published value by id, in the file's order.
 
     Args:
@@ -72,8 +72,8 @@ def load_cells(path: Path | None = None) -> dict[str, Cell]:
         InputError: the file's columns are others, an id occurs twice, or a value is no number.
     """
     path = path or conf_dir() / "reference" / "cells.csv"
-    wanted = [field.name for field in fields(Cell)]
-    cells: dict[str, Cell] = {}
+    wanted = [field.name for field in fields(PublishedCell)]
+    cells: dict[str, PublishedCell] = {}
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if list(reader.fieldnames or ()) != wanted:
@@ -86,7 +86,7 @@ def load_cells(path: Path | None = None) -> dict[str, Cell]:
     return cells
 
 
-def find(cells: Mapping[str, Cell], name: str) -> Cell:
+def find(cells: Mapping[str, PublishedCell], name: str) -> PublishedCell:
     """The cell of that id.
 
     Raises:
@@ -103,13 +103,13 @@ def find(cells: Mapping[str, Cell], name: str) -> Cell:
     )
 
 
-def select(cells: Mapping[str, Cell], **wanted: str) -> list[Cell]:
+def select(cells: Mapping[str, PublishedCell], **wanted: str) -> list[PublishedCell]:
     """The cells with these texts in these fields, in the file's order: `select(cells, paper="lever")`.
 
     Raises:
         InputError: there is no such field, or no cell at all has that text in it.
     """
-    names = [field.name for field in fields(Cell) if not field.name.startswith("value_")]
+    names = [field.name for field in fields(PublishedCell) if not field.name.startswith("value_")]
     for field, text in wanted.items():
         if field not in names:
             raise InputError(unknown("field of a published cell", field, names))
@@ -123,7 +123,7 @@ def _place(name: str) -> str:
     return ".".join(name.split(".")[:2])
 
 
-def _cell(row: dict[str, str], file: str) -> Cell:
+def _cell(row: dict[str, str], file: str) -> PublishedCell:
     try:
         low, high = (float(row[key]) if row[key] else None for key in ("value_low", "value_high"))
     except ValueError as error:
@@ -131,4 +131,4 @@ def _cell(row: dict[str, str], file: str) -> Cell:
     if low is None and high is None:
         raise InputError(f"{file}, cell {row['id']!r} has no value")
     texts = {key: text for key, text in row.items() if not key.startswith("value_")}
-    return Cell(**texts, value_low=low, value_high=high)
+    return PublishedCell(**texts, value_low=low, value_high=high)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Scalar, Spread
-from repro.reports.reference.reference import Cell, find
+from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, figure, relative
-from repro.reports.tables.table import Aside, Entry, Errors, Published, Row, Table
+from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
 
 SEPARATOR = " / "
 """Between the labels of a row's id."""
@@ -33,7 +33,7 @@ UNITS = {
 def build(
     spec: TableSpec,
     records: Sequence[Record],
-    cells: Mapping[str, Cell],
+    cells: Mapping[str, PublishedCell],
     keys: Collection[str] | None = None,
 ) -> Table:
     """The table of a spec.
@@ -66,7 +66,9 @@ def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
 class _Builder:
     """One table in the making: rows of records, and the footnotes that pile up."""
 
-    def __init__(self, spec: TableSpec, records: Sequence[Record], cells: Mapping[str, Cell]) -> None:
+    def __init__(
+        self, spec: TableSpec, records: Sequence[Record], cells: Mapping[str, PublishedCell]
+    ) -> None:
         self.spec = spec
         self.cells = cells
         self.records = records
@@ -78,7 +80,7 @@ class _Builder:
     def table(self, older: int) -> Table:
         spec = self.spec
         rows = tuple(
-            Row(
+            TableRow(
                 row,
                 spec.rows.names.get(row, row),
                 tuple(self._entry(row, column) for column in spec.columns),
@@ -163,7 +165,7 @@ class _Builder:
             return None
         return in_unit(find(self.cells, name), column.unit, f"column {column.key!r}")
 
-    def _aside(self, aside: AsideSpec, rows: Sequence[Row]) -> Aside:
+    def _aside(self, aside: AsideSpec, rows: Sequence[TableRow]) -> Aside:
         cell = find(self.cells, aside.id)
         column = next((c for c in self.spec.columns if c.key == aside.column), None)
         row = next((r for r in rows if r.id == aside.row), None)
@@ -184,7 +186,7 @@ class _Builder:
         return tuple(sorted({find(self.cells, name).paper for name in named} | set(self.spec.cite)))
 
 
-def in_unit(cell: Cell, unit: str, where: str) -> Published:
+def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
     """A published cell in another unit; InputError, which says `where` that is, if no way leads there."""
     factor = 1.0 if cell.unit == unit else UNITS.get((cell.unit, unit))
     if factor is None:
@@ -223,7 +225,7 @@ def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> 
     return by_name or (column.timed and record.provenance.costs == "fitted")
 
 
-def _errors(rows: Sequence[Row], columns: Sequence[ColumnSpec]) -> Errors | None:
+def _errors(rows: Sequence[TableRow], columns: Sequence[ColumnSpec]) -> Errors | None:
     compared = [
         (row, column, entry) for row in rows for column, entry in zip(columns, row.entries, strict=True)
     ]

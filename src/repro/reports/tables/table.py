@@ -65,7 +65,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line; `id` is the labels it stands for in one word, `labels` are these by their names."""
 
     id: str
@@ -106,7 +106,7 @@ class Table:
     title: str
     heading: str
     columns: tuple[ColumnSpec, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     aside: tuple[Aside, ...]
     footnotes: tuple[str, ...]
     errors: Errors | None

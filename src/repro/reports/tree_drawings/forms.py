@@ -30,7 +30,7 @@ class LookaheadSpec:
 
 
 @dataclass(frozen=True)
-class FormSpec:
+class DiagramSpec:
     """One form, from one of these: its text, branching, a search, or Lookahead's pattern.
 
     Attributes:
@@ -73,15 +73,15 @@ class FormSpec:
 
 
 @dataclass(frozen=True)
-class FormsSpec:
+class DiagramsSpec:
     """The `table:` section of an experiment of forms: `trees` or `masks` of them; `picture` is its title."""
 
     experiment: str
     title: str
     paper: str
     picture: str
-    trees: tuple[FormSpec, ...] = ()
-    masks: tuple[FormSpec, ...] = ()
+    trees: tuple[DiagramSpec, ...] = ()
+    masks: tuple[DiagramSpec, ...] = ()
     footnotes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -94,13 +94,13 @@ class FormsSpec:
                 )
 
     @classmethod
-    def parse(cls, experiment: str, section: Mapping[str, Any]) -> FormsSpec:
+    def parse(cls, experiment: str, section: Mapping[str, Any]) -> DiagramsSpec:
         """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
         return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
 @dataclass(frozen=True)
-class Form:
+class VerificationDiagram:
     """A tree as it is drawn.
 
     Attributes:

@@ -17,14 +17,20 @@ from repro.reports.formats.layout import Page
 from repro.reports.formats.render import CSV_HEADER, to_markdown
 from repro.reports.reference.bibliography import citations
 from repro.reports.tree_drawings import mask_page, tree_page
-from repro.reports.tree_drawings.forms import Form, FormSpec, FormsSpec, lookahead_mask, tree_mask
+from repro.reports.tree_drawings.forms import (
+    DiagramSpec,
+    DiagramsSpec,
+    VerificationDiagram,
+    lookahead_mask,
+    tree_mask,
+)
 
 Figures = Mapping[str, tuple[str, float | None]]
 
 
 def write_forms(
-    spec: FormsSpec,
-    forms: Sequence[Form | None],
+    spec: DiagramsSpec,
+    forms: Sequence[VerificationDiagram | None],
     folder: Path,
     bibliography: dict[str, str],
     formats: Collection[str],
@@ -61,7 +67,7 @@ Made = tuple[Page, Sequence[Figures], Callable[[], bytes]]
 """A page in words, the figures of each form, and the picture once it is asked for."""
 
 
-def _masks(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
+def _masks(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
     masks = []
     for one, form in zip(spec.masks, forms, strict=True):
         if one.lookahead:
@@ -72,7 +78,7 @@ def _masks(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
     return mask_page.page(spec, masks), figures, partial(mask_page.draw, spec, masks)
 
 
-def _trees(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
+def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
     trees = [form for form in forms if form]
     return (
         tree_page.page(spec, trees),
@@ -81,7 +87,7 @@ def _trees(spec: FormsSpec, forms: Sequence[Form | None]) -> Made:
     )
 
 
-def to_csv(forms: Sequence[FormSpec], figures: Sequence[Figures]) -> str:
+def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
     """One line a figure of a form, unrounded; a table's columns."""
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_HEADER, restval="", lineterminator="\n")

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, png
 from repro.reports.formats.layout import Grid, Heading, Page
-from repro.reports.tree_drawings.forms import FormsSpec, Mask
+from repro.reports.tree_drawings.forms import DiagramsSpec, Mask
 
 HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
 NEEDED, IDLE = "#f4e08a", "#27446b"
@@ -38,7 +38,7 @@ def figures(mask: Mask) -> Figures:
     }
 
 
-def page(spec: FormsSpec, masks: Sequence[Mask]) -> Page:
+def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     """The masks' figures as a table in words."""
     lines = []
     for form, mask in zip(spec.masks, masks, strict=True):
@@ -50,7 +50,7 @@ def page(spec: FormsSpec, masks: Sequence[Mask]) -> Page:
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
 
-def draw(spec: FormsSpec, masks: Sequence[Mask]) -> bytes:
+def draw(spec: DiagramsSpec, masks: Sequence[Mask]) -> bytes:
     """A panel a mask, row by column, as PNG; the same bytes for the same masks."""
     picture = canvas(0.4 + INCHES * len(masks), INCHES + 1.35)
     panels = picture.subplots(1, len(masks), squeeze=False)[0]

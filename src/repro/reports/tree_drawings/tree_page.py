@@ -15,7 +15,7 @@ from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, png
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
 from repro.reports.tables.table import MARKS
-from repro.reports.tree_drawings.forms import Form, FormsSpec, Path
+from repro.reports.tree_drawings.forms import DiagramsSpec, Path, VerificationDiagram
 
 TREES = (
     "tree",
@@ -38,7 +38,7 @@ LEAF = 0.5
 """Inches from leaf to leaf."""
 
 
-def figures(form: Form) -> dict[str, tuple[str, float | None]]:
+def figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
     """What a table says of a tree, with units."""
     measured = form.measured or (None, None)
     return {
@@ -51,7 +51,7 @@ def figures(form: Form) -> dict[str, tuple[str, float | None]]:
     }
 
 
-def page(spec: FormsSpec, forms: Sequence[Form]) -> Page:
+def page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables in words: one of all, and one of the nodes of each."""
     marks = ("fitted",) if any(form.fitted for form in forms) else ()
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
@@ -61,7 +61,7 @@ def page(spec: FormsSpec, forms: Sequence[Form]) -> Page:
     return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))
 
 
-def _line(form: Form) -> tuple[str, ...]:
+def _line(form: VerificationDiagram) -> tuple[str, ...]:
     levels: dict[int, int] = {}
     for path in form.paths:
         levels[len(path)] = levels.get(len(path), 0) + 1
@@ -71,7 +71,7 @@ def _line(form: Form) -> tuple[str, ...]:
     return (form.name, f"{width:.0f}", ", ".join(map(str, levels.values())), *shown, f"{changed:.0f}")
 
 
-def _nodes(form: Form) -> Grid:
+def _nodes(form: VerificationDiagram) -> Grid:
     lines = []
     for path in sorted({*form.paths, *form.estimated}, key=lambda path: (len(path), path)):
         own, value = form.accuracies[len(path) - 1][path[-1]], form.value(path)
@@ -81,7 +81,7 @@ def _nodes(form: Form) -> Grid:
     return Grid(headings, tuple(lines), "lrrll")
 
 
-def draw(spec: FormsSpec, forms: Sequence[Form]) -> bytes:
+def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> bytes:
     """A panel a tree, a node a circle with its accuracy in percent; the same bytes for the same trees."""
     widest = max(x for form in forms for x, _ in _places(form).values())
     depths = [max(map(len, _places(form))) for form in forms]
@@ -101,7 +101,7 @@ def draw(spec: FormsSpec, forms: Sequence[Form]) -> bytes:
     return png(picture)
 
 
-def _tree(panel: Axes, form: Form) -> None:
+def _tree(panel: Axes, form: VerificationDiagram) -> None:
     """Nodes of both trees at their places: kept, added by the refinement, or dropped by it."""
     places = _places(form)
     for path, (x, y) in places.items():
@@ -130,7 +130,7 @@ def _tree(panel: Axes, form: Form) -> None:
     )
 
 
-def _look(form: Form, path: Path) -> tuple[str, str, str]:
+def _look(form: VerificationDiagram, path: Path) -> tuple[str, str, str]:
     """Of a node its edge's colour, its line's style, and what it is filled with."""
     if path and path not in form.paths:
         return GREY, "--", "white"
@@ -139,7 +139,7 @@ def _look(form: Form, path: Path) -> tuple[str, str, str]:
     return OURS, "-", OURS
 
 
-def _places(form: Form) -> dict[Path, tuple[float, float]]:
+def _places(form: VerificationDiagram) -> dict[Path, tuple[float, float]]:
     """Where nodes stand: leaves side by side, parents over the middle of their children, levels downwards."""
     nodes = {(), *form.paths, *form.estimated}
     places: dict[Path, tuple[float, float]] = {}
@@ -160,7 +160,7 @@ def _places(form: Form) -> dict[Path, tuple[float, float]]:
     return places
 
 
-def _keys(forms: Sequence[Form]) -> Iterator[Artist]:
+def _keys(forms: Sequence[VerificationDiagram]) -> Iterator[Artist]:
     def dot(shade: str, fill: str, words: str) -> Line2D:
         return Line2D(
             [], [], marker="o", linestyle="", markersize=7, color=fill, markeredgecolor=shade, label=words

@@ -18,7 +18,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.methods.ghidorah.verification_tree import Accuracies, expected_acceptance, grown
 from repro.models.drafting.head_ranks import TOP
-from repro.reports.reference.reference import Cell, find, load_cells
+from repro.reports.reference.reference import PublishedCell, find, load_cells
 
 METRIC = "acceptance_length"
 WIDTHS = (2, 4)
@@ -147,7 +147,7 @@ def log_odds(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _pair(names: tuple[str, ...]) -> list[Cell]:
+def _pair(names: tuple[str, ...]) -> list[PublishedCell]:
     """The published cells of a pair of ids, of one row and of the widths 2 and 4."""
     known = load_cells()
     cells = [find(known, name) for name in names]

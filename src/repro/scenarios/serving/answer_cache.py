@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -25,6 +25,7 @@ from repro.methods.compression.base import Compression
 from repro.methods.serving.shortening import Scorer, shortened
 from repro.methods.serving.slo import Decision, kept_tokens
 from repro.models.analysis.likelihood import Likelihood, Reader, common
+from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import content_hash
@@ -40,7 +41,7 @@ KEPT = 6
 _made: dict[tuple[str, Compression | None, str], Decoder] = {}
 
 
-class Question(NamedTuple):
+class Query(NamedTuple):
     """A row of a dataset, and how it is served."""
 
     dataset: str
@@ -48,25 +49,8 @@ class Question(NamedTuple):
     decision: Decision
 
 
-class Speaker(Protocol):
-    """A tokenizer."""
-
-    @property
-    def has_chat(self) -> bool:
-        """Whether it carries a chat template."""
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
-
-    def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of messages."""
-
-
 @dataclass(frozen=True)
-class Requests:
+class DatasetRequests:
     """The rows of one dataset as requests of an app.
 
     Attributes:
@@ -79,7 +63,7 @@ class Requests:
 
     dataset: DatasetConfig
     rows: data.Rows
-    text: Speaker
+    text: Tokenizer
     scorer: Scorer | None = None
     concise: float = 1.0
 
@@ -162,25 +146,29 @@ class Requests:
 class _Repeating:
     """A tokenizer that is asked for the same text many times in a row: a context before each choice."""
 
-    def __init__(self, text: Speaker) -> None:
+    def __init__(self, text: Tokenizer) -> None:
         self._text = text
         self._encoded = lru_cache(maxsize=4)(text.encode)
 
     @property
     def has_chat(self) -> bool:
-        """See `Speaker`."""
+        """See `Tokenizer`."""
         return self._text.has_chat
 
     def encode(self, text: str) -> list[int]:
-        """See `Speaker`."""
+        """See `Tokenizer`."""
         return self._encoded(text)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        return self._text.decode(ids)
+
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """See `Speaker`."""
+        """See `Tokenizer`."""
         return self._text.chat(messages)
 
 
-def beginning(prompts: Sequence[Prompt], text: Speaker) -> int:
+def beginning(prompts: Sequence[Prompt], text: Tokenizer) -> int:
     """How many tokens all requests begin with, up to the end of a line: instructions and examples."""
     count = common(c.context for prompt in prompts for c in prompt.continuations)
     first = prompts[0].continuations[0].context
@@ -210,7 +198,7 @@ class Shortening:
         return [str(self.granule), type(self.scorer).__qualname__, settings]
 
 
-class Memory:
+class AnswerStore:
     """Answers by column (a model at a level, a dataset, a prompt level) and row; processes may share it."""
 
     def __init__(self, path: Path) -> None:
@@ -240,7 +228,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerCache:
     """What one model answers, compressed in one way.
 
     Attributes:
@@ -259,17 +247,17 @@ class Answers:
     compression: Callable[[float], Compression | None]
     corpus: Sequence[Sequence[int]]
     corpus_digest: str
-    requests: Mapping[str, Requests]
+    requests: Mapping[str, DatasetRequests]
     shortening: Shortening
     root: Path
 
-    def right(self, wanted: Collection[Question], progress: Progress) -> dict[Question, bool]:
+    def right(self, wanted: Collection[Query], progress: Progress) -> dict[Query, bool]:
         """Whether each is answered right; what is not remembered is computed, level by level."""
-        found: dict[Question, bool] = {}
+        found: dict[Query, bool] = {}
         columns: dict[float, dict[tuple[str, float], list[int]]] = defaultdict(lambda: defaultdict(list))
         for dataset, row, decision in sorted(set(wanted)):
             columns[decision.model][dataset, decision.prompt].append(row)
-        with closing(Memory(self.root / "answers" / f"{self.digest[:24]}.sqlite")) as memory:
+        with closing(AnswerStore(self.root / "answers" / f"{self.digest[:24]}.sqlite")) as memory:
             for model, datasets in sorted(columns.items()):
                 reader: Reader | None = None
                 for (dataset, prompt), rows in datasets.items():
@@ -282,7 +270,7 @@ class Answers:
                         new = self._column(reader, dataset, prompt, missing)
                         memory.put(key, new)
                         known |= new
-                    found |= {Question(dataset, row, Decision(prompt, model)): known[row] for row in rows}
+                    found |= {Query(dataset, row, Decision(prompt, model)): known[row] for row in rows}
         progress("answering", len(found), len(wanted))
         return found
 
@@ -334,7 +322,7 @@ class Answers:
             found[row] = requests.is_right(row, reader.score(pairs[row]))
         return found
 
-    def _shortener(self, requests: Requests, level: float) -> Callable[[Tokens], Tokens]:
+    def _shortener(self, requests: DatasetRequests, level: float) -> Callable[[Tokens], Tokens]:
         """What a level leaves of a context; what all begin with is scored once, by itself."""
         if level == 1.0:
             return lambda context: context

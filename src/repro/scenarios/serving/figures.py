@@ -10,13 +10,13 @@ from statistics import mean
 from typing import NamedTuple
 
 from repro.data.traces import Arrival
-from repro.methods.serving.deciders import Ask
+from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.service_profile import Spent
-from repro.methods.serving.slo import Costs, Decision
+from repro.methods.serving.slo import Decision, RequestCosts
 from repro.records.record import Round, Scalar
 
 
-class Served(NamedTuple):
+class ServedRequest(NamedTuple):
     """One request, as it was served.
 
     Attributes:
@@ -32,13 +32,13 @@ class Served(NamedTuple):
     """
 
     arrival: Arrival
-    ask: Ask
+    ask: ServiceRequest
     decision: Decision
     fell_back: bool
     deciding: Spent
     switch: Spent
-    costs: Costs
-    full: Costs
+    costs: RequestCosts
+    full: RequestCosts
     met: bool
 
     @property
@@ -47,7 +47,7 @@ class Served(NamedTuple):
         return self.ask.read(self.decision.prompt)
 
 
-def billed(served: Sequence[Served]) -> dict[str, Scalar]:
+def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """Means over all requests; shares are of sums, so that long requests count as long.
 
     `switch_seconds` is the mean of the switches that took anything, `switch_seconds_max` the longest.
@@ -83,7 +83,9 @@ def billed(served: Sequence[Served]) -> dict[str, Scalar]:
     }
 
 
-def answered(served: Sequence[Served], right: Sequence[bool], plain: Sequence[bool]) -> dict[str, Scalar]:
+def answered(
+    served: Sequence[ServedRequest], right: Sequence[bool], plain: Sequence[bool]
+) -> dict[str, Scalar]:
     """Answers beside those of the full model on the same rows.
 
     `accuracy` is of all requests; `accuracy_in_time` counts one as wrong whose objective was not met.
@@ -105,7 +107,7 @@ def answered(served: Sequence[Served], right: Sequence[bool], plain: Sequence[bo
     return values
 
 
-def rounds(served: Sequence[Served], right: Sequence[bool] | None) -> Iterator[Round]:
+def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Iterator[Round]:
     """A line for each request."""
     for number, one in enumerate(served):
         yield {

@@ -21,7 +21,7 @@ from repro.methods.serving import llmlingua2
 from repro.methods.serving.shortening import AnyToken, Scorer
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import Service, System
-from repro.models.costs.model_cost import Bill, precision
+from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.quantization import round_to_nearest
 from repro.models.runtime.head_model import opened
@@ -30,11 +30,11 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import memory_root
 from repro.scenarios.base import Progress
 from repro.scenarios.named_models import read_model
-from repro.scenarios.serving.answer_cache import Answers, Question, Requests, Shortening
+from repro.scenarios.serving.answer_cache import AnswerCache, DatasetRequests, Query, Shortening
 
 log = logging.getLogger(__name__)
 
-_made: dict[tuple[str, str, str, float], Requests] = {}
+_made: dict[tuple[str, str, str, float], DatasetRequests] = {}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class StandIn(Scorer):
         return llmlingua2.scoring(len(tokens), on)
 
 
-class Respondents:
+class LevelModels:
     """The models of one service, and rows for them."""
 
     def __init__(
@@ -112,15 +112,15 @@ class Respondents:
         return self.known and made is not None and made.calibrated
 
     @cached_property
-    def requests(self) -> dict[str, Requests]:
+    def requests(self) -> dict[str, DatasetRequests]:
         """The rows, as the target reads them; none without its checkpoint."""
         return self._requests(self._target) if self._target.folder else {}
 
-    def _requests(self, model: Model) -> dict[str, Requests]:
+    def _requests(self, model: Model) -> dict[str, DatasetRequests]:
         """The rows, as a model reads them."""
         return {name: self._request(model, dataset, rows) for name, (dataset, rows) in self._rows.items()}
 
-    def _request(self, model: Model, dataset: DatasetConfig, rows: data.Rows) -> Requests:
+    def _request(self, model: Model, dataset: DatasetConfig, rows: data.Rows) -> DatasetRequests:
         """Made once in a process, since a sweep's cells read the same rows, whose tokenizing takes seconds.
 
         Where callers have streamlined them, it was by the score head.
@@ -128,7 +128,7 @@ class Respondents:
         key = (model.digest, dataset.name, rows.digest, self._concise)
         if key not in _made:
             scorer = score_head(model) if self._concise < 1.0 else None
-            _made[key] = Requests(dataset, rows, model.tokenizer, scorer, self._concise)
+            _made[key] = DatasetRequests(dataset, rows, model.tokenizer, scorer, self._concise)
         return _made[key]
 
     @cached_property
@@ -148,27 +148,27 @@ class Respondents:
             return score_head(self._target, shares_bottom=True)
         return chooser
 
-    def right(self, wanted: Collection[Question], corpus: Corpus, progress: Progress) -> dict[Question, bool]:
+    def right(self, wanted: Collection[Query], corpus: Corpus, progress: Progress) -> dict[Query, bool]:
         """Whether each question is answered right, by the model that serves its level."""
         models = self.system.models
-        found: dict[Question, bool] = {}
+        found: dict[Query, bool] = {}
         for name in sorted({models.get(one.decision.model) for one in wanted}, key=str):
             asked = [one for one in wanted if models.get(one.decision.model) == name]
             found |= self._answers(name, corpus).right(asked, progress)
         return found
 
-    def plain(self, wanted: Collection[Question], progress: Progress) -> dict[Question, bool]:
+    def plain(self, wanted: Collection[Query], progress: Progress) -> dict[Query, bool]:
         """Whether the target as it is answers these rows right, by the question whose row it is."""
         whole = {one: one._replace(decision=Decision(1.0, 1.0)) for one in wanted}
         found = self._answers(None, Corpus((), "none")).right(set(whole.values()), progress)
         return {one: found[row] for one, row in whole.items()}
 
-    def _answers(self, name: str | None, corpus: Corpus) -> Answers:
+    def _answers(self, name: str | None, corpus: Corpus) -> AnswerCache:
         """What the target answers, or another model."""
         model = self._members[name] if name else self._target
         folder = model.folder
         assert folder is not None
-        return Answers(
+        return AnswerCache(
             model.digest,
             lambda: _weights(folder, model.config.rounded),
             self._service.compression,
@@ -187,10 +187,10 @@ def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
 
 
-def _bill(config: ModelConfig) -> Bill:
+def _bill(config: ModelConfig) -> ModelCost:
     """What a family's model costs: by its shape, since its checkpoint may not be at hand."""
     assert config.shape is not None, "a family's models are billed by their shapes"
-    return Bill(config.shape, precision(config.precision or STORED[config.dtype]))
+    return ModelCost(config.shape, precision(config.precision or STORED[config.dtype]))
 
 
 @lru_cache(maxsize=1)

@@ -20,30 +20,30 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
 from repro.methods.serving.deciders import (
-    Ask,
     ByProfile,
-    Check,
     Decider,
     Fixed,
+    Infeasible,
     Largest,
     Nominal,
     Oracle,
+    ServiceRequest,
+    SloGuard,
     Uniform,
-    Unmet,
 )
 from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
-from repro.methods.serving.slo import LEVELS, Decision, Objective
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.methods.serving.systems.base import Service, System, profile_of
 from repro.records.identity import dataset_asked, device_asked, version_of
 from repro.records.record import Scalar, Spread
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
 from repro.scenarios.offline import OfflineScenario
-from repro.scenarios.serving.answer_cache import Question
-from repro.scenarios.serving.figures import Served, answered, billed, rounds
-from repro.scenarios.serving.level_models import Respondents
+from repro.scenarios.serving.answer_cache import Query
+from repro.scenarios.serving.figures import ServedRequest, answered, billed, rounds
+from repro.scenarios.serving.level_models import LevelModels
 
-ANYTHING = Objective(ttft=1.0)
+ANYTHING = LatencySlo(ttft=1.0)
 """Of an app that asks nothing; only a fixed decider serves it so, which no objective binds."""
 
 
@@ -83,13 +83,13 @@ class ServingScenario(OfflineScenario):
         """A target without weights is billed alone, and rounded ones answer as they are."""
 
     @cached_property
-    def respondents(self) -> Respondents:
+    def respondents(self) -> LevelModels:
         """Whose weights answer."""
         named = dict.fromkeys(app.dataset for app in self.trace.apps if app.dataset)
         count, folder = self.config["prompts"], self.config.get("data_dir")
         configs = {name: read_config(name) for name in named}
         rows = {name: (one, data.load_rows(one, count, folder)) for name, one in configs.items()}
-        return Respondents(self.service, self.target, rows, self.trace.concise, self.config["seed"])
+        return LevelModels(self.service, self.target, rows, self.trace.concise, self.config["seed"])
 
     @property
     def system(self) -> System:
@@ -176,24 +176,24 @@ class ServingScenario(OfflineScenario):
             "extra_memory": system.weights / whole - 1.0,
         }
 
-    def _ask(self, number: int, one: Arrival) -> Ask:
+    def _ask(self, number: int, one: Arrival) -> ServiceRequest:
         app, name = one.app, f"{one.app.name}/{one.row}/{number}"
         shares = {what: getattr(app, what) for what in ("ttft", "tpot", "time", "energy")}
-        asked = Objective(**shares) if any(share is not None for share in shares.values()) else ANYTHING
+        asked = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
         if app.tokens:
-            return Ask(name, (0,) * app.tokens, self.trace.answer, asked)
+            return ServiceRequest(name, (0,) * app.tokens, self.trace.answer, asked)
         requests, granule = self.respondents.requests[app.source], self.service.granule
-        return Ask(name, requests.read(one.row), self.trace.answer, asked, requests.spare, granule)
+        return ServiceRequest(name, requests.read(one.row), self.trace.answer, asked, requests.spare, granule)
 
     def _chance(self, one: Arrival) -> float:
         return self.respondents.requests[one.app.source].chance(one.row)
 
     def _serve(
-        self, device: Device, profile: DeviceProfile, asks: Sequence[Ask], progress: Progress
-    ) -> Iterator[Served]:
+        self, device: Device, profile: DeviceProfile, asks: Sequence[ServiceRequest], progress: Progress
+    ) -> Iterator[ServedRequest]:
         """Decide and bill, one request after the other: what a switch takes depends on the level before."""
         rule, seed = self._rule(profile), self.config["seed"]
-        check = Check(self._decider(rule, asks, progress), rule, self.service.fallback, seed)
+        check = SloGuard(self._decider(rule, asks, progress), rule, self.service.fallback, seed)
         took: dict[tuple[Op, ...], Spent] = {}
         present: float | None = None
         for number, (arrival, ask) in enumerate(zip(self.arrivals, asks, strict=True)):
@@ -207,22 +207,22 @@ class ServingScenario(OfflineScenario):
             full = profile.whole(len(ask.prompt), ask.answer)
             switch = NOTHING if decision.model == present else profile.levels[decision.model].switch
             present, met = decision.model, ask.objective.met(costs, full)
-            yield Served(arrival, ask, decision, fell_back, deciding, switch, costs, full, met)
+            yield ServedRequest(arrival, ask, decision, fell_back, deciding, switch, costs, full, met)
 
-    def _deciding(self, decider: Decider, ask: Ask, on: str) -> tuple[Op, ...]:
+    def _deciding(self, decider: Decider, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
         """What runs before a prompt is read."""
         scorer = self.respondents.scorer
         return (*decider.ops(ask, on), *(scorer.ops(ask.prompt, on) if scorer else ()))
 
     def _decided(
-        self, check: Check, ask: Ask, present: float | None, deciding: Spent
+        self, check: SloGuard, ask: ServiceRequest, present: float | None, deciding: Spent
     ) -> tuple[Decision, bool]:
         """A decision; where none meets the objective, the lightest."""
         if self.service.decider == "fixed":
             return check.decider.decide(ask, ()), False
         try:
             decision, fell_back = check.decide(ask, present, deciding)
-        except Unmet:
+        except Infeasible:
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
 
@@ -231,7 +231,9 @@ class ServingScenario(OfflineScenario):
             return Nominal(self.system.prompts, tuple(sorted(self.system.levels)))
         return ByProfile(profile, self.system.prompts)
 
-    def _decider(self, rule: ByProfile | Nominal, asks: Sequence[Ask], progress: Progress) -> Decider:
+    def _decider(
+        self, rule: ByProfile | Nominal, asks: Sequence[ServiceRequest], progress: Progress
+    ) -> Decider:
         service, seed = self.service, self.config["seed"]
         if service.decider == "decision_head":
             from repro.methods.serving import dual_head  # late: transformers takes seconds to import
@@ -244,7 +246,7 @@ class ServingScenario(OfflineScenario):
         return Uniform(seed) if service.decider == "random" else Largest()
 
     def _table(
-        self, rule: ByProfile | Nominal, asks: Sequence[Ask], progress: Progress
+        self, rule: ByProfile | Nominal, asks: Sequence[ServiceRequest], progress: Progress
     ) -> dict[str, list[Decision]]:
         """Of each request the decisions that answer it right, among those that may meet its objective."""
         wanted = {
@@ -278,8 +280,8 @@ class ServingScenario(OfflineScenario):
             yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"
 
 
-def _question(arrival: Arrival, decision: Decision) -> Question:
-    return Question(arrival.app.source, arrival.row, decision)
+def _question(arrival: Arrival, decision: Decision) -> Query:
+    return Query(arrival.app.source, arrival.row, decision)
 
 
 def _points(longest: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
 from repro.methods.compression.pruning.elastication import ranked
 from repro.methods.serving.dual_head import fitting
 from repro.methods.serving.shortening import Scorer, shortened
-from repro.methods.serving.slo import LEVELS, Decision, Objective, decisions, kept_tokens
+from repro.methods.serving.slo import LEVELS, Decision, LatencySlo, decisions, kept_tokens
 from repro.models.analysis.likelihood import Likelihood
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.submodels import reordered, submodel
@@ -34,8 +34,8 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
-from repro.scenarios.serving.answer_cache import Requests
-from repro.training.decision_heads.heads import Example
+from repro.scenarios.serving.answer_cache import DatasetRequests
+from repro.training.decision_heads.heads import HeadExample
 from repro.training.decision_heads.surprisal import read_lines
 
 ANCHORS = 0.2
@@ -69,13 +69,13 @@ def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
     return made
 
 
-def requests(dataset: str, text: Any) -> Requests:
+def requests(dataset: str, text: Any) -> DatasetRequests:
     """All rows of a dataset of choices."""
     config = data.read_config(dataset)
-    return Requests(config, data.load_rows(config), text)
+    return DatasetRequests(config, data.load_rows(config), text)
 
 
-def shortest(asked: Requests, count: int) -> list[int]:
+def shortest(asked: DatasetRequests, count: int) -> list[int]:
     """The rows with the shortest prompts."""
     return sorted(range(len(asked.rows.rows)), key=lambda row: (len(asked.read(row)), row))[:count]
 
@@ -89,7 +89,7 @@ def spare(tokens: Sequence[int], decode: Decode) -> int:
 
 
 @dataclass
-class Grid:
+class DecisionGrid:
     """What every decision answers, row by row, in a file that grows.
 
     Attributes:
@@ -112,7 +112,7 @@ class Grid:
         return self._right
 
     def fill(
-        self, asked: Requests, rows: Sequence[int], decoders: Callable[[], Decoders], scorer: Scorer
+        self, asked: DatasetRequests, rows: Sequence[int], decoders: Callable[[], Decoders], scorer: Scorer
     ) -> None:
         """Answer the rows that are not known yet under every decision.
 
@@ -140,7 +140,7 @@ def _decisions(pairs: Sequence[Sequence[float]]) -> frozenset[Decision]:
     return frozenset(Decision(*one) for one in pairs)
 
 
-def _answered(asked: Requests, row: int, decoders: Decoders, scorer: Scorer) -> list[Decision]:
+def _answered(asked: DatasetRequests, row: int, decoders: Decoders, scorer: Scorer) -> list[Decision]:
     """The decisions under which a row is answered right."""
     read = asked.read(row)
     free = spare(read, asked.text.decode)
@@ -212,7 +212,7 @@ class Labels:
         """By objective, TTFT and TPOT, what meets it nominally; one that nothing meets is left out."""
         found = {}
         for ttft, tpot in product(LEVELS, LEVELS):
-            room = Objective(ttft=ttft - self.margin, tpot=tpot - self.margin if tpot < 1.0 else 1.0)
+            room = LatencySlo(ttft=ttft - self.margin, tpot=tpot - self.margin if tpot < 1.0 else 1.0)
             found[ttft, tpot] = [one for one in EVERY if room.met_nominally(one)]
         return {objective: feasible for objective, feasible in found.items() if feasible}
 
@@ -231,8 +231,8 @@ class Labels:
         return (max if self.default == "largest" else min)(feasible, key=weight), True
 
     def examples(
-        self, right: Right, asked: Requests, rows: Sequence[int], net: DualHead, pieces: WordPieces
-    ) -> list[Example]:
+        self, right: Right, asked: DatasetRequests, rows: Sequence[int], net: DualHead, pieces: WordPieces
+    ) -> list[HeadExample]:
         """Every row under every objective; an example's text is its row's place in `rows`."""
         made = []
         for place, row in enumerate(rows):
@@ -241,7 +241,7 @@ class Labels:
                 chosen, _ = self.label(row, objective, right[row])
                 whole = [pieces.first, *net.objective_ids(*objective), *ids, pieces.last]
                 classes = torch.tensor([LEVELS.index(chosen.prompt), LEVELS.index(chosen.model)])
-                made.append(Example(torch.tensor(whole), classes, place))
+                made.append(HeadExample(torch.tensor(whole), classes, place))
         return made
 
 

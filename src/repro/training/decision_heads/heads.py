@@ -14,7 +14,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.serving.slo import Decision
 from repro.models.encoders.dual_head import LEVELS, DualHead
-from repro.models.encoders.token_spans import Span, carried
+from repro.models.encoders.token_spans import TextSpan, carried
 from repro.models.encoders.word_pieces import WordPieces
 from repro.training.decision_heads.surprisal import Marked
 from repro.training.trainers.training import Schedule, Trainer
@@ -24,7 +24,7 @@ UNJUDGED = -100
 
 
 @dataclass(frozen=True)
-class Example:
+class HeadExample:
     """What one text teaches.
 
     Attributes:
@@ -37,12 +37,12 @@ class Example:
     prompt: Tensor
     labels: Tensor
     text: int
-    spans: tuple[Span, ...] = ()
+    spans: tuple[TextSpan, ...] = ()
     tokens: tuple[int, ...] = ()
     """Nothing: `training.epoch` asks for it."""
 
 
-def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[Example]:
+def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[HeadExample]:
     """Marked texts as examples of the score head, cut at so many ids; a piece has the label of its word."""
     made = []
     for number, one in enumerate(marked):
@@ -50,13 +50,13 @@ def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[E
         ids, spans = ids[: longest - 2], spans[: longest - 2]
         kept = carried([float(mark) for mark in one.retained], one.words, spans, UNJUDGED)
         labels = [UNJUDGED, *(UNJUDGED if mark == UNJUDGED else round(mark) for mark in kept), UNJUDGED]
-        around = (Span(0, 0), *spans, Span(0, 0))
+        around = (TextSpan(0, 0), *spans, TextSpan(0, 0))
         whole = torch.tensor([pieces.first, *ids, pieces.last])
-        made.append(Example(whole, torch.tensor(labels), number, around))
+        made.append(HeadExample(whole, torch.tensor(labels), number, around))
     return made
 
 
-def filled(chosen: Sequence[Example], padding: int) -> tuple[Tensor, Tensor]:
+def filled(chosen: Sequence[HeadExample], padding: int) -> tuple[Tensor, Tensor]:
     """The ids of examples as one tensor, and which are real."""
     longest = max(len(one.prompt) for one in chosen)
     ids = torch.full((len(chosen), longest), padding)
@@ -74,7 +74,7 @@ class ScoreTrainer(Trainer):
         super().__init__(net, schedule, state, device)
         self.net, self.padding = net, padding
 
-    def loss(self, chosen: list[Example]) -> tuple[Tensor, Tensor]:
+    def loss(self, chosen: list[HeadExample]) -> tuple[Tensor, Tensor]:
         """Cross-entropy of dropping and retaining, and the share of right ones."""
         ids, real = filled(chosen, self.padding)
         labels = torch.full(ids.shape, UNJUDGED)
@@ -87,7 +87,9 @@ class ScoreTrainer(Trainer):
 
 
 @torch.no_grad()
-def word_figures(net: DualHead, examples: Sequence[Example], marked: Sequence[Marked]) -> dict[str, float]:
+def word_figures(
+    net: DualHead, examples: Sequence[HeadExample], marked: Sequence[Marked]
+) -> dict[str, float]:
     """How well held-out words are told apart, by the mean probability of their pieces.
 
     `accuracy` is of choosing as many words of a text as its labels retain, `threshold_accuracy` of a
@@ -142,7 +144,7 @@ class DecisionTrainer(Trainer):
         super().__init__(net, schedule, state, device)
         self.net, self.padding = net, padding
 
-    def loss(self, chosen: list[Example]) -> tuple[Tensor, Tensor]:
+    def loss(self, chosen: list[HeadExample]) -> tuple[Tensor, Tensor]:
         """The sum of both heads' cross-entropies, and the share of examples with both right."""
         ids, real = filled(chosen, self.padding)
         labels = torch.stack([one.labels for one in chosen])
@@ -153,7 +155,9 @@ class DecisionTrainer(Trainer):
 
 
 @torch.no_grad()
-def decided(net: DualHead, examples: Sequence[Example], padding: int, at_once: int = 32) -> list[Decision]:
+def decided(
+    net: DualHead, examples: Sequence[HeadExample], padding: int, at_once: int = 32
+) -> list[Decision]:
     """What the decision head finds likeliest for each example."""
     found: list[Decision] = []
     for start in range(0, len(examples), at_once):

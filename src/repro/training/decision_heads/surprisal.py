@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from repro.models.encoders.token_spans import Decode, Span, located
+from repro.models.encoders.token_spans import Decode, TextSpan, located
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
@@ -31,13 +31,13 @@ class Marked:
     """A text whose words are marked: True for those to retain. Words that nobody judged have no span."""
 
     text: str
-    words: tuple[Span, ...]
+    words: tuple[TextSpan, ...]
     retained: tuple[bool, ...]
 
 
-def words(text: str) -> list[Span]:
+def words(text: str) -> list[TextSpan]:
     """The spans of a text's words."""
-    return [Span(*found.span()) for found in WORD.finditer(text)]
+    return [TextSpan(*found.span()) for found in WORD.finditer(text)]
 
 
 @torch.no_grad()
@@ -54,7 +54,7 @@ def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> d
     """A text with the surprisal of its words, as it is kept: a token's nats are shared by the words that it
     touches, and a word's are the sum of its shares. Left out are words of the first token."""
     text, spans = located(tokens, decode)
-    found: dict[Span, float] = {one: 0.0 for one in words(text) if one.start >= spans[0].stop}
+    found: dict[TextSpan, float] = {one: 0.0 for one in words(text) if one.start >= spans[0].stop}
     for span, value in zip(spans[1:], nats, strict=True):
         touched = [one for one in found if one.start < span.stop and span.start < one.stop]
         for one in touched:
@@ -66,7 +66,7 @@ def upper_half(kept: Mapping[str, Any]) -> Marked:
     """Retained are words more surprising than the median word of their text."""
     middle = median(kept["nats"])
     marks = tuple(value > middle for value in kept["nats"])
-    return Marked(kept["text"], tuple(Span(*one) for one in kept["words"]), marks)
+    return Marked(kept["text"], tuple(TextSpan(*one) for one in kept["words"]), marks)
 
 
 def passages(texts: Sequence[str], least: float) -> Iterator[str]:

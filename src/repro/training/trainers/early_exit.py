@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ExitPositions:
     """What is known at answer positions: `hidden[layer] [n, d]` after so many layers and the final norm's
     scaling, `said [n, d]` that the output projection turns into the target's logits, its best `guesses
     [n, j]`, and `candidates [n, k]` of the draft, best first."""
@@ -119,7 +119,7 @@ def _eights(made: list[Answer]) -> Iterator[list[Answer]]:
     return (made[start : start + 8] for start in range(0, len(made), 8))
 
 
-def start(known: Rows, settings: Settings) -> Change:
+def start(known: ExitPositions, settings: Settings) -> Change:
     """The best change of its rank in least squares, from the middle rows to the last ones.
 
     The training's loss is convex in the whole change, and this is minutes of updates nearer to its minimum
@@ -180,7 +180,9 @@ def _divergence(target: Tensor, student: Tensor) -> Tensor:
     return (logp.exp() * (logp - logq)).sum(-1).mean()
 
 
-def train(known: Rows, head: Tensor, settings: Settings, minutes: float) -> tuple[Change, list[float]]:
+def train(
+    known: ExitPositions, head: Tensor, settings: Settings, minutes: float
+) -> tuple[Change, list[float]]:
     """A trained change and the loss of each update; the schedule ends after the steps or the minutes."""
     change = start(known, settings)
     parts = [part.requires_grad_() for part in (change.inner, change.outer)]
@@ -218,7 +220,7 @@ def _draws(count: int, settings: Settings) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def figures(change: Change, known: Rows, head: Tensor, settings: Settings) -> dict[str, float]:
+def figures(change: Change, known: ExitPositions, head: Tensor, settings: Settings) -> dict[str, float]:
     """How well a change ranks candidates, and the draft beside it; shares of positions.
 
     `covered`: the target's token is a candidate. Of those positions: `first`: the predictor ranks it first;

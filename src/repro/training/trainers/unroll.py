@@ -31,7 +31,7 @@ GUESSED_FROM = 1728
 
 
 @dataclass(frozen=True)
-class Example(Answer):
+class UnrollExample(Answer):
     """An answer with the target's hidden rows of every token but the last, bf16 `[p + n - 1, 4 * hidden]`.
 
     Side by side: low, middle, high feature, and the final norm's output.
@@ -55,7 +55,7 @@ class UnrollRecipe(Schedule):
 
 
 @dataclass(frozen=True)
-class Batch:
+class UnrollBatch:
     """Right-padded pairs of `b` texts, `t` at most, with `a` anchors at most, one for each answer token.
 
     `features [b, t, 3 * hidden]` and `after [b, t]`, the token after each; `anchors [b, a]`, the pair that
@@ -71,21 +71,21 @@ class Batch:
     final: Tensor
     lengths: Tensor
 
-    def to(self, device: str | torch.device) -> Batch:
+    def to(self, device: str | torch.device) -> UnrollBatch:
         """The same on another device."""
-        return Batch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
+        return UnrollBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
-def read_examples(shards: list[Path]) -> list[Example]:
+def read_examples(shards: list[Path]) -> list[UnrollExample]:
     """The answers in these shards, with their hidden rows."""
     return [
-        Example(**vars(one), hidden=hidden)
+        UnrollExample(**vars(one), hidden=hidden)
         for path in shards
         for one, hidden in zip(answers.read_shard(path), answers.read_hidden(path), strict=True)
     ]
 
 
-def beginning(examples: list[Example], target: PreTrainedModel, counts: Tensor, size: int) -> Start:
+def beginning(examples: list[UnrollExample], target: PreTrainedModel, counts: Tensor, size: int) -> Start:
     """The vocabulary of `size` tokens and the linear guess that a head starts from.
 
     A token counts by the probability that the target gives it over all answers, a few thousand of which name
@@ -121,12 +121,12 @@ def _ridge(x: Tensor, y: Tensor) -> Tensor:
     return torch.linalg.solve(square + torch.diag(1e-3 * sizes + 1e-4 * sizes.mean()), x.T @ y)
 
 
-def coverage(head: Head, examples: list[Example]) -> float:
+def coverage(head: Head, examples: list[UnrollExample]) -> float:
     """Share of the answers' tokens that the head can draft."""
     return round(float((head.own[torch.cat([one.tokens for one in examples])] >= 0).float().mean()), 4)
 
 
-def collate(examples: list[Example]) -> Batch:
+def collate(examples: list[UnrollExample]) -> UnrollBatch:
     """One batch; padding stands right of all that anchors see."""
     b, width, dtype = len(examples), examples[0].hidden.shape[1] // 4, examples[0].hidden.dtype
     pairs = max(len(one.prompt) + len(one.tokens) for one in examples) - 2
@@ -145,10 +145,10 @@ def collate(examples: list[Example]) -> Batch:
         anchors[row] = (torch.arange(longest) + p - 2).clamp(max=pairs - 1)
         tokens[row, :n], best[row, :n] = one.tokens, one.guesses[:, : best.shape[2]]
     lengths = torch.tensor([len(one.tokens) for one in examples])
-    return Batch(features, after, anchors, tokens, best, final, lengths)
+    return UnrollBatch(features, after, anchors, tokens, best, final, lengths)
 
 
-def unroll(head: Head, batch: Batch, steps: int) -> Iterator[Tensor]:
+def unroll(head: Head, batch: UnrollBatch, steps: int) -> Iterator[Tensor]:
     """The head's rows `[b, a - i, width]` for i = 0, 1, ...; row k of step i foresees answer token k + i."""
     layer, attention = head.midlayer, head.midlayer.self_attn
     rows = torch.arange(len(batch.after), device=batch.after.device)[:, None]
@@ -240,7 +240,7 @@ class EagleTrainer(Trainer):
 
 
 @torch.no_grad()
-def accepted(head: Head, examples: list[Example], drafts: int = 8, rows: int = 8) -> list[Tensor]:
+def accepted(head: Head, examples: list[UnrollExample], drafts: int = 8, rows: int = 8) -> list[Tensor]:
     """For each answer, int `[n]`: how many tokens of a chain of `drafts` from there on the target would keep.
 
     Exact for a greedy answer: up to its first miss a chain's own tokens are the answer's.

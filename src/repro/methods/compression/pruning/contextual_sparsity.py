@@ -19,7 +19,7 @@ from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, watched
 from repro.models.analysis.layer_dropping import block_elements, elements, resident, without_mlp
 from repro.models.analysis.layer_importance import through
-from repro.models.elastic.predicted_linear import PredictedLinear, Predictor
+from repro.models.elastic.predicted_linear import ActivationPredictor, PredictedLinear
 from repro.models.transformer.decoder import Decoder
 
 RATE = 1e-3
@@ -82,7 +82,7 @@ class ContextualSparsity:
         if self.rank < 1 or self.epochs < 1:
             raise InputError(f"rank is {self.rank} and epochs {self.epochs}; both are at least 1")
 
-    def _fitted(self, seen: Seen, kept: int) -> tuple[Predictor, float]:
+    def _fitted(self, seen: Seen, kept: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor, and its recall on tokens that it was not fitted to."""
         held = max(1, round(HELD_OUT * len(seen.inputs)))
         largest = torch.zeros_like(seen.magnitudes)
@@ -91,7 +91,7 @@ class ContextualSparsity:
         chosen = predictor(seen.inputs[-held:]).topk(kept, -1).indices
         return predictor, float(largest[-held:].gather(1, chosen).mean())
 
-    def _descended(self, inputs: Tensor, largest: Tensor) -> Predictor:
+    def _descended(self, inputs: Tensor, largest: Tensor) -> ActivationPredictor:
         """A predictor after gradient descent, from a start and in an order of a fixed seed."""
         generator = torch.Generator().manual_seed(SEED)
         shapes = ((self.rank, inputs.shape[1]), (largest.shape[1], self.rank))
@@ -103,10 +103,10 @@ class ContextualSparsity:
                 order = torch.randperm(len(inputs), generator=generator)
                 for rows in torch.split(order, BATCH):
                     descent.zero_grad()
-                    said = Predictor(narrow, wide)(inputs[rows])
+                    said = ActivationPredictor(narrow, wide)(inputs[rows])
                     F.binary_cross_entropy_with_logits(said, largest[rows]).backward()  # type: ignore[no-untyped-call]
                     descent.step()
-        return Predictor(narrow.detach(), wide.detach())
+        return ActivationPredictor(narrow.detach(), wide.detach())
 
 
 class Seen(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from repro.core.errors import InputError
 from repro.models.elastic import elastic_profile, lora
-from repro.models.elastic.elastic_profile import Profile
+from repro.models.elastic.elastic_profile import ElasticProfile
 from repro.models.elastic.submodels import (
     Kept,
     Order,
@@ -34,7 +34,7 @@ SOURCES = ("committed", "corpus", "none")
 class Ranked:
     """A decoder's profile and the folder that it came from, if it was not made just now."""
 
-    profile: Profile
+    profile: ElasticProfile
     folder: Path | None
 
 

@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
-from repro.models.analysis.outliers import Profile, profile
+from repro.models.analysis.outliers import OutlierProfile, profile
 from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
 
@@ -72,7 +72,7 @@ class Shadow:
             raise InputError(f"shadow.rest is {' or '.join(RESTS)}, got {self.rest!r}")
 
 
-def important(profiles: Mapping[Place, Profile], pruned: float) -> frozenset[Place]:
+def important(profiles: Mapping[Place, OutlierProfile], pruned: float) -> frozenset[Place]:
     """The linears that keep their outliers: all but a share `pruned` of them, the most important ones."""
     ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
     return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])

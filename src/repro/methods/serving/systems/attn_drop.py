@@ -14,20 +14,20 @@ from repro.methods.compression.pruning import attn_drop
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
-from repro.models.costs.model_cost import Bill, Shape
+from repro.models.costs.model_cost import ModelCost, Shape
 from repro.models.elastic.submodels import Kept
-from repro.models.elastic.uneven_cost import UnevenBill, sub_bill
+from repro.models.elastic.uneven_cost import UnevenCost, sub_cost
 
 
 @register("service", "attn_drop")
 @dataclass(frozen=True)
-class AttnDrop(Service):
+class AttnDropService(Service):
     """All layers lie in memory; a level runs no more halves of them than its share, attention going first.
 
     What a level costs depends on how many halves go, and not on which.
     """
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         bills = {level: _bill(full, level) for level in LEVELS}
         return System(bills, full, Nothing(), full.model_bytes)
@@ -51,10 +51,10 @@ def halves_at(shape: Shape, level: float) -> tuple[int, int]:
     return attention, mlps
 
 
-def _bill(full: Bill, level: float) -> UnevenBill:
+def _bill(full: ModelCost, level: float) -> UnevenCost:
     shape = full.shape
     attention, mlps = halves_at(shape, level)
     layers = max(attention, mlps)  # MLPs go once no attention is left, and their layers with them
     units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
     less = replace(full, shape=replace(shape, layers=layers))
-    return sub_bill(less, Kept(units, (shape.intermediate,) * layers), adapted=False)
+    return sub_cost(less, Kept(units, (shape.intermediate,) * layers), adapted=False)

@@ -21,8 +21,8 @@ from repro.methods.serving.deciders import FALLBACKS
 from repro.methods.serving.service_profile import PROMPTS, DeviceProfile, profiled
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Switching
-from repro.models.costs.model_cost import Bill
-from repro.models.elastic.uneven_cost import UnevenBill
+from repro.models.costs.model_cost import ModelCost
+from repro.models.elastic.uneven_cost import UnevenCost
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT
@@ -33,7 +33,7 @@ DECIDERS = ("decision_head", "fixed", "largest", "oracle", "random")
 SCORERS = ("llmlingua2", "none", "random", "score_head")
 CHECKS = ("profile", "nominal")
 
-NO_FAMILY: Mapping[str, Bill] = MappingProxyType({})
+NO_FAMILY: Mapping[str, ModelCost] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class System:
         fitted: published figures that its bills were fitted to, by their ids in `conf/reference`.
     """
 
-    levels: Mapping[float, Bill]
-    full: Bill
+    levels: Mapping[float, ModelCost]
+    full: ModelCost
     switching: Switching
     weights: float
     prompts: tuple[float, ...] = (1.0,)
-    steps: Mapping[float, Bill] = field(default_factory=dict)
+    steps: Mapping[float, ModelCost] = field(default_factory=dict)
     models: Mapping[float, str] = field(default_factory=dict)
     fitted: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class System:
     @property
     def adapter_bytes(self) -> float:
         """Bytes of one level's adapters at most."""
-        bills = (bill for bill in self.levels.values() if isinstance(bill, UnevenBill))
+        bills = (bill for bill in self.levels.values() if isinstance(bill, UnevenCost))
         return max((bill.adapter_bytes for bill in bills), default=0.0)
 
 
@@ -110,7 +110,7 @@ class Service(ABC):
             raise InputError(f"service.granule is {self.granule}; it must be at least 1 token")
 
     @abstractmethod
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """What it chooses from.
 
         Args:
@@ -148,7 +148,7 @@ def levels_by(step: float) -> tuple[float, ...]:
     return tuple(round(LEVELS[0] + step * i, 9) for i in range(count + 1))
 
 
-def by_layers(full: Bill, levels: Iterable[float] = LEVELS) -> dict[float, Bill]:
+def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
     """The bills of levels that have fewer of the same layers."""
     count = full.shape.layers
     return {
@@ -172,5 +172,5 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
     return profiled(device, sessions, full, switching, prompts, steps)
 
 
-def _costing(device: Device, bill: Bill) -> Session:
+def _costing(device: Device, bill: ModelCost) -> Session:
     return Session("model", device, bill, NoNetwork(), RESIDENT)

@@ -16,8 +16,8 @@ from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.compression.pruning.elastication import SOURCES
 from repro.methods.serving.switching import POINTERS, Pointer
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System, levels_by
-from repro.models.costs.model_cost import Bill
-from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
+from repro.models.costs.model_cost import ModelCost
+from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 """Weights of the small model with both heads, at the size that `dual_head.BILLS` bills: MobileBERT's."""
@@ -25,17 +25,17 @@ HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
 
 @register("service", "elastilm")
 @dataclass(frozen=True)
-class ElastiLM(Service):
+class ElastiLMService(Service):
     """Levels share the whole model's memory; each has adapters of its own (ElastiLM 3).
 
     What a level costs depends on how many layers are locked, and not on which.
 
     Attributes:
-        anchors: see `compression.elastilm.ElastiLM`.
+        anchors: see `compression.elastilm.ElastiLMService`.
         rule: likewise.
         step: between levels, of the model and of the prompt (5.5 has 0.05 and 0.2 beside 0.1).
         lora: levels have adapters, which are billed, and compute where they were trained.
-        order: see `compression.elastilm.ElastiLM`; `none` is the ablation without reordering.
+        order: see `compression.elastilm.ElastiLMService`; `none` is the ablation without reordering.
         pointer: what moving a pointer takes, one of `switching.POINTERS`: `launch`, or fitted to the paper's
             time of a switch while serving (`served`).
     """
@@ -56,12 +56,12 @@ class ElastiLM(Service):
             if getattr(self, name) not in choices:
                 raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         config, levels = config_of_shape(full.shape), levels_by(self.step)
         locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
         bills = {
-            level: sub_bill(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
+            level: sub_cost(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
             for level in levels
         }
         beside = sum(bill.adapter_bytes for bill in bills.values())

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from repro.core.registry import register
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 
 
 @register("service", "full")
 @dataclass(frozen=True)
-class Full(Service):
+class FullService(Service):
     """The whole model reads the whole prompt; of objectives it meets those that ask for no less."""
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         return System({1.0: full}, full, Nothing(), full.model_bytes)

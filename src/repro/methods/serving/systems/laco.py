@@ -13,12 +13,12 @@ from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import laco
 from repro.methods.serving.switching import Nothing, Swap, Switching
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System, by_layers
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 
 
 @register("service", "laco")
 @dataclass(frozen=True)
-class Laco(Service):
+class LacoService(Service):
     """Levels share the tables alone; a level's layers are read from flash when it is come to.
 
     Attributes:
@@ -27,7 +27,7 @@ class Laco(Service):
 
     ideal: bool = False
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         bills = by_layers(full)
         sizes = [bill.shape.layers * bill.layer_bytes for bill in bills.values()]

@@ -16,13 +16,13 @@ from repro.methods.compression.pruning.elastic_levels import kept_at
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import RELAYOUTS, Relayout
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
-from repro.models.costs.model_cost import Bill
-from repro.models.elastic.uneven_cost import config_of_shape, sub_bill
+from repro.models.costs.model_cost import ModelCost
+from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 
 @register("service", "llm_pruner")
 @dataclass(frozen=True)
-class LLMPruner(Service):
+class LLMPrunerService(Service):
     """All layers are pruned alike, without anchors; adapters, where they were trained, are merged.
 
     Deviation: what the baseline holds in memory beside the model the paper does not say, only that it is no
@@ -41,10 +41,10 @@ class LLMPruner(Service):
         if self.relayout not in RELAYOUTS:
             raise InputError(unknown("service.relayout", self.relayout, RELAYOUTS))
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         config, shape = config_of_shape(full.shape), full.shape
-        bills = {level: sub_bill(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
+        bills = {level: sub_cost(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
         weights = full.model_bytes + full.weight_bytes(largest)
         fetched, fitted = RELAYOUTS[self.relayout]

@@ -17,13 +17,13 @@ from repro.methods.serving.llmlingua2 import BILL
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
-from repro.models.costs.model_cost import Bill
-from repro.models.elastic.uneven_cost import UnevenBill
+from repro.models.costs.model_cost import ModelCost
+from repro.models.elastic.uneven_cost import UnevenCost
 
 
 @register("service", "llmlingua2_cs")
 @dataclass(frozen=True)
-class LLMLingua2CS(Service):
+class LLMLingua2CSService(Service):
     """Prompts of all levels, read by the whole model; a level is the share of neurons that a step computes.
 
     A prompt's tokens together want nearly all neurons, so that reading it is not made faster; attention is
@@ -47,7 +47,7 @@ class LLMLingua2CS(Service):
         if self.rank < 1:
             raise InputError(f"service.rank is {self.rank}; it must be at least 1")
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         steps = {level: self._step(full, level) for level in LEVELS if level < 1.0}
         scorer = BILL.model_bytes if self.scorer == "llmlingua2" else 0.0
@@ -58,15 +58,15 @@ class LLMLingua2CS(Service):
         """See `Service`."""
         return None if level == 1.0 else ContextualSparsity(level, self.rank)
 
-    def _predictors(self, full: Bill) -> int:
+    def _predictors(self, full: ModelCost) -> int:
         """Weights of all layers' predictors."""
         shape = full.shape
         return shape.layers * self.rank * (shape.hidden + shape.intermediate)
 
-    def _step(self, full: Bill, level: float) -> UnevenBill:
+    def _step(self, full: ModelCost, level: float) -> UnevenCost:
         """The bill of a pass over one token: neurons for as long as sparse kernels take, all at most."""
         shape = full.shape
         chosen = max(1, round(level * shape.intermediate))
         neurons = min(shape.intermediate, math.ceil(round(chosen / self.efficiency, 6)))
         blocks = (replace(shape, intermediate=neurons),) * shape.layers
-        return UnevenBill(shape, full.stored, blocks, self._predictors(full))
+        return UnevenCost(shape, full.stored, blocks, self._predictors(full))

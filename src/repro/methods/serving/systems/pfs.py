@@ -13,12 +13,12 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.serving.switching import Nothing, Swap, Switching
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 
 
 @register("service", "pfs")
 @dataclass(frozen=True)
-class Pfs(Service):
+class PfsService(Service):
     """OPT's models up to 6.7B; a level is a model's parameters as a share of the target's.
 
     The target itself never serves; objectives are shares of what it takes.
@@ -38,7 +38,7 @@ class Pfs(Service):
         "opt_6_7b_fp16",
     )
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`; InputError for a family without models."""
         if not family:
             raise InputError(

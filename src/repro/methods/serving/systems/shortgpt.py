@@ -13,15 +13,15 @@ from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import shortgpt
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System, by_layers
-from repro.models.costs.model_cost import Bill
+from repro.models.costs.model_cost import ModelCost
 
 
 @register("service", "shortgpt")
 @dataclass(frozen=True)
-class ShortGpt(Service):
+class ShortGptService(Service):
     """All layers lie in memory; a level runs those that turn hidden rows most."""
 
-    def system(self, full: Bill, family: Mapping[str, Bill] = NO_FAMILY) -> System:
+    def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         return System(by_layers(full), full, Nothing(), full.model_bytes)
 
