@@ -33,7 +33,7 @@ BILLED = {"float32": "fp32", "bfloat16": "bf16", "int4": "int4"}
 CONTEXT = 32
 
 
-def bill(decoder: Decoder, dtype: str) -> ModelCost:
+def model_cost(decoder: Decoder, dtype: str) -> ModelCost:
     """What the decoder's own shape costs."""
     c = decoder.config
     dimensions = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
@@ -42,7 +42,7 @@ def bill(decoder: Decoder, dtype: str) -> ModelCost:
 
 def milliseconds(device: Device, decoder: Decoder, dtype: str, rows: int, passes: int) -> float:
     """Median time of a pass of `rows` rows after 32 tokens."""
-    session = Session("target", device, bill(decoder, dtype), DecoderNetwork(decoder), RESIDENT)
+    session = Session("target", device, model_cost(decoder, dtype), DecoderNetwork(decoder), RESIDENT)
     taken: list[float] = []
 
     async def run() -> None:

@@ -95,7 +95,7 @@ def device_file(name: str) -> dict[str, Any]:
 
 
 @cache
-def bill(model: str) -> ModelCost:
+def model_cost(model: str) -> ModelCost:
     """What a model file bills; its checkpoint is not opened."""
     given = yaml.safe_load((conf_dir() / "model" / f"{model}.yaml").read_text())
     shape = next(default["shape"] for default in given["defaults"] if "shape" in default)
@@ -106,7 +106,7 @@ def bill(model: str) -> ModelCost:
 def one_pass(on: Machine, model: str, placement: Placement, rows: int = 1) -> Pass:
     """A pass of so many rows after a context, with nothing else running and nothing read before."""
     device = EmulatedDevice(on)
-    session = Session("model", device, bill(model), NoNetwork(), placement)
+    session = Session("model", device, model_cost(model), NoNetwork(), placement)
     text = Prefix.of([0] * CONTEXT)
     session.start(text)
 
@@ -147,7 +147,7 @@ def io_share(*models: str) -> Measure:
 
 def npu_milliseconds(model: str, tokens: int) -> Measure:
     """mllm-NPU sec. 3.4: how long the NPU works in a prefill of so many tokens, in chunks of 256."""
-    asked = [part.op for part in subgraphs(bill(model), Layout(), tokens) if part.op.on == NPU]
+    asked = [part.op for part in subgraphs(model_cost(model), Layout(), tokens) if part.op.on == NPU]
 
     def measure(on: Machine) -> float:
         demands = [on.demand(op) for op in asked]

@@ -29,7 +29,17 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import find, load_cells
-from studies.fit_devices import Fit, Knob, Measure, bill, device_file, published, reproduced, turn, wrong
+from studies.fit_devices import (
+    Fit,
+    Knob,
+    Measure,
+    device_file,
+    model_cost,
+    published,
+    reproduced,
+    turn,
+    wrong,
+)
 from studies.fit_devices import parameters as shown
 
 discover("repro.methods")
@@ -74,7 +84,7 @@ def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> 
     """Seconds of a request's prefill and of all of it, by the engine's own method."""
     method = registered("method")[engine]()
     device = EmulatedDevice(on)
-    session = Session("target", device, bill(MODELS[model]), NoNetwork(), method.places()["target"])
+    session = Session("target", device, model_cost(MODELS[model]), NoNetwork(), method.places()["target"])
     request = Request("blank", (0,) * prompt, tokens)
 
     session.start(Prefix.of(request.prompt))

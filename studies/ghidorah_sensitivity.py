@@ -36,7 +36,7 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
 from repro.scenarios.generation.heads_fit import head_match
-from studies.fit_devices import bill, device_file, leaf
+from studies.fit_devices import device_file, leaf, model_cost
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
@@ -90,7 +90,7 @@ class Pair:
         """Both models, with MT-Bench's accuracies for the trees and MBPP's for what is accepted."""
         device = EmulatedDevice(machine(described))
         sessions = [
-            Session(role, device, bill(name), NoNetwork(), RESIDENT)
+            Session(role, device, model_cost(name), NoNetwork(), RESIDENT)
             for role, name in (("target", "vicuna_7b_fp16"), ("draft", "vicuna_7b_medusa"))
         ]
         match = head_match([f"ghidorah.table1.mbpp.width{width}" for width in FITTED_WIDTHS])

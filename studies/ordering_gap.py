@@ -24,9 +24,9 @@ from ortools.sat.python import cp_model
 from repro.device.op import NPU
 from repro.methods.mllm_npu.scheduling import ORDERS, Policy, SubgraphTask, schedule
 from repro.models.costs.subgraphs import Layout, shadowed, subgraphs
-from studies.fit_devices import bill
+from studies.fit_devices import model_cost
 
-QWEN = bill("qwen1_5_1_8b_int8")
+QWEN = model_cost("qwen1_5_1_8b_int8")
 CHUNK = 256
 
 

@@ -24,7 +24,7 @@ from repro.models.transformer.layer import LayerWeights
 
 RATES = {"fp32": 1e9, "fp16": 2e9, "int8": 4e9}
 SHAPE = Shape(layers=4, hidden=8, heads=4, kv_heads=2, head_dim=2, intermediate=16, vocab=10)
-BILL = ModelCost(SHAPE, precision("fp32"))
+MODEL_COST = ModelCost(SHAPE, precision("fp32"))
 
 
 def processor(**changes: Any) -> Processor:
@@ -65,7 +65,7 @@ def decoder(family: str) -> Decoder:
         return weights.load(folder)
 
 
-def bill_of(made: Decoder) -> ModelCost:
+def model_cost_of(made: Decoder) -> ModelCost:
     """What a decoder's own shape costs in fp32."""
     c = made.config
     shape = Shape(
@@ -167,11 +167,14 @@ def seeded(text: Prefix, seed: int) -> torch.Generator:
 
 
 def opened(
-    method: Method, device: Device, networks: dict[str, Network], bills: dict[str, ModelCost] | None = None
+    method: Method,
+    device: Device,
+    networks: dict[str, Network],
+    model_costs: dict[str, ModelCost] | None = None,
 ) -> dict[str, Session]:
     """The sessions that a method needs, opened as `Model.session` does."""
     return {
-        role: Session(role, device, (bills or {}).get(role, BILL), networks[role], place)
+        role: Session(role, device, (model_costs or {}).get(role, MODEL_COST), networks[role], place)
         for role, place in method.places().items()
     }
 
@@ -181,10 +184,10 @@ def answer(
     request: Request,
     device: Device,
     networks: dict[str, Network],
-    bills: dict[str, ModelCost] | None = None,
+    model_costs: dict[str, ModelCost] | None = None,
 ) -> Generation:
     """One request, answered."""
-    sessions = opened(method, device, networks, bills)
+    sessions = opened(method, device, networks, model_costs)
     for session in sessions.values():
         session.start(Prefix.of(request.prompt))
     return device.play(method.serve(request, device, **sessions))

@@ -12,7 +12,7 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
-from tiny import BILL, TableNetwork
+from tiny import MODEL_COST, TableNetwork
 
 VOCAB = 12
 
@@ -42,8 +42,8 @@ def beside(
 ) -> tuple[Device, dict[str, Session]]:
     """Sessions of a target and its heads, on a machine that costs nothing unless there is another."""
     device = device or EmulatedDevice(FREE)
-    bill = ModelCost(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
+    model_cost = ModelCost(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
     return device, {
-        "target": Session("target", device, BILL, target, RESIDENT),
-        "draft": Session("draft", device, bill, heads, RESIDENT),
+        "target": Session("target", device, MODEL_COST, target, RESIDENT),
+        "draft": Session("draft", device, model_cost, heads, RESIDENT),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
-from tiny import BILL, TableNetwork, answer, toy
+from tiny import MODEL_COST, TableNetwork, answer, toy
 
 
 def edgellm_trace() -> str:
@@ -15,6 +15,6 @@ def edgellm_trace() -> str:
         "target": TableNetwork(10, seed=1, sharpness=2),
         "draft": TableNetwork(10, seed=1, sharpness=1.5),
     }
-    bills = dict.fromkeys(networks, BILL)
-    answer(EdgeLLM(limit=5, choices=3), Request("r", (1, 2, 3), 24), device, networks, bills)
+    model_costs = dict.fromkeys(networks, MODEL_COST)
+    answer(EdgeLLM(limit=5, choices=3), Request("r", (1, 2, 3), 24), device, networks, model_costs)
     return device.trace.chrome("edgellm")

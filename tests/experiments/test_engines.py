@@ -30,7 +30,9 @@ def trace(engine: str, prompt: int = 40, tokens: int = 3) -> list[Any]:
     """The spans of a request to an engine."""
     method = registered("method")[engine]()
     device = EmulatedDevice(machine(PHONE, engine))
-    session = Session("target", device, fit.bill("gemma_2b_int8"), NoNetwork(), method.places()["target"])
+    session = Session(
+        "target", device, fit.model_cost("gemma_2b_int8"), NoNetwork(), method.places()["target"]
+    )
     request = Request("one", (0,) * prompt, tokens)
     session.start(Prefix.of(request.prompt))
     done = device.play(method.serve(request, device, target=session))

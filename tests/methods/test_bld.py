@@ -14,11 +14,11 @@ from repro.methods.base import Request
 from repro.methods.plain.autoregressive import DraftAlone, Standard
 from repro.methods.speculative.bld import BigLittle, Lenient, logp
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Step
-from repro.models.tokens.acceptance import along
+from repro.models.tokens.acceptance import drive
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
-from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, NoisedNetwork, TableNetwork, answer, decoder, model_cost_of, plain, toy
 from tiny_families import FAMILIES
 
 VOCAB = 10
@@ -180,15 +180,17 @@ def test_nothing_is_lost_where_the_draft_agrees(family: str) -> None:
     for method, strength in (*((m, 0.0) for m in methods), (BigLittle(fallback=1.0), 0.2)):
         draft = NoisedNetwork(DecoderNetwork(made), strength, said)
         networks = {"target": DecoderNetwork(made), "draft": draft}
-        bills = dict.fromkeys(networks, bill_of(made))
-        assert answer(method, asked, EmulatedDevice(toy()), networks, bills).tokens == right, f"{method}"
+        model_costs = dict.fromkeys(networks, model_cost_of(made))
+        assert answer(method, asked, EmulatedDevice(toy()), networks, model_costs).tokens == right, (
+            f"{method}"
+        )
 
 
 def accepted(rows: list[torch.Tensor], tokens: list[int], rollback: float) -> tuple[list[int], int]:
     tree = TokenTree(Prefix.empty())
     for end, token in enumerate(tokens):
         tree.grow(end, token)
-    path, bonus = along(Lenient(rollback).walk(tree), lambda node: Logits(rows[node]))
+    path, bonus = drive(Lenient(rollback).walk(tree), lambda node: Logits(rows[node]))
     return path, bonus
 
 

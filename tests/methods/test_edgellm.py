@@ -17,7 +17,7 @@ from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-from tiny import BILL, answer, toy
+from tiny import MODEL_COST, answer, toy
 
 PROMPT = (7, 7)
 Chances = Callable[[tuple[int, ...]], Sequence[float]]
@@ -58,7 +58,7 @@ def sure(said: tuple[int, ...]) -> Sequence[float]:
 
 
 def draft_of(chances: Chances) -> Session:
-    return Session("draft", EmulatedDevice(toy()), BILL, Written(chances), RESIDENT)
+    return Session("draft", EmulatedDevice(toy()), MODEL_COST, Written(chances), RESIDENT)
 
 
 def said(tree: TokenTree) -> list[list[int]]:

@@ -19,7 +19,7 @@ from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
-from tiny import BILL, DEVICES, NoisedNetwork, answer, bill_of, here, plain, processor, toy
+from tiny import DEVICES, MODEL_COST, NoisedNetwork, answer, here, model_cost_of, plain, processor, toy
 from tiny_families import write
 
 IN_GAPS = Placement(run=1, background=True)
@@ -29,8 +29,8 @@ SLOW, EVEN, FAST = 2e4, 1e8, 1e9  # bytes per second from flash; a layer's 2304 
 def pair(rate: float, place: Placement) -> tuple[Session, Session]:
     """A streamed target and a draft on one processor."""
     device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, rate),))), processors={"cpu": processor()}))
-    target = Session("target", device, BILL, NoNetwork(), place)
-    return target, Session("draft", device, BILL, NoNetwork(), IN_GAPS)
+    target = Session("target", device, MODEL_COST, NoNetwork(), place)
+    return target, Session("draft", device, MODEL_COST, NoNetwork(), IN_GAPS)
 
 
 def verified(rate: float, place: Placement, beside: bool) -> tuple[float, int]:
@@ -83,7 +83,7 @@ def test_a_gap_is_what_is_left_of_a_read() -> None:
             told.append(target.gap)
 
     device.play(look())
-    seconds = BILL.layer_bytes / 1e6
+    seconds = MODEL_COST.layer_bytes / 1e6
     # It embeds, waits for each layer and computes it, projects, and is over.
     assert told[:3] == [inf, 0.0, 0.0]
     assert [gap for gap in told[3:] if gap] == pytest.approx([*[seconds] * 4, inf], rel=1e-3)
@@ -141,11 +141,11 @@ def test_while_layers_really_stream_the_text_is_the_targets_own(
     method = EdgeLLM(provisional=provisional, verification=form, choices=3, limit=4, ahead=3)
     file, request = layer_file(tmp_path / "checkpoint", cache=tmp_path), Request("", (7, 5, 3, 8, 1), 9)
     for strength in (0.0, 0.2, 20.0):
-        device, bill, places = here(), bill_of(whole), method.places()
+        device, model_cost, places = here(), model_cost_of(whole), method.places()
         reader = LayerReader(file, slots=places["target"].prefetch + 1)
-        target = Session("target", device, bill, DecoderNetwork(bare), places["target"], reader)
+        target = Session("target", device, model_cost, DecoderNetwork(bare), places["target"], reader)
         noised = NoisedNetwork(DecoderNetwork(whole), strength)
-        draft = Session("draft", device, bill, noised, places["draft"])
+        draft = Session("draft", device, model_cost, noised, places["draft"])
         made = device.play(method.serve(request, device, target=target, draft=draft))
         device.close()
         target.close()

@@ -38,10 +38,10 @@ from tiny import (
     TableNetwork,
     alone,
     answer,
-    bill_of,
     chance_of,
     decoder,
     here,
+    model_cost_of,
     plain,
     toy,
 )
@@ -99,8 +99,8 @@ def speculate(
     method: Method, family: str, strength: float, device: Device, seed: int = 0, **changes: object
 ) -> Generation:
     opened = networks(family, strength)
-    bills = dict.fromkeys(opened, bill_of(decoder(family)))
-    return answer(method, request(family, seed, **changes), device, opened, bills)
+    model_costs = dict.fromkeys(opened, model_cost_of(decoder(family)))
+    return answer(method, request(family, seed, **changes), device, opened, model_costs)
 
 
 def kinds(generation: Generation) -> Counter[str]:
@@ -189,7 +189,7 @@ def verify_random_trees(family: str, seed: int) -> tuple[list[int], float, set[s
     """Verify random trees to the answer's end: its tokens, the worst logit error, what acceptance did."""
     made, chance, right = decoder(family), random.Random(seed), truth(family)
     device = EmulatedDevice(toy())
-    session = Session("target", device, bill_of(made), DecoderNetwork(made), RESIDENT)
+    session = Session("target", device, model_cost_of(made), DecoderNetwork(made), RESIDENT)
     prompt = request(family).prompt
     worst, seen, count = 0.0, set(), len(prompt)
 
@@ -206,10 +206,10 @@ def verify_random_trees(family: str, seed: int) -> tuple[list[int], float, set[s
             node = chance.randrange(len(tree))
             error = rows[node].logits - alone(made, tree.prefixes[node].tokens())
             worst = max(worst, float(error.abs().max()))
-            verdict = await session.verify(tree, Greedy())
-            accepted = len(verdict.path) - 1
+            verification = await session.verify(tree, Greedy())
+            accepted = len(verification.path) - 1
             seen.add("none" if not accepted else "partial" if accepted < tree.height else "full")
-            text = verdict.text
+            text = verification.text
         return text.tokens(after=count)[:TOKENS]
 
     return device.play(serve()), worst, seen
@@ -263,7 +263,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
     """As a draft grows a tree: node after node, among the nodes that came before."""
     made, chance = decoder(family), random.Random(7)
     device = EmulatedDevice(toy())
-    draft = Session("draft", device, bill_of(made), DecoderNetwork(made), RESIDENT)
+    draft = Session("draft", device, model_cost_of(made), DecoderNetwork(made), RESIDENT)
 
     async def grow() -> TokenTree:
         tree = TokenTree(Prefix.of(request(family).prompt))
@@ -323,10 +323,10 @@ HOT = Sampling(temperature=1.0)
 def sampled(method: Method, sampling: Sampling = HOT) -> torch.Tensor:
     """How often each triple of first tokens came, `[3, 3, 3]`."""
     tables = {role: TableNetwork(SMALL, seed=i + 1) for i, role in enumerate(("target", "draft", "draft_2"))}
-    bills, counts = dict.fromkeys(tables, ONE_LAYER), torch.zeros(SMALL, SMALL, SMALL)
+    model_costs, counts = dict.fromkeys(tables, ONE_LAYER), torch.zeros(SMALL, SMALL, SMALL)
     for seed in range(DRAWS):
         asked = Request("", (0, 1), 3, sampling=sampling, seed=seed)
-        made = answer(method, asked, EmulatedDevice(FREE), tables, bills)
+        made = answer(method, asked, EmulatedDevice(FREE), tables, model_costs)
         counts[tuple(made.tokens)] += 1
     return counts
 

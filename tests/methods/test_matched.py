@@ -20,7 +20,7 @@ from repro.models.drafting.calibrated_draft import MatchedNetwork, coin, swap_pr
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
-from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, NoisedNetwork, Rewritten, TableNetwork, answer, decoder, model_cost_of, plain, toy
 
 VOCAB = 100
 FAMILY = "qwen-3"
@@ -145,7 +145,7 @@ def matched(
 def served(method: Method, networks: dict[str, Network]) -> tuple[list[int], list[int], str]:
     """Tokens, accepted tokens by round, and the trace."""
     device = EmulatedDevice(toy())
-    made = answer(method, ASKED, device, networks, dict.fromkeys(networks, bill_of(decoder(FAMILY))))
+    made = answer(method, ASKED, device, networks, dict.fromkeys(networks, model_cost_of(decoder(FAMILY))))
     return made.tokens, [r.accepted for r in made.rounds], device.trace.chrome("run")
 
 
@@ -260,8 +260,8 @@ def test_corrected_emits_the_targets_own_tokens_and_one_a_round(device: str, str
     networks: dict[str, Network] = {
         "target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)
     }  # fmt: skip
-    bills = dict.fromkeys(networks, bill_of(made))
-    generation = answer(Corrected(resident=1.0), ASKED, opened, networks, bills)
+    model_costs = dict.fromkeys(networks, model_cost_of(made))
+    generation = answer(Corrected(resident=1.0), ASKED, opened, networks, model_costs)
     opened.close()
     assert generation.tokens == plain(made, ASKED)
     assert [(r.drafted, r.rows, r.emitted) for r in generation.rounds] == [(1, 1, 1)] * 11

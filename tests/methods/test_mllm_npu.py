@@ -22,7 +22,7 @@ from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from tiny import alone, bill_of, decoder, plain, processor, toy
+from tiny import alone, decoder, model_cost_of, plain, processor, toy
 
 FAMILY = "llama-2"
 SHAPE = Shape(layers=6, hidden=64, heads=4, kv_heads=4, head_dim=16, intermediate=160, vocab=50)
@@ -40,14 +40,14 @@ def served(
     method: MllmNpu,
     prompt: tuple[int, ...],
     network: Network | None = None,
-    bill: ModelCost | None = None,
+    model_cost: ModelCost | None = None,
     **more: Any,
 ) -> tuple[Generation, EmulatedDevice, Serving]:
     """A prepared method's answer to a prompt, twice, so that what is built for each shows; the second one."""
     device = EmulatedDevice(machine())
-    bill = bill or ModelCost(SHAPE, precision("int8"))
+    model_cost = model_cost or ModelCost(SHAPE, precision("int8"))
     (placement,) = method.places().values()
-    target = Session("target", device, bill, network or NoNetwork(), placement)
+    target = Session("target", device, model_cost, network or NoNetwork(), placement)
     serving = device.play(method.prepare(device, target=target))
     request = Request(**{"id": "a", "prompt": prompt, "max_tokens": 2, **more})
     for _ in range(2):
@@ -73,14 +73,14 @@ def test_the_text_is_the_targets_own_however_it_is_cut(
 ) -> None:
     made, prompt = decoder(FAMILY), tuple(tokens)
     method = MllmNpu(chunk=chunk, order=order, shadow=shadow, pruned=0.5)
-    generation, _, _ = served(method, prompt, DecoderNetwork(made), bill_of(made), max_tokens=4)
+    generation, _, _ = served(method, prompt, DecoderNetwork(made), model_cost_of(made), max_tokens=4)
     assert generation.tokens == plain(made, Request("a", prompt, max_tokens=4))
 
 
 def test_naive_offloading_says_the_same() -> None:
     made, prompt = decoder(FAMILY), tuple(range(11))
     naive = MllmNpu(chunks=False, shadow=False, order="in_order")
-    generation, _, _ = served(naive, prompt, DecoderNetwork(made), bill_of(made), max_tokens=4)
+    generation, _, _ = served(naive, prompt, DecoderNetwork(made), model_cost_of(made), max_tokens=4)
     assert generation.tokens == plain(made, Request("a", prompt, max_tokens=4))
 
 
@@ -146,7 +146,7 @@ def test_what_is_profiled_is_what_runs() -> None:
     target.start(Prefix.of((0,) * 160))
     before = device.now
     device.play(target.forward([Prefix.of((0,) * 160)]))
-    parts = subgraphs(target.bill, arrangement.layout, 160)
+    parts = subgraphs(target.model_cost, arrangement.layout, 160)
     took = {s.name: s.seconds for s in device.trace if s.start >= before}
     for part in parts:
         assert arrangement.profile.seconds(part.op) == pytest.approx(took[part.op.name], rel=1e-6), part
@@ -164,7 +164,7 @@ def test_without_an_npu_the_fastest_processor_stands_in() -> None:
     method = MllmNpu(chunk=4)
     device = EmulatedDevice(toy(processors={CPU: processor()}))
     (placement,) = method.places().values()
-    target = Session("target", device, bill_of(made), DecoderNetwork(made), placement)
+    target = Session("target", device, model_cost_of(made), DecoderNetwork(made), placement)
     serving = device.play(method.prepare(device, target=target))
     target.start(Prefix.of(prompt))
     request = Request("a", prompt, max_tokens=4)

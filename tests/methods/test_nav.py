@@ -12,7 +12,7 @@ from repro.methods.speculative.nav import Nav
 from repro.models.forward.network import DecoderNetwork
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
-from tiny import bill_of, decoder, opened, plain, toy
+from tiny import decoder, model_cost_of, opened, plain, toy
 from tiny_families import FAMILIES
 
 PROMPT, TOKENS = (5, 3, 8, 1), 8
@@ -25,7 +25,7 @@ def asked(**changes: object) -> Request:
 def verified(method: Nav, family: str = "llama-2", **changes: object) -> tuple[Generation, EmulatedDevice]:
     made, device = decoder(family), EmulatedDevice(toy())
     target = {"target": DecoderNetwork(made)}
-    sessions = opened(method, device, target, {"target": bill_of(made)})
+    sessions = opened(method, device, target, {"target": model_cost_of(made)})
     sessions["target"].start(Prefix.of(PROMPT))
     return device.play(method.serve(asked(**changes), device, **sessions)), device
 
@@ -77,9 +77,9 @@ def test_an_answer_ends_with_the_stop_token() -> None:
 def test_other_branches_are_wrong_from_their_first_token_on() -> None:
     """Also where the text's tokens have small numbers, as in `[3, 1, 0, 2, 1]`."""
     device, prompt = EmulatedDevice(toy()), Request("", (9,), 6)
-    writing = Decoding(prompt, device)
-    writing.first(3)
-    tree = Nav(batch=5)._tree(writing, [3, 1, 0, 2, 1, 4])
+    decoding = Decoding(prompt, device)
+    decoding.first(3)
+    tree = Nav(batch=5)._tree(decoding, [3, 1, 0, 2, 1, 4])
     texts = [tree.prefixes[leaf].tokens(after=2) for leaf in tree.leaves()]
     assert texts[0] == [1, 0, 2, 1]
     assert len(texts) == 5

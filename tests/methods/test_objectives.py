@@ -40,7 +40,7 @@ def level_profile(share: float) -> LevelProfile:
 PROFILE = DeviceProfile({level: level_profile(level) for level in LEVELS}, level_profile(1.0))
 
 
-def ask(objective: LatencySlo, prompt: int = 50, answer: int = 4, name: str = "a") -> ServiceRequest:
+def request(objective: LatencySlo, prompt: int = 50, answer: int = 4, name: str = "a") -> ServiceRequest:
     return ServiceRequest(name, tuple(range(prompt)), answer, objective)
 
 
@@ -50,7 +50,7 @@ class Stubborn(Decider):
 
     decision: Decision
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         return self.decision
 
 
@@ -79,7 +79,7 @@ def test_an_objective_is_met_to_the_last_digit_and_no_further() -> None:
 
 def test_the_nominal_rule_is_a_product() -> None:
     objective = LatencySlo(ttft=0.4, tpot=0.7)
-    found = Nominal().feasible(ask(objective), None)
+    found = Nominal().feasible(request(objective), None)
     tenths = [(p, m) for p in range(2, 11) for m in range(2, 11) if p * m <= 40 and m <= 7]
     assert found == [Decision(p / 10, m / 10) for p, m in tenths]
     assert LatencySlo(ttft=0.12).met_nominally(Decision(0.4, 0.3)), "0.4 x 0.3 is 0.12, also in binary"
@@ -101,13 +101,13 @@ def test_a_profile_counts_what_a_level_takes() -> None:
 
 
 def test_the_profile_is_stricter_than_the_product_where_something_stays() -> None:
-    asked = ask(LatencySlo(ttft=1.0, tpot=0.6))
+    asked = request(LatencySlo(ttft=1.0, tpot=0.6))
     assert max(one.model for one in Nominal().feasible(asked, 0.5)) == 0.6
     assert max(one.model for one in ByProfile(PROFILE).feasible(asked, 0.5)) == 0.5
 
 
 def test_who_is_on_a_level_may_use_what_switching_takes_from_others() -> None:
-    asked = ask(LatencySlo(ttft=0.5))
+    asked = request(LatencySlo(ttft=0.5))
     rule = ByProfile(PROFILE, (1.0,))
     assert [one.model for one in rule.feasible(asked, 0.5)] == [0.2, 0.3, 0.4, 0.5]
     assert [one.model for one in rule.feasible(asked, 0.3)] == [0.2, 0.3, 0.4]
@@ -140,7 +140,7 @@ def test_no_violating_decision_comes_through(
     present: float | None,
     deciding: float,
 ) -> None:
-    asked, spent = ask(objective, prompt, min(answer, 101 - prompt + 1)), Spent(deciding, deciding)
+    asked, spent = request(objective, prompt, min(answer, 101 - prompt + 1)), Spent(deciding, deciding)
     full = PROFILE.whole(prompt, asked.answer)
     try:
         out = SloGuard(decider, ByProfile(PROFILE), fallback).decide(asked, present, spent)
@@ -162,7 +162,7 @@ def costs_of(asked: ServiceRequest, one: Decision, present: float | None, spent:
 @given(st.builds(LatencySlo, SHARES, SHARES.filter(bool)), DECISIONS, st.sampled_from(["random", "release"]))
 def test_none_comes_through_the_nominal_rule(objective: LatencySlo, said: Decision, fallback: str) -> None:
     try:
-        out = SloGuard(Stubborn(said), Nominal(), fallback).decide(ask(objective))
+        out = SloGuard(Stubborn(said), Nominal(), fallback).decide(request(objective))
     except Infeasible:
         assert not any(objective.met_nominally(one) for one in decisions())
         return
@@ -174,16 +174,17 @@ TIGHT = LatencySlo(ttft=0.2, tpot=0.5)
 
 def test_fallbacks() -> None:
     wrong = Stubborn(Decision(0.4, 1.0))
-    assert SloGuard(wrong, Nominal(), "release").decide(ask(TIGHT)) == Checked(Decision(0.4, 0.5), True)
+    assert SloGuard(wrong, Nominal(), "release").decide(request(TIGHT)) == Checked(Decision(0.4, 0.5), True)
     unknown = Stubborn(Decision(0.1, 1.0))
-    assert SloGuard(unknown, Nominal(), "release").decide(ask(TIGHT)).decision == Decision(0.4, 0.5)
-    feasible = Nominal().feasible(ask(TIGHT), None)
+    assert SloGuard(unknown, Nominal(), "release").decide(request(TIGHT)).decision == Decision(0.4, 0.5)
+    feasible = Nominal().feasible(request(TIGHT), None)
     drawn = Counter(
-        SloGuard(wrong, Nominal()).decide(ask(TIGHT, name=str(i))).decision for i in range(50 * len(feasible))
+        SloGuard(wrong, Nominal()).decide(request(TIGHT, name=str(i))).decision
+        for i in range(50 * len(feasible))
     )
     assert set(drawn) == set(feasible)
     assert max(drawn.values()) < 2 * min(drawn.values()), "each as likely"
-    again = [SloGuard(wrong, Nominal(), seed=seed).decide(ask(TIGHT)) for seed in (1, 1, 2, 3, 4)]
+    again = [SloGuard(wrong, Nominal(), seed=seed).decide(request(TIGHT)) for seed in (1, 1, 2, 3, 4)]
     assert again[0] == again[1]
     assert len(set(again)) > 1
     with pytest.raises(InputError, match="first"):
@@ -191,33 +192,33 @@ def test_fallbacks() -> None:
 
 
 def test_deciders() -> None:
-    feasible = Nominal().feasible(ask(TIGHT), None)
-    assert Largest().decide(ask(TIGHT), feasible) == Decision(1.0, 0.2)
-    assert Largest("model").decide(ask(TIGHT), feasible) == Decision(0.4, 0.5)
+    feasible = Nominal().feasible(request(TIGHT), None)
+    assert Largest().decide(request(TIGHT), feasible) == Decision(1.0, 0.2)
+    assert Largest("model").decide(request(TIGHT), feasible) == Decision(0.4, 0.5)
     with pytest.raises(InputError, match="speed"):
         Largest("speed")
-    assert Uniform(3).decide(ask(TIGHT), feasible) == Uniform(3).decide(ask(TIGHT), feasible)
-    assert len({Uniform(seed).decide(ask(TIGHT), feasible) for seed in range(20)}) > 5
+    assert Uniform(3).decide(request(TIGHT), feasible) == Uniform(3).decide(request(TIGHT), feasible)
+    assert len({Uniform(seed).decide(request(TIGHT), feasible) for seed in range(20)}) > 5
 
 
 def test_the_oracle_takes_the_lightest_that_is_right_and_feasible() -> None:
     light, equal, heavy = Decision(0.6, 0.2), Decision(0.4, 0.3), Decision(1.0, 1.0)
     right = {"a": {equal, heavy, light}, "b": {heavy}, "c": set[Decision]()}
     check = SloGuard(Oracle(right), Nominal())
-    assert check.decide(ask(TIGHT)) == Checked(light, False), "of equal products the smaller model"
+    assert check.decide(request(TIGHT)) == Checked(light, False), "of equal products the smaller model"
     for name in ("b", "c"):
-        out = check.decide(ask(TIGHT, name=name))
+        out = check.decide(request(TIGHT, name=name))
         assert TIGHT.met_nominally(out.decision)
         assert not out.fell_back
     with pytest.raises(InputError, match="no request 'd'"):
-        check.decide(ask(TIGHT, name="d"))
+        check.decide(request(TIGHT, name="d"))
 
 
 def test_nothing_feasible_is_an_error_that_says_what_was_asked() -> None:
     rules: tuple[Rule, ...] = (Nominal(), ByProfile(PROFILE))
     for rule in rules:
         with pytest.raises(Infeasible, match=r"'tpot': 0\.05"):
-            SloGuard(Uniform(), rule).decide(ask(LatencySlo(tpot=0.05)))
+            SloGuard(Uniform(), rule).decide(request(LatencySlo(tpot=0.05)))
 
 
 def test_kept_tokens() -> None:

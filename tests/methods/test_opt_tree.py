@@ -117,15 +117,15 @@ def test_the_second_step_sees_no_more_than_its_own_ancestors() -> None:
     made, device, method = decoder("llama-2"), EmulatedDevice(toy()), OptTree(nodes=4, threshold=0.0, depth=3)
     networks: dict[str, Network] = {"target": DecoderNetwork(made), "draft": DecoderNetwork(made)}
     draft = opened(method, device, networks)["draft"]
-    writing = Decoding(Request("", (3, 1, 2, 5), 20), device)
+    decoding = Decoding(Request("", (3, 1, 2, 5), 20), device)
     for _ in range(2):
-        tree, _ = device.play(method.grow(writing, draft))
+        tree, _ = device.play(method.grow(decoding, draft))
         asked = [prefix for prefix in tree.prefixes if tree.depth(tree.find(prefix)) < 2]
         assert len(asked) > 2
         for prefix in asked:
             assert torch.allclose(draft.known(prefix).logits, alone(made, prefix.tokens()), atol=1e-4)
-        writing.text = tree.prefixes[max(tree.leaves(), key=tree.depth)].then(7)
-        draft.keep(writing.text)
+        decoding.text = tree.prefixes[max(tree.leaves(), key=tree.depth)].then(7)
+        draft.keep(decoding.text)
 
 
 def test_sampled_answers_have_the_targets_distribution() -> None:

@@ -86,8 +86,8 @@ def test_fitted_switches_take_as_long_as_published(cell: str) -> None:
     published, found = load_cells()[cell], system(name, **given)
     assert (found.fitted, default(name).fitted) == ((cell,), ())
     quarters = replace(SEVEN.shape, layers=1, intermediate=0, heads=8, kv_heads=8)  # of four such matrices
-    bills = [ModelCost(quarters, SEVEN.stored)] if "matrix" in cell else list(found.levels.values())
-    longest = max(seconds(found.switching.ops(bill, "cpu")) for bill in bills)
+    model_costs = [ModelCost(quarters, SEVEN.stored)] if "matrix" in cell else list(found.levels.values())
+    longest = max(seconds(found.switching.ops(model_cost, "cpu")) for model_cost in model_costs)
     assert published.value_high is not None
     assert longest == pytest.approx(published.value_high * {"ms": 1e-3, "s": 1.0}[published.unit], rel=0.005)
 
@@ -168,7 +168,7 @@ def test_sparse_steps_show_in_the_profile_and_prefills_do_not() -> None:
 
 
 def test_what_lies_in_memory() -> None:
-    adapters = sum(bill.adapter_bytes for bill in default("elastilm").levels.values())
+    adapters = sum(model_cost.adapter_bytes for model_cost in default("elastilm").levels.values())
     heads = 2 * 34_447_616  # the paper's "about 40M" parameters
     assert default("elastilm").weights == HELD + adapters + heads
     assert system("elastilm", decider="random", scorer="random").weights == HELD + adapters
@@ -177,7 +177,7 @@ def test_what_lies_in_memory() -> None:
     for name in ("attn_drop", "full", "layerwise", "shortgpt", "laco"):
         assert default(name).weights == HELD
     assert system("laco", ideal=True).weights == 2 * (169 * LAYER + TABLES)
-    sizes = [2 * bill.shape.parameters for bill in FAMILY.values()]
+    sizes = [2 * model_cost.shape.parameters for model_cost in FAMILY.values()]
     assert default("pfs").weights == max(sizes)
     assert system("pfs", ideal=True).weights == sum(sizes)
     encoder = 2 * llmlingua2.ENCODER.parameters

@@ -1,4 +1,4 @@
-"""Services as components: their fields, their levels, and the bills of these by hand."""
+"""Services as components: their fields, their levels, and the cost of these by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from repro.methods.serving.systems.base import Service, levels_by
 from repro.methods.serving.systems.pfs import PfsService
 from repro.models.elastic.lora import RANK, shapes
 from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape
-from tiny import bill_of
+from tiny import model_cost_of
 from tiny_dense import CORPUS, dense
 from tiny_services import (
     ATTENTION,
@@ -157,11 +157,11 @@ def test_without_an_order_units_stay_where_they_are() -> None:
 
 def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
     config = config_of_shape(SEVEN.shape)
-    for level, bill in default("elastilm").levels.items():
+    for level, model_cost in default("elastilm").levels.items():
         kept = kept_at(config, level, range(6))
         adapters = sum(RANK * (a + b) for a, b in shapes(config, kept).values()) if level < 1 else 0
-        assert isinstance(bill, UnevenCost)
-        assert (bill.block_bytes, bill.adapters) == (2 * kept.parameters(config), adapters)
+        assert isinstance(model_cost, UnevenCost)
+        assert (model_cost.block_bytes, model_cost.adapters) == (2 * kept.parameters(config), adapters)
     bare = system("elastilm", lora=False)
     assert moved(bare, 0.5) == {"cpu": 0.0}
     assert moved(default("elastilm"), 0.5) == {"cpu": default("elastilm").levels[0.5].adapter_bytes}
@@ -169,16 +169,16 @@ def test_elastilms_levels_have_locked_layers_and_adapters() -> None:
 
 def test_llm_pruner_prunes_all_layers_alike() -> None:
     config = config_of_shape(SEVEN.shape)
-    for level, bill in default("llm_pruner").levels.items():
-        assert isinstance(bill, UnevenCost)
-        assert set(bill.blocks) == {bill.blocks[0]}
-        assert bill.block_bytes == 2 * kept_at(config, level, ()).parameters(config)
-        assert bill.adapters == 0
+    for level, model_cost in default("llm_pruner").levels.items():
+        assert isinstance(model_cost, UnevenCost)
+        assert set(model_cost.blocks) == {model_cost.blocks[0]}
+        assert model_cost.block_bytes == 2 * kept_at(config, level, ()).parameters(config)
+        assert model_cost.adapters == 0
 
 
 @pytest.mark.parametrize("name", LAYERWISE)
 def test_whole_layers_are_left_out(name: str) -> None:
-    counts = [bill.shape.layers for bill in default(name).levels.values()]
+    counts = [model_cost.shape.layers for model_cost in default(name).levels.values()]
     assert counts == [6, 9, 12, 16, 19, 22, 25, 28, 32]
     assert default(name).levels[0.5].layers(16, 3, 50) == SEVEN.layers(16, 3, 50)
 
@@ -191,15 +191,15 @@ HALVES = {1.0: (32, 32), 0.9: (22, 32), 0.8: (12, 32), 0.7: (3, 32), 0.6: (0, 28
 def test_attention_goes_before_mlps(level: float) -> None:
     attention, mlps = HALVES[level]
     assert halves_at(SEVEN.shape, level) == (attention, mlps)
-    bill = default("attn_drop").levels[level]
+    model_cost = default("attn_drop").levels[level]
     weights = attention * ATTENTION + mlps * MLP
     assert weights <= level * 32 * LAYER
-    assert bill.model_bytes == 2 * (weights + TABLES)
-    flops, read = bill.layers(bill.shape.layers, 7, 100)
-    assert bill.shape.layers == max(attention, mlps)
+    assert model_cost.model_bytes == 2 * (weights + TABLES)
+    flops, read = model_cost.layers(model_cost.shape.layers, 7, 100)
+    assert model_cost.shape.layers == max(attention, mlps)
     assert flops == 2 * 7 * weights + 4 * 7 * 100 * 4096 * attention
     assert read == 2 * (weights + 2 * 107 * 4096 * attention)
-    assert bill.cache_bytes(9) == 2 * 2 * 9 * 4096 * attention
+    assert model_cost.cache_bytes(9) == 2 * 2 * 9 * 4096 * attention
 
 
 @pytest.mark.parametrize("level", [0.9, 0.7, 0.5, 0.3, 0.01])
@@ -207,7 +207,7 @@ def test_attention_goes_before_mlps(level: float) -> None:
 def test_as_many_halves_are_billed_as_really_stay(family: str, level: float) -> None:
     made = dense(family)
     figures = AttnDrop(level).compress(made, CORPUS).figures
-    assert halves_at(bill_of(made).shape, level) == (figures["kept_attention"], figures["kept_mlps"])
+    assert halves_at(model_cost_of(made).shape, level) == (figures["kept_attention"], figures["kept_mlps"])
 
 
 def test_a_level_of_pfs_is_a_model_by_its_share() -> None:

@@ -40,11 +40,11 @@ def grown(method: SpecInfer, asked: Request = ASKED) -> tuple[TokenTree, TokenTr
     """The first draft's tree after a prompt, and the same grown once more."""
     device = EmulatedDevice(toy())
     sessions = opened(method, device, dict(tables()))
-    writing = Decoding(asked, device)
+    decoding = Decoding(asked, device)
 
     async def twice() -> tuple[TokenTree, TokenTree]:
-        first, _ = await method.grow(writing, sessions["draft"])
-        return first, (await method.grow(writing, sessions["draft"]))[0]
+        first, _ = await method.grow(decoding, sessions["draft"])
+        return first, (await method.grow(decoding, sessions["draft"]))[0]
 
     return device.play(twice())
 
@@ -157,8 +157,8 @@ def test_a_token_that_was_drawn_twice_goes_on_once() -> None:
     device = EmulatedDevice(toy())
     session = opened(SpecInfer(), device, dict(tables()))["target"]
     device.play(session.forward([tree.root.up_to(1)]))
-    verdict = device.play(session.verify(tree, Decoding(asked, device).chooser))
-    assert verdict.rows == len(set(tree.prefixes)) < len(tree), "a sequence is verified once"
+    verification = device.play(session.verify(tree, Decoding(asked, device).chooser))
+    assert verification.rows == len(set(tree.prefixes)) < len(tree), "a sequence is verified once"
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -21,7 +21,7 @@ from repro.models.runtime.sharded import CONTEXT, ShardedModel, pace, placed
 from repro.models.sharding import shards
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Record
-from tiny import BILL, SHAPE, toy
+from tiny import MODEL_COST, SHAPE, toy
 from tiny_project import Project, write_project
 
 STI = ("method=sti", "method.preload=0", "max_tokens=24")
@@ -109,7 +109,7 @@ def test_where_shards_cannot_be(project: Project) -> None:
 
 def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
     """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
-    session = Session("target", device, BILL, NoNetwork(), placement, plan=found)
+    session = Session("target", device, MODEL_COST, NoNetwork(), placement, plan=found)
     text = Prefix.of([0] * CONTEXT)
 
     async def run() -> None:
@@ -130,19 +130,19 @@ def test_a_pass_takes_what_was_planned(latency: float, preload: float, prefetch:
     asked = Sharding((2, 4), latency, preload)
     placement = Placement(resident=0.0, prefetch=prefetch, shards=asked)
     ranks = [[0.1, 0.2], [0.4, 0.3], [0.0, 0.5], [0.6, 0.7]]
-    layers = Layers(BILL.layer_bytes, BILL.stored.bits)
-    found = plan(asked, ranks, layers, pace(BILL, device, placement))
+    layers = Layers(MODEL_COST.layer_bytes, MODEL_COST.stored.bits)
+    found = plan(asked, ranks, layers, pace(MODEL_COST, device, placement))
     seconds, reads = passed(placement, found, device)
     assert seconds == pytest.approx(found.seconds, rel=1e-9)
-    expected = [size for size in found.loads if size] + ([] if keeps else [BILL.head(1)[1]])
+    expected = [size for size in found.loads if size] + ([] if keeps else [MODEL_COST.head(1)[1]])
     assert [span.bytes for span in reads] == expected
 
 
 def test_rounded_shards_are_made_whole_again_in_memory() -> None:
-    """What a layer moves beyond its bill is the narrow shard and the whole one that comes of it."""
+    """What a layer moves beyond its costs is the narrow shard and the whole one that comes of it."""
     device = EmulatedDevice(toy())
     placement = Placement(resident=0.0, shards=Sharding((2,), 1.0, 0.0))
-    shard = BILL.layer_bytes / 2
+    shard = MODEL_COST.layer_bytes / 2
     narrow = shard * stored_bits(2) / 32
     found = ShardPlan(
         widths=((2, FULL),) * 4,
@@ -156,7 +156,7 @@ def test_rounded_shards_are_made_whole_again_in_memory() -> None:
     _, reads = passed(placement, found, device)
     layers = [span for span in device.trace.spans if span.kind == "layer"][4:]
     assert [span.bytes for span in reads] == [narrow + shard] * 4
-    assert [s.bytes for s in layers] == [BILL.layers(1, 1, CONTEXT)[1] + narrow + shard] * 4
+    assert [s.bytes for s in layers] == [MODEL_COST.layers(1, 1, CONTEXT)[1] + narrow + shard] * 4
     whole = replace(found, unpacking=(0.0,) * 4)
     passed(placement, whole, device)
     assert device.trace.spans[-3].bytes < layers[0].bytes

@@ -12,7 +12,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.speculative.specinfer import merge
 from repro.models.tokens import acceptance
-from repro.models.tokens.acceptance import along, greedy, sampled
+from repro.models.tokens.acceptance import drive, greedy, sampled
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling, draw
 from repro.models.tokens.tree import TokenTree
@@ -35,7 +35,7 @@ def test_greedy_follows_the_target_as_far_as_the_tree_goes(seed: int) -> None:
     for _ in range(chance.randint(0, 12)):
         tree.grow(chance.randrange(len(tree)), chance.randrange(3))
     choices = [chance.randrange(3) for _ in range(len(tree))]
-    accepted = along(greedy(tree), choices.__getitem__)
+    accepted = drive(greedy(tree), choices.__getitem__)
 
     paths = {tuple(tree.prefixes[n].tokens(after=1)): n for n in range(len(tree))}
     text: tuple[int, ...] = ()
@@ -120,7 +120,7 @@ def emitted(drafter: Drafter, draws: int = DRAWS) -> tuple[Tensor, Tensor]:
         def target(node: int, tree: TokenTree = tree) -> Tensor:
             return P if node == 0 else AFTER[tree.token(tree.path(node)[1])]
 
-        path, bonus = along(sampled(tree, chance), target)
+        path, bonus = drive(sampled(tree, chance), target)
         tokens = [tree.token(node) for node in path[1:]] + [bonus]
         first[tokens[0]] += 1
         if len(tokens) > 1:
@@ -164,7 +164,7 @@ def test_the_chance_to_accept_is_the_overlap() -> None:
     for _ in range(5000):
         tree = TokenTree(Prefix.empty())
         tree.grow(0, draw(Q, chance), drawn=Q)
-        taken += len(along(sampled(tree, chance), lambda node: P).path) - 1
+        taken += len(drive(sampled(tree, chance), lambda node: P).path) - 1
     overlap = float(torch.minimum(P, Q).sum())
     assert taken / 5000 == pytest.approx(overlap, abs=0.03)
 
@@ -174,7 +174,7 @@ def test_a_draft_that_equals_the_target_is_always_accepted() -> None:
     for _ in range(500):
         tree = TokenTree(Prefix.empty())
         tree.grow(0, draw(P, chance), drawn=P)
-        assert len(along(sampled(tree, chance), lambda node: P).path) == 2
+        assert len(drive(sampled(tree, chance), lambda node: P).path) == 2
 
 
 def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
@@ -183,7 +183,7 @@ def test_a_rejection_by_rounding_alone_still_emits_a_token(monkeypatch) -> None:
     p, q = torch.tensor([0.5, 0.5]), torch.tensor([0.5 + 2**-20, 0.5])
     tree = TokenTree(Prefix.empty())
     tree.grow(0, 0, drawn=q)
-    path, bonus = along(sampled(tree, torch.Generator().manual_seed(0)), lambda node: p)
+    path, bonus = drive(sampled(tree, torch.Generator().manual_seed(0)), lambda node: p)
     assert path == [0, 1]
     assert bonus in (0, 1)
 

@@ -15,7 +15,7 @@ from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session, Verification, padded
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-from tiny import alone, bill_of, decoder, plain, toy
+from tiny import alone, decoder, model_cost_of, plain, toy
 from tiny_families import FAMILIES, VOCAB
 
 # As in test_families: rounding moves these logits by a few 1e-5, a misplaced part by 1e-2.
@@ -40,7 +40,7 @@ def verify(
     made = decoder(family)
     right = plain(made, Request("", PROMPT, 6 * ROUNDS))
     network, device = DecoderNetwork(made), EmulatedDevice(toy())
-    session, chance = Session("target", device, bill_of(made), network, place), random.Random(5)
+    session, chance = Session("target", device, model_cost_of(made), network, place), random.Random(5)
     verdicts, rows = [], []
 
     async def run() -> None:
@@ -66,9 +66,9 @@ def test_the_next_pass_says_what_it_says_after_a_tree_mask(family: str, place: P
     assert [(v.path, v.text.tokens()) for v in trees[0]] == [(v.path, v.text.tokens()) for v in branches[0]]
     assert all(len(v.path) >= 3 for v in branches[0])
     assert all(many.rows > once.rows == 11 for once, many in zip(trees[0], branches[0], strict=True))
-    for verdict, tree_row, row in zip(branches[0], trees[1], branches[1], strict=True):
+    for verification, tree_row, row in zip(branches[0], trees[1], branches[1], strict=True):
         torch.testing.assert_close(row.logits, tree_row.logits, atol=TOLERANCE, rtol=0)
-        expected = alone(decoder(family), verdict.text.tokens())
+        expected = alone(decoder(family), verification.text.tokens())
         torch.testing.assert_close(row.logits, expected, atol=TOLERANCE, rtol=0)
     for _, _, network in (trees, branches):
         assert network.cache.length == network.lineage.length == network.lineage.trunk.length

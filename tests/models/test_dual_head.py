@@ -18,7 +18,7 @@ from torch import Tensor
 from repro.core.errors import InputError
 from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.dual_head import decision_head, fitting, score_head, told
-from repro.methods.serving.score_head import BILLS, WORDLESS, windows
+from repro.methods.serving.score_head import MODEL_COSTS, WORDLESS, windows
 from repro.methods.serving.slo import LEVELS as OBJECTIVES
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints import encoder_folder
@@ -210,11 +210,11 @@ def test_the_committed_heads_tell_words_and_objectives_apart() -> None:
     )
     assert scores[TextSpan(25, 26)] > scores[TextSpan(12, 13)], "Paris against of"
     question = "Question: What force pulls objects to the ground?\nAnswer:"
-    asks = [
+    requests = [
         ServiceRequest("a/1", tuple(TEXT.encode(question)), 1, LatencySlo(ttft=t, tpot=0.8))
         for t in (0.2, 1.0)
     ]
-    light, heavy = (decider.decide(ask, ()) for ask in asks)
+    light, heavy = (decider.decide(request, ()) for request in requests)
     assert light.prompt * light.model < heavy.prompt * heavy.model
 
 
@@ -305,7 +305,7 @@ def test_an_objective_is_told_in_the_next_lower_levels() -> None:
     assert told(LatencySlo(energy=0.7, ttft=0.5)) == (0.5, 0.7)
 
 
-def ask(text: str, objective: LatencySlo = LatencySlo(ttft=0.5, tpot=0.5)) -> ServiceRequest:  # noqa: B008
+def request(text: str, objective: LatencySlo = LatencySlo(ttft=0.5, tpot=0.5)) -> ServiceRequest:  # noqa: B008
     return ServiceRequest("app/1", tuple(TEXT.encode(text)), 4, objective)
 
 
@@ -314,7 +314,7 @@ def test_a_decision_is_the_likeliest_class_behind_the_objective(encoder: Path, h
     decider, pieces = decision_head(TEXT, str(encoder), heads=heads), WordPieces(encoder)
     net, _ = trained_heads.open_dual_head(str(encoder), heads)
     for ttft in LEVELS:
-        asked = ask("the cat", LatencySlo(ttft=ttft, tpot=0.9))
+        asked = request("the cat", LatencySlo(ttft=ttft, tpot=0.9))
         read = [pieces.first, *net.objective_ids(ttft, 0.9), *pieces.split("the cat")[0], pieces.last]
         classes = (int(one.argmax()) for one in net.decide(torch.tensor([read])))
         assert decider.decide(asked, ()) == Decision(*(LEVELS[i] for i in classes))
@@ -324,10 +324,10 @@ def test_a_long_prompt_is_decided_by_its_end(encoder: Path, heads: Path) -> None
     decider = decision_head(TEXT, str(encoder), heads=heads)
     end = " ".join(["cat"] * 20)
     assert fitting(range(30), 24) == list(range(10, 30))
-    same = [decider.decide(ask(f"{front} {end}"), ()) for front in ("the sat", "question ? on on")]
+    same = [decider.decide(request(f"{front} {end}"), ()) for front in ("the sat", "question ? on on")]
     assert same[0] == same[1]
     assert len(decider._decided) == 1
-    (op,) = decider.ops(ask(f"the {end}"), "cpu")
+    (op,) = decider.ops(request(f"the {end}"), "cpu")
     assert op.rows == 24
 
 
@@ -336,7 +336,7 @@ def test_a_run_is_billed_as_the_papers_encoder(encoder: Path, heads: Path) -> No
 
     layer = MobileBertModel(MobileBertConfig(num_hidden_layers=1)).encoder.layer[0]
     linears = [one for one in layer.modules() if isinstance(one, torch.nn.Linear)]
-    assert BILLS["mobilebert"].layer_weights == sum(one.weight.numel() for one in linears)
+    assert MODEL_COSTS["mobilebert"].layer_weights == sum(one.weight.numel() for one in linears)
     (whole,) = score_head(TEXT, str(encoder), heads=heads).ops(TEXT.encode("the cat"), "cpu")
     (upper,) = score_head(TEXT, str(encoder), shares_bottom=True, heads=heads).ops(
         TEXT.encode("the cat"), "cpu"

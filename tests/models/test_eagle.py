@@ -35,7 +35,7 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.transformer.decoder import Decoder
-from tiny import DEVICES, SHAPE, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, SHAPE, answer, decoder, model_cost_of, plain, toy
 from tiny_eagle import DRAFT_VOCAB, raw_config, said, tensors_of, write_head
 
 FAMILY = "llama-2"
@@ -194,14 +194,14 @@ METHODS = [
 ]
 
 
-def bills() -> dict[str, ModelCost]:
-    return {"target": bill_of(target()), "draft": ModelCost(config().shape, precision("fp32"))}
+def model_costs() -> dict[str, ModelCost]:
+    return {"target": model_cost_of(target()), "draft": ModelCost(config().shape, precision("fp32"))}
 
 
 def served(method: Method, device: Device, draft: Network, main: Network | None = None) -> Generation:
     request = Request("", PROMPT, 12)
     networks = {"target": main or DecoderNetwork(target()), "draft": draft}
-    return answer(method, request, device, networks, bills())
+    return answer(method, request, device, networks, model_costs())
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -232,7 +232,7 @@ def test_features_that_the_target_leaves_behind(head: EagleHead, method: Method,
 def test_sampled(head: EagleHead) -> None:
     request = Request("", PROMPT, 6, sampling=Sampling(temperature=1.0))
     networks: dict[str, Network] = {"target": DecoderNetwork(target()), "draft": network(head)}
-    generation = answer(ChainSD(length=2), request, EmulatedDevice(toy()), networks, bills())
+    generation = answer(ChainSD(length=2), request, EmulatedDevice(toy()), networks, model_costs())
     assert len(generation.tokens) == 6
     known = set((torch.arange(DRAFT_VOCAB) + tensors()["d2t"]).tolist())
     (row,) = rows(started(network(head)), [Prefix.of(PROMPT)])

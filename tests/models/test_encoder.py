@@ -19,12 +19,12 @@ from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
-from tiny import DEVICES, NoisedNetwork, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, NoisedNetwork, answer, decoder, model_cost_of, plain, toy
 
 # Decoder: 3 layers, rows of 8, 2 heads of 4, an MLP of 16 with two matrices, 10 tokens, fp32. Encoder: 2
 # layers, an MLP of 12.
 SHAPE = Shape(3, 8, 2, 2, 4, 16, 10, gated=False, encoder=EncoderShape(2, 12))
-BILL = ModelCost(SHAPE, precision("fp32"))
+MODEL_COST = ModelCost(SHAPE, precision("fp32"))
 ATTENTION, SOURCE = 4 * 8 * 8, 2 * 8 * 8
 LAYER = 2 * ATTENTION + 2 * 8 * 16
 ENCODER_LAYER = ATTENTION + 2 * 8 * 12
@@ -32,7 +32,9 @@ PROMPT = 5
 
 
 def session(placement: Placement, device: EmulatedDevice | None = None, tokens: int = 0) -> Session:
-    return Session("target", device or EmulatedDevice(toy()), BILL, NoNetwork(), placement, tokens=tokens)
+    return Session(
+        "target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, tokens=tokens
+    )
 
 
 def served(opened: Session, *lengths: int) -> list[Span]:
@@ -69,12 +71,12 @@ def times(count: int, cost: tuple[int, float, float]) -> tuple[int, float, float
     return cost[0], count * cost[1], count * cost[2]
 
 
-def bills(spans: list[Span], *kinds: str) -> list[tuple[str, int, float, float]]:
+def model_costs(spans: list[Span], *kinds: str) -> list[tuple[str, int, float, float]]:
     return [(s.name, s.rows, s.flops, s.bytes) for s in spans if s.kind in kinds]
 
 
 def test_the_encoder_runs_once_and_the_decoder_starts_with_one_row() -> None:
-    assert bills(served(session(RESIDENT), 1, 4), "embed", "encode", "layer", "head") == [
+    assert model_costs(served(session(RESIDENT), 1, 4), "embed", "encode", "layer", "head") == [
         ("target encoder embed", 5, 0.0, 5 * 8 * 4),
         ("target encoder layers 0-1", *times(2, ENCODED)),
         ("target embed", 1, 0.0, 8 * 4),
@@ -91,11 +93,13 @@ def test_the_encoder_runs_once_and_the_decoder_starts_with_one_row() -> None:
 
 def test_a_streamed_decoders_encoder_is_read_once_a_request() -> None:
     spans = served(session(STREAMED), 1)
-    assert bills(spans, "encode") == [(f"target encoder layer {i}", *ENCODED) for i in range(2)]
+    assert model_costs(spans, "encode") == [(f"target encoder layer {i}", *ENCODED) for i in range(2)]
     encoder = [(f"target encoder load {i}", 4 * ENCODER_LAYER) for i in range(2)]
     decoder = [(f"target load {i}", 4 * LAYER) for i in range(3)]
     assert [(s.name, s.bytes) for s in spans if s.kind == "load"] == encoder + 2 * decoder
-    assert bills(spans, "layer")[3:] == [(f"target layer {i}", *layers(1, 1, first=False)) for i in range(3)]
+    assert model_costs(spans, "layer")[3:] == [
+        (f"target layer {i}", *layers(1, 1, first=False)) for i in range(3)
+    ]
 
 
 def test_a_second_request_is_encoded_anew() -> None:
@@ -163,7 +167,7 @@ def test_a_tree_is_verified_as_a_mini_batch_padded_to_its_longest_branch() -> No
 
     opened.device.play(run())
     # Two branches, of three tokens and of two, root included.
-    assert bills(opened.device.trace.spans, "layer")[-1][1:] == times(3, layers(6, 1, first=False))
+    assert model_costs(opened.device.trace.spans, "layer")[-1][1:] == times(3, layers(6, 1, first=False))
 
 
 METHODS: list[Callable[[], Method]] = [
@@ -179,15 +183,17 @@ def test_a_decoder_computes_its_own_text_whatever_is_billed(make: Callable[[], M
     """A proxy computes the prompt's rows itself; the bill knows one decoder row and an encoder."""
     made = decoder("llama-2")
     asked = Request("r", (7, 1, 9, 3, 3), 12)
-    shape = bill_of(made).shape
-    bill = ModelCost(replace(shape, kv_heads=shape.heads, encoder=EncoderShape(2, 16)), precision("fp32"))
+    shape = model_cost_of(made).shape
+    model_cost = ModelCost(
+        replace(shape, kv_heads=shape.heads, encoder=EncoderShape(2, 16)), precision("fp32")
+    )
     for strength in (0.0, 0.3):
         networks: dict[str, Network] = {
             "target": DecoderNetwork(made),
             "draft": NoisedNetwork(DecoderNetwork(made), strength),
         }
         device = DEVICES[kind]()
-        found = answer(make(), asked, device, networks, dict.fromkeys(networks, bill))
+        found = answer(make(), asked, device, networks, dict.fromkeys(networks, model_cost))
         device.close()
         assert found.tokens == plain(made, asked)
         encoded = [s for s in device.trace.spans if s.kind == "encode"]

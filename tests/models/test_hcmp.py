@@ -26,7 +26,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
-from tiny import alone, bill_of, here
+from tiny import alone, here, model_cost_of
 from tiny_families import FAMILIES, write
 
 CPU = torch.device("cpu")
@@ -195,7 +195,7 @@ def test_a_real_session_divides_within_its_ops() -> None:
     """An emulated one makes ops of the parts; here the whole pass is one op, and attention another."""
     made, device = plain("llama-2"), here()
     network, text = DividableNetwork(made), Prefix.of([3, 1, 4, 1, 5])
-    session = Session("target", device, bill_of(made), network, RESIDENT)
+    session = Session("target", device, model_cost_of(made), network, RESIDENT)
     session.start(text)
     device.play(session.forward([text]))
     session.divide(Split(0.5, left=1))

@@ -75,7 +75,7 @@ def test_what_a_head_is(project: Project) -> None:
     assert isinstance(draft, HeadModel)
     assert draft.tokenizer is target.tokenizer
     assert draft.digest.endswith(target.digest)
-    assert draft.bill.shape.features == 3 * target.decoder_config.hidden
+    assert draft.model_cost.shape.features == 3 * target.decoder_config.hidden
     assert draft.weights == "real"
 
 
@@ -128,7 +128,7 @@ def test_pickled_heads_are_refused_until_they_are_written_anew(
     written = load_file(folder / "model.safetensors")
     assert written.keys() == right.keys()
     assert all(torch.equal(written[name], right[name]) for name in right)
-    assert draft.bill == cell(project).draft.bill
+    assert draft.model_cost == cell(project).draft.model_cost
     assert unpickle.main([str(folder)]) == 1
     assert "is there already" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer.decoder import Decoder
-from tiny import DEVICES, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, answer, decoder, model_cost_of, plain, toy
 from tiny_medusa import HEADS, raw_config, said, tensors_of, write_heads
 
 FAMILY = "llama-2"
@@ -207,9 +207,9 @@ class RandomTrees(Speculative):
 
     seed: int = 0
 
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """All rows in one pass, then a tree of chance."""
-        text, rng = writing.text, random.Random(self.seed + writing.text.length)
+        text, rng = decoding.text, random.Random(self.seed + decoding.text.length)
         said = await draft.forward([text.extend([0] * head) for head in range(draft.heads)])
         tree, levels = TokenTree(text), [[0]]
         for row in said:
@@ -229,15 +229,15 @@ METHODS = [
 ]
 
 
-def bills(heads: MedusaHeads) -> dict[str, ModelCost]:
-    return {"target": bill_of(target()), "draft": ModelCost(heads.config.shape, precision("fp32"))}
+def model_costs(heads: MedusaHeads) -> dict[str, ModelCost]:
+    return {"target": model_cost_of(target()), "draft": ModelCost(heads.config.shape, precision("fp32"))}
 
 
 def served(
     heads: MedusaHeads, method: Method, device: Device, draft: Network, main: Network | None = None
 ) -> Generation:
     networks = {"target": main or DecoderNetwork(target()), "draft": draft}
-    return answer(method, Request("", PROMPT, 12), device, networks, bills(heads))
+    return answer(method, Request("", PROMPT, 12), device, networks, model_costs(heads))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -326,7 +326,7 @@ def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: 
 
 def test_other_models_have_no_heads() -> None:
     device = EmulatedDevice(toy())
-    assert Session("target", device, bill_of(target()), NoNetwork(), RESIDENT).heads == 0
+    assert Session("target", device, model_cost_of(target()), NoNetwork(), RESIDENT).heads == 0
 
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:

@@ -21,7 +21,7 @@ from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
-from tiny import NoisedNetwork, TableNetwork, alone, answer, bill_of, decoder, toy
+from tiny import NoisedNetwork, TableNetwork, alone, answer, decoder, model_cost_of, toy
 
 FAMILY = "qwen-3"
 ASKED = Request("r", (7, 1, 9, 3), 12)
@@ -71,7 +71,7 @@ def run(
     }
     networks = {r: MemoNetwork(n, memos[r]) if memos else n for r, n in counted.items()}
     device = EmulatedDevice(toy())
-    generation = answer(method, asked, device, networks, dict.fromkeys(networks, bill_of(made)))
+    generation = answer(method, asked, device, networks, dict.fromkeys(networks, model_cost_of(made)))
     return generation.tokens, device.trace.chrome("run"), counted
 
 

@@ -22,7 +22,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
 from repro.models.transformer.layer import LayerWeights
-from tiny import BILL, SHAPE, alone, bill_of, decoder, here, processor, toy
+from tiny import MODEL_COST, SHAPE, alone, decoder, here, model_cost_of, processor, toy
 
 # hidden 8, 4 heads and 2 key-value heads of 2, MLP of 16 with three matrices, 10 tokens, 4 layers, fp32
 LAYER_WEIGHTS = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16
@@ -31,9 +31,14 @@ TABLE_BYTES = 2 * 4 * 8 * 10
 
 
 def session(
-    placement: Placement, device: EmulatedDevice | None = None, bill: ModelCost = BILL, tokens: int = 0
+    placement: Placement,
+    device: EmulatedDevice | None = None,
+    model_cost: ModelCost = MODEL_COST,
+    tokens: int = 0,
 ) -> Session:
-    return Session("target", device or EmulatedDevice(toy()), bill, NoNetwork(), placement, tokens=tokens)
+    return Session(
+        "target", device or EmulatedDevice(toy()), model_cost, NoNetwork(), placement, tokens=tokens
+    )
 
 
 def chains(opened: Session, *lengths: int) -> list[Span]:
@@ -49,7 +54,7 @@ def chains(opened: Session, *lengths: int) -> list[Span]:
     return opened.device.trace.spans
 
 
-def bills(spans: Sequence[Span]) -> list[tuple[str, int, float, float]]:
+def model_costs(spans: Sequence[Span]) -> list[tuple[str, int, float, float]]:
     return [(s.name, s.rows, s.flops, s.bytes) for s in spans]
 
 
@@ -60,7 +65,7 @@ def test_a_resident_pass_to_the_last_byte() -> None:
         return "target layers 0-3", rows, 4 * flops, 4 * moved
 
     assert LAYER_WEIGHTS == 576
-    assert bills(chains(session(RESIDENT), 5, 1)) == [
+    assert model_costs(chains(session(RESIDENT), 5, 1)) == [
         ("target embed", 5, 0.0, 5 * 8 * 4),
         layers(5, 0),
         ("target head", 1, 2 * 8 * 10, 4 * 8 * 10),
@@ -79,11 +84,11 @@ def test_a_tree_is_verified_in_one_pass_of_all_its_rows() -> None:
         tree = TokenTree(text.then(0))
         for parent, token in [(0, 0), (0, 1), (1, 0), (1, 2)]:
             tree.grow(parent, token)
-        verdict = await opened.verify(tree, Greedy())
-        assert verdict.path == [0, 1, 3]
-        assert verdict.rows == 5
-        assert verdict.text is text.extend([0, 0, 0, 0])
-        await opened.forward([verdict.text])
+        verification = await opened.verify(tree, Greedy())
+        assert verification.path == [0, 1, 3]
+        assert verification.rows == 5
+        assert verification.text is text.extend([0, 0, 0, 0])
+        await opened.forward([verification.text])
 
     opened.device.play(run())
     rows = [(s.kind, s.rows) for s in opened.device.trace]
@@ -229,8 +234,8 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
     real: int, billed: int, placement: Placement
 ) -> None:
     network, device = Counting(real), EmulatedDevice(toy())
-    bill = ModelCost(replace(SHAPE, layers=billed), BILL.stored)
-    spans = chains(Session("target", device, bill, network, placement), 3, 1)
+    model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
+    spans = chains(Session("target", device, model_cost, network, placement), 3, 1)
     assert network.ran == [list(range(real))] * 2
     moved = sum(s.bytes for s in spans if s.kind == "layer")
     assert moved == billed * (2 * LAYER_BYTES + 32 * 3 + 32 * 4)
@@ -239,8 +244,8 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
 @pytest.mark.parametrize("billed", [1, 2, 6, 11])
 def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None:
     made = decoder("llama-2")
-    bill = ModelCost(replace(SHAPE, layers=billed), BILL.stored)
-    opened = Session("target", EmulatedDevice(toy()), bill, DecoderNetwork(made), STREAMED)
+    model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
+    opened = Session("target", EmulatedDevice(toy()), model_cost, DecoderNetwork(made), STREAMED)
     tokens = [5, 3, 8, 1]
     (row,) = opened.device.play(opened.forward([Prefix.of(tokens)]))
     assert torch.equal(row.logits, alone(made, tokens))
@@ -295,11 +300,11 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     folder, device = tmp_path / "checkpoint", here()
     file = layer_file(folder, cache=tmp_path / "cache")
     reader = LayerReader(file, slots=prefetch + 1)
-    bill = bill_of(decoder("qwen-3"))
+    model_cost = model_cost_of(decoder("qwen-3"))
     placement = Placement(resident=0.0, prefetch=prefetch, preload=preload)
     bare, whole = (weights.load(folder, packed=False, resident=resident) for resident in (False, True))
-    streamed = Session("target", device, bill, DecoderNetwork(bare), placement, reader)
-    resident = Session("target", device, bill, DecoderNetwork(whole), RESIDENT)
+    streamed = Session("target", device, model_cost, DecoderNetwork(bare), placement, reader)
+    resident = Session("target", device, model_cost, DecoderNetwork(whole), RESIDENT)
 
     async def passes(opened: Session) -> list[torch.Tensor]:
         text, out = Prefix.of([1, 2, 3]), []
@@ -324,8 +329,8 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
 
 def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
     device = EmulatedDevice(toy())
-    target = Session("target", device, BILL, NoNetwork(), RESIDENT)
-    draft = Session("draft", device, BILL, NoNetwork(), Placement(background=True))
+    target = Session("target", device, MODEL_COST, NoNetwork(), RESIDENT)
+    draft = Session("draft", device, MODEL_COST, NoNetwork(), Placement(background=True))
     hold = [device.spawn(session(RESIDENT, device).forward([Prefix.of([0] * 50)])) for _ in range(2)]
 
     async def both() -> None:

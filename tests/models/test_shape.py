@@ -30,7 +30,7 @@ PUBLISHED = {
 
 # Decoder: 3 layers, rows of 8, 2 heads of 3, a gated MLP of 16. Encoder: 2 layers, an MLP of 12.
 SHAPE = Shape(3, 8, 2, 2, 3, 16, 10, encoder=EncoderShape(2, 12))
-BILL = ModelCost(SHAPE, precision("fp16"))
+MODEL_COST = ModelCost(SHAPE, precision("fp16"))
 ATTENTION = 4 * 8 * 6
 SOURCE = 2 * 8 * 6
 LAYER = 2 * ATTENTION + 3 * 8 * 16
@@ -48,29 +48,29 @@ def test_an_encoders_weights_count() -> None:
     assert SHAPE.layer_weights == LAYER == 768
     assert SHAPE.encoder_layer_weights == ENCODER_LAYER == 480
     assert SHAPE.parameters == 3 * LAYER + 2 * ENCODER_LAYER + 2 * 8 * 10
-    assert BILL.encoder_layer_bytes == 2 * ENCODER_LAYER
+    assert MODEL_COST.encoder_layer_bytes == 2 * ENCODER_LAYER
 
 
 def test_an_encoder_reads_the_source_at_once() -> None:
     flops = 2 * 5 * ENCODER_LAYER + 4 * 5 * 5 * 6
     moved = 2 * ENCODER_LAYER + 2 * 2 * 5 * 6
-    assert BILL.encode(2, 5) == (2 * flops, 2 * moved)
+    assert MODEL_COST.encode(2, 5) == (2 * flops, 2 * moved)
 
 
 def test_a_first_pass_makes_the_sources_keys_and_values() -> None:
     flops = 2 * 1 * (LAYER - SOURCE) + 2 * 5 * SOURCE + 4 * 1 * (0 + 5) * 6
     moved = 2 * LAYER + 2 * 2 * (0 + 5 + 1) * 6
-    assert BILL.layers(3, rows=1, context=0, source=5, first=True) == (3 * flops, 3 * moved)
+    assert MODEL_COST.layers(3, rows=1, context=0, source=5, first=True) == (3 * flops, 3 * moved)
 
 
 def test_later_passes_read_them() -> None:
     flops = 2 * 4 * (LAYER - SOURCE) + 4 * 4 * (7 + 5) * 6
     moved = 2 * (LAYER - SOURCE) + 2 * 2 * (7 + 5 + 4) * 6
-    assert BILL.layers(1, rows=4, context=7, source=5) == (flops, moved)
+    assert MODEL_COST.layers(1, rows=4, context=7, source=5) == (flops, moved)
 
 
 def test_keys_and_values_of_source_and_answer_lie_in_every_decoder_layer() -> None:
-    assert BILL.cache_bytes(5 + 7) == 3 * 2 * 2 * 12 * 6
+    assert MODEL_COST.cache_bytes(5 + 7) == 3 * 2 * 2 * 12 * 6
 
 
 def test_autogptq_keeps_a_scale_and_a_zero_point_for_128_weights() -> None:

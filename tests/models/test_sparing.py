@@ -24,7 +24,7 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer.decoder import Decoder
-from tiny import DEVICES, NoisedNetwork, alone, answer, bill_of, decoder, plain, toy
+from tiny import DEVICES, NoisedNetwork, alone, answer, decoder, model_cost_of, plain, toy
 
 FAMILY = "llama-3.1"
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -78,7 +78,7 @@ def begun(
     tree: TokenTree | None = None,
 ) -> Session:
     """A session that has read the prompt."""
-    session = Session("target", device, bill_of(made), network, place)
+    session = Session("target", device, model_cost_of(made), network, place)
     session.start(Prefix.of(PROMPT))
     assert tree.root.parent
     device.play(session.forward([tree.root.parent]))
@@ -98,14 +98,21 @@ def test_what_was_dropped_half_way_leaves_no_trace(
     tree = a_tree(made, seed)
     session = begun(made, network, device, tree=tree)
     pruner = Chosen(some(seed))
-    verdict = device.play(session.verify(tree, Greedy(), pruner=pruner))
+    verification = device.play(session.verify(tree, Greedy(), pruner=pruner))
     kept = some(seed)(tree)
-    assert verdict.tree.prefixes == [tree.prefixes[node] for node in kept]
-    own = [int(alone(made, p.tokens()).argmax()) for p in verdict.tree.prefixes]
-    assert verdict.text == verdict.tree.prefixes[verdict.path[-1]].then(own[verdict.path[-1]])
+    assert verification.tree.prefixes == [tree.prefixes[node] for node in kept]
+    own = [int(alone(made, p.tokens()).argmax()) for p in verification.tree.prefixes]
+    assert verification.text == verification.tree.prefixes[verification.path[-1]].then(
+        own[verification.path[-1]]
+    )
     assert session.passes[-1].rows == len(tree)
     assert session.passes[-1].kept == len(kept)
-    after = [verdict.text, verdict.text.then(2), verdict.text.then(5), verdict.text.then(2).then(8)]
+    after = [
+        verification.text,
+        verification.text.then(2),
+        verification.text.then(5),
+        verification.text.then(2).then(8),
+    ]
     for prefix, row in zip(after, device.play(session.forward(after)), strict=True):
         assert torch.allclose(row.logits, alone(made, prefix.tokens()), atol=1e-4)
 
@@ -117,10 +124,10 @@ def test_a_dropped_node_that_was_right_is_computed_again() -> None:
     right = tree.grow(0, int(alone(made, root.tokens()).argmax()))
     wrong = tree.grow(0, (tree.token(right) + 1) % made.config.vocab)
     session = begun(made, DecoderNetwork(made), device, tree=tree)
-    verdict = device.play(session.verify(tree, Greedy(), pruner=Chosen(lambda _: [0, wrong])))
-    assert verdict.text is tree.prefixes[right]
-    (row,) = device.play(session.forward([verdict.text]))
-    assert torch.allclose(row.logits, alone(made, verdict.text.tokens()), atol=1e-4)
+    verification = device.play(session.verify(tree, Greedy(), pruner=Chosen(lambda _: [0, wrong])))
+    assert verification.text is tree.prefixes[right]
+    (row,) = device.play(session.forward([verification.text]))
+    assert torch.allclose(row.logits, alone(made, verification.text.tokens()), atol=1e-4)
 
 
 @pytest.mark.parametrize("place", [RESIDENT, STREAMED], ids=["resident", "streamed"])
@@ -129,13 +136,15 @@ def test_upper_layers_and_the_projection_are_billed_for_what_is_left(place: Plac
     tree = a_tree(made, 3)
     session = begun(made, DecoderNetwork(made), device, place, tree=tree)
     before = len(device.trace.spans)
-    verdict = device.play(session.verify(tree, Greedy(), pruner=Chosen(some(3), layer=2), on_demand=True))
+    verification = device.play(
+        session.verify(tree, Greedy(), pruner=Chosen(some(3), layer=2), on_demand=True)
+    )
     spans = device.trace.spans[before:]
     layers = sorted((s.name, s.rows) for s in spans if s.kind == "layer")
-    kept = len(verdict.tree)
+    kept = len(verification.tree)
     assert {rows for _, rows in layers} == {len(tree), kept}
     assert max(rows for name, rows in layers if "3" in name) == kept
-    assert [s.rows for s in spans if s.kind == "head"] == [1] * len(verdict.path)
+    assert [s.rows for s in spans if s.kind == "head"] == [1] * len(verification.path)
     assert [s.rows for s in spans if s.kind == "prune"] == [len(tree)]
 
 
@@ -198,9 +207,9 @@ def test_levers_text_is_the_targets(changes: dict[str, object], strength: float)
     method = Lever(**changes)  # type: ignore[arg-type]
     device = EmulatedDevice(toy())
     networks = {"target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)}
-    bills = dict.fromkeys(networks, bill_of(made))
+    model_costs = dict.fromkeys(networks, model_cost_of(made))
     sessions = {
-        role: Session(role, device, bills[role], networks[role], place)
+        role: Session(role, device, model_costs[role], networks[role], place)
         for role, place in method.places().items()
     }
     if method.places()["target"].early_exit:
@@ -222,8 +231,10 @@ def test_lever_samples_when_it_is_asked_to() -> None:
     made = decoder(FAMILY)
     asked = [Request("", PROMPT, 8, sampling=Sampling(1.0), seed=seed) for seed in (1, 1, 2)]
     networks = {"target": DecoderNetwork(made), "draft": DecoderNetwork(made)}
-    bills = dict.fromkeys(networks, bill_of(made))
-    texts = [answer(Lever(pruning="off"), r, EmulatedDevice(toy()), networks, bills).tokens for r in asked]
+    model_costs = dict.fromkeys(networks, model_cost_of(made))
+    texts = [
+        answer(Lever(pruning="off"), r, EmulatedDevice(toy()), networks, model_costs).tokens for r in asked
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 

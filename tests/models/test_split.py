@@ -13,14 +13,14 @@ from repro.device.cost import Curve, Flash, Machine, Processor
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, GPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
-from repro.models.costs.partition import FORMS, AttentionExtent, Split, attention, sight, stages
+from repro.models.costs.partition import FORMS, AttentionExtent, Split, attention, extent, stages
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 SHAPE = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
-BILL = ModelCost(SHAPE, precision("fp16"))
+MODEL_COST = ModelCost(SHAPE, precision("fp16"))
 
 
 def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
@@ -31,7 +31,7 @@ def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
 
 
 def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) -> float:
-    session = Session("target", machine, BILL, NoNetwork(), RESIDENT)
+    session = Session("target", machine, MODEL_COST, NoNetwork(), RESIDENT)
     session.start(Prefix.of((1,)))
     session.divide(split)
     root = Prefix.of((1,))
@@ -44,11 +44,11 @@ def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) ->
 def test_columns_do_all_the_work_once(share: float, keys: float, left: int, context: int) -> None:
     look = AttentionExtent(4, context, [1, 2, 2, 3])
     split = Split(share, keys=keys, left=left)
-    pieces = [piece for stage in stages(BILL, split, look) for piece in stage]
+    pieces = [piece for stage in stages(MODEL_COST, split, look) for piece in stage]
     linears = sum(p.flops for p in pieces if p.kind == "layer")
     assert linears == pytest.approx(2.0 * 4 * SHAPE.layer_weights)
     weights = sum(p.bytes for p in pieces if p.kind == "layer")
-    assert weights == pytest.approx(BILL.layer_bytes)
+    assert weights == pytest.approx(MODEL_COST.layer_bytes)
     dense = sum(p.flops for p in pieces if p.kind != "layer") - 4.0 * 64 * _tree_pairs(look, left)
     assert dense == pytest.approx(SHAPE.attention_flops(4, context))
 
@@ -59,7 +59,7 @@ def _tree_pairs(look: AttentionExtent, left: int) -> int:
 
 def test_megatron_attends_densely_and_adds_up_twice() -> None:
     look = AttentionExtent(3, 10, [1, 2, 2])
-    layer = list(stages(BILL, Split(0.25, "megatron"), look))
+    layer = list(stages(MODEL_COST, Split(0.25, "megatron"), look))
     assert [len(stage) for stage in layer] == [4, 1, 2, 1]
     assert sum(p.flops for stage in layer for p in stage) == pytest.approx(
         2.0 * 3 * SHAPE.layer_weights + SHAPE.attention_flops(3, 13)
@@ -70,7 +70,7 @@ def test_megatron_attends_densely_and_adds_up_twice() -> None:
 def test_a_row_sees_its_ancestors_and_itself() -> None:
     root = Prefix.of((1, 2))
     a, b = root.then(3), root.then(4)
-    assert sight([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
+    assert extent([root, a, b, a.then(5)], 7) == AttentionExtent(4, 7, [1, 2, 2, 3])
     assert AttentionExtent(4, 7, [1, 2, 2, 3]).pairs == 8
 
 
@@ -90,23 +90,23 @@ def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
     slow = pass_seconds(machine, Split(0.5), rows=1)
     assert slow > 1.3 * pass_seconds(device(), Split(0.5), rows=1)
     moved = sum(span.bytes for span in machine.trace.spans if span.kind == "layer")
-    assert moved == pytest.approx(BILL.layer_bytes * SHAPE.layers)
+    assert moved == pytest.approx(MODEL_COST.layer_bytes * SHAPE.layers)
     rates = sum(span.bytes for span in machine.trace.spans) / slow
     assert rates <= 1.2e8 * (1 + 1e-9)
 
 
 def test_attention_alone_takes_what_its_slower_half_takes() -> None:
     machine = device()
-    session = Session("target", machine, BILL, NoNetwork(), RESIDENT)
+    session = Session("target", machine, MODEL_COST, NoNetwork(), RESIDENT)
     session.divide(Split(0.5, keys=0.25))
     look = AttentionExtent(8, 1000, [1] * 8)
     machine.play(session.attend(look))
-    here = max(p.flops / 1e9 for p in attention(BILL, Split(0.5, keys=0.25), look) if not p.other)
+    here = max(p.flops / 1e9 for p in attention(MODEL_COST, Split(0.5, keys=0.25), look) if not p.other)
     assert machine.now == pytest.approx(here)
 
 
 def test_what_cannot_be_divided_is_said() -> None:
-    session = Session("target", device(), BILL, NoNetwork(), Placement(resident=0.5))
+    session = Session("target", device(), MODEL_COST, NoNetwork(), Placement(resident=0.5))
     with pytest.raises(InputError, match="decoder in memory"):
         session.divide(Split(0.5))
     with pytest.raises(RuntimeError, match="not divided"):

@@ -194,8 +194,8 @@ def said_by(
     """Eight greedy tokens, and the names of the reads in their order."""
     device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
     decoder = weights.load(folder, packed=False, resident=reader is None)
-    bill = ModelCost(shape, precision("fp32"))
-    session = Session("target", device, bill, DecoderNetwork(decoder), placement, reader)
+    model_cost = ModelCost(shape, precision("fp32"))
+    session = Session("target", device, model_cost, DecoderNetwork(decoder), placement, reader)
 
     async def run() -> list[int]:
         text = Prefix.of([5, 17, 3])

@@ -28,7 +28,7 @@ from repro.models.costs.subgraphs import (
 )
 
 SHAPE = Shape(layers=3, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=128, vocab=100)
-BILL = ModelCost(SHAPE, precision("int8"))
+MODEL_COST = ModelCost(SHAPE, precision("int8"))
 QWEN = ModelCost(
     Shape(
         layers=24,
@@ -50,7 +50,7 @@ def linears(parts: list[Subgraph]) -> list[Subgraph]:
 
 @given(chunk=st.integers(1, 40), prompt=st.integers(1, 100))
 def test_linears_do_each_padded_row_once(chunk: int, prompt: int) -> None:
-    parts = subgraphs(BILL, Layout(chunk), prompt)
+    parts = subgraphs(MODEL_COST, Layout(chunk), prompt)
     chunks = -(-prompt // chunk)
     assert len(parts) == chunks * 3 * len(STAGES)
     flops = sum(part.op.flops for part in linears(parts))
@@ -58,21 +58,21 @@ def test_linears_do_each_padded_row_once(chunk: int, prompt: int) -> None:
 
 
 def test_attention_of_all_chunks_is_that_of_a_prompt_under_a_mask_of_chunks() -> None:
-    parts = subgraphs(BILL, Layout(8), 24)
+    parts = subgraphs(MODEL_COST, Layout(8), 24)
     flops = [p.op.flops for p in parts if p.stage == ATTENTION and p.layer == 0]
     assert flops == [SHAPE.attention_flops(8, keys) for keys in (8, 16, 24)]
     assert all(p.op.on == CPU and p.op.precision == "fp32" for p in parts if p.stage == ATTENTION)
 
 
 def test_without_chunks_a_prompt_is_one_chunk_of_its_own_length() -> None:
-    parts = subgraphs(BILL, Layout(0), 37)
+    parts = subgraphs(MODEL_COST, Layout(0), 37)
     assert {part.chunk for part in parts} == {0}
     assert {part.op.rows for part in parts} == {37}
 
 
 @given(chunks=st.integers(1, 4), kept=st.sets(st.integers(0, 2)))
 def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]) -> None:
-    parts = subgraphs(BILL, Layout(8, shadowed=frozenset(kept), outliers=0.1, cold=0.2), 8 * chunks)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset(kept), outliers=0.1, cold=0.2), 8 * chunks)
     for place, part in enumerate(parts):
         before = [parts[i] for i in part.after]
         assert all(i < place for i in part.after)
@@ -85,7 +85,7 @@ def test_dependencies_are_those_of_equations_2_and_3(chunks: int, kept: set[int]
 
 
 def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> None:
-    parts = subgraphs(BILL, Layout(8, shadowed=frozenset([1]), outliers=0.1, cold=0.2), 8)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset([1]), outliers=0.1, cold=0.2), 8)
     beside = [part for part in parts if part.layer == 1 and part.stage == QKV]
     assert [part.op.on for part in beside] == [NPU, FLASH, CPU]
     linear, read, product = beside
@@ -100,18 +100,18 @@ def test_a_shadow_stands_beside_its_linear_and_both_before_what_follows() -> Non
 
 
 def test_no_outlier_is_read_when_all_are_in_memory() -> None:
-    parts = subgraphs(BILL, Layout(8, shadowed=frozenset([0]), outliers=0.1), 8)
+    parts = subgraphs(MODEL_COST, Layout(8, shadowed=frozenset([0]), outliers=0.1), 8)
     assert {part.op.on for part in parts} == {CPU, NPU}
 
 
 def test_the_ffns_are_the_first_in_the_window() -> None:
     sizes = {stage: weights(SHAPE, stage) for stage in LINEARS}
     assert sum(sizes.values()) == SHAPE.layer_weights
-    assert beyond(BILL, 0.0) == beyond(BILL, 3 * SHAPE.layer_weights) == frozenset()
-    left = beyond(BILL, 3 * sizes[FFN] + sizes[QKV])
+    assert beyond(MODEL_COST, 0.0) == beyond(MODEL_COST, 3 * SHAPE.layer_weights) == frozenset()
+    left = beyond(MODEL_COST, 3 * sizes[FFN] + sizes[QKV])
     assert {stage for _, stage in left} == {QKV, OUTPUT}
     assert (0, QKV) not in left
-    parts = subgraphs(BILL, Layout(8, beyond=left, linear="linear_per_group"), 8)
+    parts = subgraphs(MODEL_COST, Layout(8, beyond=left, linear="linear_per_group"), 8)
     for part in linears(parts):
         outside = (part.layer, part.stage) in left
         assert part.op.on == (CPU if outside else NPU)
@@ -140,7 +140,7 @@ def test_one_chunk_saves_nothing() -> None:
 
 def test_hot_channels_are_kept_as_floats_of_the_layers_that_are_shadowed() -> None:
     layout = Layout(8, shadowed=frozenset([0, 2]))
-    assert shadow_bytes(BILL, layout, 0.5) == 2 * 0.5 * 4 * SHAPE.layer_weights
+    assert shadow_bytes(MODEL_COST, layout, 0.5) == 2 * 0.5 * 4 * SHAPE.layer_weights
 
 
 @pytest.mark.parametrize(

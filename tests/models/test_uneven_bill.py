@@ -15,7 +15,7 @@ from repro.models.elastic.lora import RANK, Adapter, Lora, Site, shapes
 from repro.models.elastic.submodels import Kept
 from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape, sub_cost
 from repro.models.transformer.config import DecoderConfig
-from tiny import bill_of
+from tiny import model_cost_of
 from tiny_dense import dense
 
 FAMILY = "llama-3.1"
@@ -32,24 +32,24 @@ SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))
 def test_a_level_is_billed_by_its_true_parameters(level: float) -> None:
     config = config_of_shape(SEVEN.shape)
     kept = kept_at(config, level, range(6))
-    bill = sub_cost(SEVEN, kept, adapted=False)
+    model_cost = sub_cost(SEVEN, kept, adapted=False)
     weights = kept.parameters(config)
-    assert bill.block_bytes == 2 * weights
-    assert bill.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
-    flops, moved = bill.layers(32, 7, 100)
+    assert model_cost.block_bytes == 2 * weights
+    assert model_cost.model_bytes == 2 * (weights + SEVEN.shape.table_weights)
+    flops, moved = model_cost.layers(32, 7, 100)
     units = sum(kept.units)
     assert flops == 2 * 7 * weights + 4 * 7 * 100 * units * 128
     assert moved == 2 * (weights + 2 * 107 * units * 128)
-    assert bill.cache_bytes(9) == 2 * 2 * 9 * units * 128
-    assert bill.layers(8, 7, 100) == pytest.approx((flops / 4, moved / 4))
+    assert model_cost.cache_bytes(9) == 2 * 2 * 9 * units * 128
+    assert model_cost.layers(8, 7, 100) == pytest.approx((flops / 4, moved / 4))
 
 
 def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
-    bill = sub_cost(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
-    assert bill.adapters == 0
-    assert bill.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
+    model_cost = sub_cost(SEVEN, kept_at(config_of_shape(SEVEN.shape), 1.0, ()))
+    assert model_cost.adapters == 0
+    assert model_cost.layers(32, 5, 60) == SEVEN.layers(32, 5, 60)
     same = ("layer_bytes", "model_bytes", "table_bytes")
-    assert [getattr(bill, name) for name in same] == [getattr(SEVEN, name) for name in same]
+    assert [getattr(model_cost, name) for name in same] == [getattr(SEVEN, name) for name in same]
     with pytest.raises(InputError, match="3 layers are billed"):
         UnevenCost(SEVEN.shape, SEVEN.stored, (SEVEN.shape,) * 3)
 
@@ -57,12 +57,12 @@ def test_the_whole_costs_what_it_always_did_and_has_no_adapters() -> None:
 def test_adapters_are_billed_as_they_are() -> None:
     made = dense(FAMILY)
     kept = kept_at(made.config, 0.5, (1,))
-    bill = sub_cost(bill_of(made), kept)
+    model_cost = sub_cost(model_cost_of(made), kept)
     adapters = lora_of(made.config, kept)
-    assert bill.adapters == adapters.parameters > 0
-    bare = sub_cost(bill_of(made), kept, adapted=False)
+    assert model_cost.adapters == adapters.parameters > 0
+    bare = sub_cost(model_cost_of(made), kept, adapted=False)
     layers = made.config.layers
-    assert bill.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * bill.adapters
+    assert model_cost.layers(layers, 3, 0)[0] - bare.layers(layers, 3, 0)[0] == 2 * 3 * model_cost.adapters
 
 
 def lora_of(config: DecoderConfig, kept: Kept) -> Lora:

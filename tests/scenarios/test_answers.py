@@ -243,11 +243,11 @@ def test_whole_prompts_are_answered_as_a_scored_cell_answers(
         fields += ["service.decider=random", "service.scorer=none"]
     served = ServingScenario(made.config("trace=standalone", f"service={name}", "app.dataset=piqa", *fields))
     questions = [Query("piqa", row, Decision(1.0, 0.5)) for row in range(8)]
-    found = served.respondents.right(questions, served.corpus, lambda *_: None)
+    found = served.level_models.right(questions, served.corpus, lambda *_: None)
     given = [f"compression={name}", "compression.level=0.5", *(f"compression.{one}" for one in settings)]
     scored = AccuracyScenario(made.config(*given)).find(lambda *_: None)
     assert [int(found[one]) for one in questions] == [one["right"] for one in scored.rounds]
-    plain = served.respondents.plain(questions, lambda *_: None)
+    plain = served.level_models.plain(questions, lambda *_: None)
     assert [int(plain[one]) for one in questions] == [one["baseline_right"] for one in scored.rounds]
 
 

@@ -79,7 +79,7 @@ def test_what_heads_are(project: Project) -> None:
     assert isinstance(draft, MedusaModel)
     assert draft.tokenizer is target.tokenizer
     assert draft.digest.endswith(target.digest)
-    assert (draft.bill.shape.medusa, draft.bill.shape.tied) == (HEADS, True)
+    assert (draft.model_cost.shape.medusa, draft.model_cost.shape.tied) == (HEADS, True)
     assert draft.weights == "real"
 
 

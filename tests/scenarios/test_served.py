@@ -116,9 +116,9 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
 
 def test_what_stays_of_a_prompt_is_read(project: Project) -> None:
     _, lines = done(project, *ELASTILM)
-    ask = ServiceRequest("", (0,) * (SPARE + REQUEST), 1, serving.Objective(ttft=1.0), SPARE, 8)
+    request = ServiceRequest("", (0,) * (SPARE + REQUEST), 1, serving.LatencySlo(ttft=1.0), SPARE, 8)
     for line in lines:
-        assert line["read"] == ask.read(number(line, "prompt_level"))
+        assert line["read"] == request.read(number(line, "prompt_level"))
         assert (number(line, "read") - REQUEST) % 8 == 0 or line["prompt_level"] == 1.0
 
 

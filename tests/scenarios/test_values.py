@@ -11,12 +11,12 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Pass, Session
 from repro.scenarios.generation import figures
-from tiny import BILL, toy
+from tiny import MODEL_COST, toy
 
 
 def passed(*spans: tuple[float, float, float]) -> Session:
     """A session whose passes had these starts, ends and seconds of loading, and dropped 1 of 4 rows."""
-    session = Session("m", EmulatedDevice(toy()), BILL, NoNetwork(), RESIDENT)
+    session = Session("m", EmulatedDevice(toy()), MODEL_COST, NoNetwork(), RESIDENT)
     session.passes += [Pass(4, start, end, loading, 3) for start, end, loading in spans]
     return session
 

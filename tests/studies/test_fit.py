@@ -104,6 +104,6 @@ PAIRS = [  # EdgeLLM Table III
 def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft: str) -> None:
     device = EmulatedDevice(machine(fit_devices.device_file(name)))
     for role, model in (("draft", draft), ("target", target)):
-        bill, place = fit_devices.bill(model), EdgeLLM().places()[role]
-        Session(role, device, bill, NoNetwork(), place, tokens=500).reserve()
+        model_cost, place = fit_devices.model_cost(model), EdgeLLM().places()[role]
+        Session(role, device, model_cost, NoNetwork(), place, tokens=500).reserve()
     assert 0 < device.memory.peak <= device.memory.budget

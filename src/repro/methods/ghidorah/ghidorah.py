@@ -135,9 +135,9 @@ class Plan(TreeDecoding):
         """Rounds of drafting and verifying, attention divided by how long the text has become."""
         draft.divide(self.split)
 
-        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
-            self._divide(target, writing.text.length)
-            return await drafted(self.tree, writing.text, draft), "width"
+        async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
+            self._divide(target, decoding.text.length)
+            return await drafted(self.tree, decoding.text, draft), "width"
 
         self._divide(target, len(request.prompt))
         return await speculate(request, device, target, [draft], grow)

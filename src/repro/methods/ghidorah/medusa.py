@@ -79,8 +79,8 @@ class TreeDecoding(Serving):
     ) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
 
-        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
-            return await drafted(self.tree, writing.text, draft), "width"
+        async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
+            return await drafted(self.tree, decoding.text, draft), "width"
 
         return await speculate(request, device, target, [draft], grow)
 

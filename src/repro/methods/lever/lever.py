@@ -204,31 +204,36 @@ class _Serving(Serving):
         """Cycles of drafting and verifying until the answer ends."""
         lever = self.lever
         _, on_demand = PROJECTIONS[lever.projection]
-        writing = await begin(request, device, target, draft)
+        decoding = await begin(request, device, target, draft)
         trees: list[TokenTree] = []
         with device.phase("decode"):
-            while not writing.done:
-                drafted = await self._draft(writing, device, draft)
+            while not decoding.done:
+                drafted = await self._draft(decoding, device, draft)
                 tree, known = drafted.tree, drafted.candidates
                 pruner = self._pruner(target, known)
                 before = device.now
-                verdict = await target.verify(tree, writing.chooser, pruner=pruner, on_demand=on_demand)
+                verification = await target.verify(tree, decoding.chooser, pruner=pruner, on_demand=on_demand)
                 leaves = sum(1 for _ in tree.leaves())
                 self.costs.verify.observe(len(tree), leaves, device.now - before)
-                self.reliability.observe(candidate_hits(known, tree.root, verdict.text))
-                accepted, reach = len(verdict.path) - 1, verdict.tree.branch_length(verdict.path[-1])
-                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, drafted.reason, reach)
+                self.reliability.observe(candidate_hits(known, tree.root, verification.text))
+                accepted, reach = (
+                    len(verification.path) - 1,
+                    verification.tree.branch_length(verification.path[-1]),
+                )
+                decoding.round(
+                    verification.text, len(tree) - 1, verification.rows, accepted, drafted.reason, reach
+                )
                 trees.append(tree)
-                draft.keep(verdict.text)
-        writing.note_possible(trees)
-        return writing.generation
+                draft.keep(verification.text)
+        decoding.note_possible(trees)
+        return decoding.generation
 
     def _pruner(self, target: Session, known: Mapping[Prefix, tuple[int, ...]]) -> EarlyExit | None:
         if target.predictor is None:
             return None
         return EarlyExit(target.predictor, self.lever.rule, lambda node: known.get(node, ()))
 
-    async def _draft(self, writing: Decoding, device: Device, draft: Session) -> Drafted:
+    async def _draft(self, decoding: Decoding, device: Device, draft: Session) -> Drafted:
         lever = self.lever
 
         async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
@@ -238,10 +243,10 @@ class _Serving(Serving):
 
         if lever.construction == "greedy":
             grown = await grow_greedily(
-                writing.text, expand, self.costs, self.reliability.factor, lever.growth
+                decoding.text, expand, self.costs, self.reliability.factor, lever.growth
             )
             return Drafted(grown.tree, grown.reason, grown.candidates)
-        tree, reason = await OTHERS[lever.construction](writing, draft)
+        tree, reason = await OTHERS[lever.construction](decoding, draft)
         expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
         sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
         return Drafted(tree, reason, sets)

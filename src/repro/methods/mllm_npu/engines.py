@@ -42,22 +42,22 @@ class PlainEngine(Method):
 
     async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
         """One pass over the prompt, then one token a pass."""
-        writing = Decoding(request, device)
+        decoding = Decoding(request, device)
         with device.phase("prefill"):
             await device.run(self._ready(request, target))
-            (row,) = await target.forward([writing.text], on=self.prefills_on)
-            writing.first(writing.chooser.first(row))
+            (row,) = await target.forward([decoding.text], on=self.prefills_on)
+            decoding.first(decoding.chooser.first(row))
         with device.phase("decode"):
-            while not writing.done:
-                target.keep(writing.text)
-                (row,) = await target.forward([writing.text])
-                writing.round(writing.text.then(writing.chooser.first(row)))
-        return writing.generation
+            while not decoding.done:
+                target.keep(decoding.text)
+                (row,) = await target.forward([decoding.text])
+                decoding.round(decoding.text.then(decoding.chooser.first(row)))
+        return decoding.generation
 
     def _ready(self, request: Request, target: Session) -> Op:
         """What needs the graph of a prompt's length and does nothing itself."""
         on, rows = self.prefills_on or self.processor, len(request.prompt)
-        arithmetic = target.bill.stored.arithmetic
+        arithmetic = target.model_cost.stored.arithmetic
         return Op(on, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
 
 

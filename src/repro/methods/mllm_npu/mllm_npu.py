@@ -86,14 +86,14 @@ class MllmNpu(Method):
     def layout(self, target: Engine) -> Layout:
         """How the target's prompts are cut."""
         flat = "linear" if self.shapes else "linear_flat"
-        layers = target.bill.shape.layers
+        layers = target.model_cost.shape.layers
         return Layout(
             chunk=self.chunk if self.chunks else 0,
             linear=flat if self.shadow else "linear_per_group",
             shadowed=shadowed(layers, self.pruned) if self.shadow else frozenset(),
             outliers=self.outliers,
             cold=self.cold,
-            beyond=beyond(target.bill, self.window),
+            beyond=beyond(target.model_cost, self.window),
         )
 
     async def prepare(self, device: Device, *, target: Session) -> Serving:  # type: ignore[override]
@@ -104,13 +104,13 @@ class MllmNpu(Method):
             with device.phase("build"):
                 figures = await self._built(device, target, layout)
             with device.phase("profile"):
-                parts = subgraphs(target.bill, layout, 2 * self.chunk, target.name)
+                parts = subgraphs(target.model_cost, layout, 2 * self.chunk, target.name)
                 await profile.measure(device, parts)
             for stage in (QKV, FFN):
                 op = next(part.op for part in parts if part.stage == stage)
                 figures[f"{stage}_per_token"] = profile.seconds(op) / self.chunk
         if layout.shadowed:
-            size = shadow_bytes(target.bill, layout, self.hot)
+            size = shadow_bytes(target.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
             figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
         figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
@@ -120,13 +120,13 @@ class MllmNpu(Method):
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
         """Build all shared graphs, as one: a device file has the time of a whole model's."""
-        known = graphs(target.bill, layout.chunk, layout.chunk)
-        buffers = known.bytes - target.bill.shape.layers * target.bill.layer_bytes
+        known = graphs(target.model_cost, layout.chunk, layout.chunk)
+        buffers = known.bytes - target.model_cost.shape.layers * target.model_cost.layer_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
-        start, on = device.now, device.resource(NPU, target.bill.stored.arithmetic)
+        start, on = device.now, device.resource(NPU, target.model_cost.stored.arithmetic)
         name = f"{target.name} chunk graphs"
         await device.run(
-            Op(on, "graphs", name, self.chunk, precision=target.bill.stored.arithmetic, graph=name)
+            Op(on, "graphs", name, self.chunk, precision=target.model_cost.stored.arithmetic, graph=name)
         )
         return {
             "graph_seconds": device.now - start,
@@ -155,7 +155,7 @@ class Prepared(Serving):
         NPU's subgraphs; and what sharing graphs saves at the longest prompt so far."""
         if not (self.method.chunks and self.prefill.longest):
             return self.known
-        made = graphs(self.target.bill, self.method.chunk, self.prefill.longest)
+        made = graphs(self.target.model_cost, self.method.chunk, self.prefill.longest)
         return {
             **self.known,
             "graphs_shared": made.built,
@@ -219,19 +219,19 @@ class ChunkedPrefill:
     longest: int = 0
     _requests: count[int] = field(default_factory=count)
 
-    def takes(self, flight: ForwardPass) -> bool:
+    def takes(self, forward_pass: ForwardPass) -> bool:
         """A pass with nothing before it."""
-        return not flight.context
+        return not forward_pass.context
 
-    async def layers(self, engine: Engine, flight: ForwardPass) -> None:
+    async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """Run all subgraphs; the last chunk's FFN of a layer computes that layer of all chunks for real."""
-        self.longest = max(self.longest, flight.rows)
-        parts = subgraphs(engine.bill, self.layout, flight.rows, engine.name)
+        self.longest = max(self.longest, forward_pass.rows)
+        parts = subgraphs(engine.model_cost, self.layout, forward_pass.rows, engine.name)
         ops = [self._placed(engine, part.op) for part in parts]
         last = parts[-1].chunk
         for place, part in enumerate(parts):
             if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
-                computing = engine.computing(flight, part.layer, part.layer + 1)
+                computing = engine.computing(forward_pass, part.layer, part.layer + 1)
                 ops[place] = replace(ops[place], compute=computing)
         if not self.layout.chunk:  # nothing was built before the length was known
             first = next(i for i, part in enumerate(parts) if part.stage == QKV)

@@ -15,16 +15,16 @@ from repro.models.runtime.session import Session
 
 async def decode(request: Request, device: Device, model: Session) -> Generation:
     """Prefill, then one pass a token, with whatever model is given."""
-    writing = Decoding(request, device)
+    decoding = Decoding(request, device)
     with device.phase("prefill"):
-        (row,) = await model.forward([writing.text])
-        writing.first(writing.chooser.first(row))
+        (row,) = await model.forward([decoding.text])
+        decoding.first(decoding.chooser.first(row))
     with device.phase("decode"):
-        while not writing.done:
-            model.keep(writing.text)
-            (row,) = await model.forward([writing.text])
-            writing.round(writing.text.then(writing.chooser.first(row)))
-    return writing.generation
+        while not decoding.done:
+            model.keep(decoding.text)
+            (row,) = await model.forward([decoding.text])
+            decoding.round(decoding.text.then(decoding.chooser.first(row)))
+    return decoding.generation
 
 
 @register("method", "std")

@@ -53,7 +53,7 @@ class Infeasible(InputError):
 class Decider(Protocol):
     """What chooses the levels of prompt and model for a request."""
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """Any decision; one that is not feasible is caught by the check.
 
         Args:
@@ -61,7 +61,7 @@ class Decider(Protocol):
             feasible: what meets its objective, never empty; a language model decides without looking.
         """
 
-    def ops(self, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
+    def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """What deciding takes on a processor, before the prefill; nothing where nobody computes."""
         return ()
 
@@ -70,7 +70,7 @@ class Rule(Protocol):
     """What may be decided for a request."""
 
     def feasible(
-        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
     ) -> list[Decision]:
         """All decisions that meet its objective.
 
@@ -89,15 +89,17 @@ class ByProfile(Rule):
     prompts: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
     ) -> list[Decision]:
         """See `Rule`."""
-        full = self.profile.whole(len(ask.prompt), ask.answer)
+        full = self.profile.whole(len(request.prompt), request.answer)
         return [
             decision
             for decision in decisions(self.prompts, sorted(self.profile.levels))
-            if ask.objective.met(
-                self.profile.costs(decision.model, ask.read(decision.prompt), ask.answer, present, deciding),
+            if request.objective.met(
+                self.profile.costs(
+                    decision.model, request.read(decision.prompt), request.answer, present, deciding
+                ),
                 full,
             )
         ]
@@ -111,11 +113,11 @@ class Nominal(Rule):
     models: tuple[float, ...] = LEVELS
 
     def feasible(
-        self, ask: ServiceRequest, present: float | None, deciding: Spent = NOTHING
+        self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
     ) -> list[Decision]:
         """See `Rule`."""
         every = decisions(self.prompts, self.models)
-        return [decision for decision in every if ask.objective.met_nominally(decision)]
+        return [decision for decision in every if request.objective.met_nominally(decision)]
 
 
 class Checked(NamedTuple):
@@ -146,26 +148,28 @@ class SloGuard:
         if self.fallback not in FALLBACKS:
             raise InputError(unknown("fallback", self.fallback, FALLBACKS))
 
-    def decide(self, ask: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING) -> Checked:
+    def decide(
+        self, request: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING
+    ) -> Checked:
         """A feasible decision.
 
         Raises:
             Unmet: there is none.
         """
-        feasible = self.rule.feasible(ask, present, deciding)
+        feasible = self.rule.feasible(request, present, deciding)
         if not feasible:
             raise Infeasible(
-                f"request {ask.id} asks for {ask.objective.asked}, which no level of prompt and model meets; "
-                "ask for less"
+                f"request {request.id} asks for {request.objective.asked}, which no level of prompt and "
+                "model meets; ask for less"
             )
-        decision = self.decider.decide(ask, feasible)
+        decision = self.decider.decide(request, feasible)
         if decision in feasible:
             return Checked(decision, False)
-        return Checked(self._instead(ask, decision, feasible), True)
+        return Checked(self._instead(request, decision, feasible), True)
 
-    def _instead(self, ask: ServiceRequest, decision: Decision, feasible: Sequence[Decision]) -> Decision:
+    def _instead(self, request: ServiceRequest, decision: Decision, feasible: Sequence[Decision]) -> Decision:
         if self.fallback == "random":
-            return _drawn(feasible, self.seed, ask)
+            return _drawn(feasible, self.seed, request)
         same = [one for one in feasible if one.prompt == decision.prompt]
         return max(same or feasible, key=lambda one: (one.model, one.prompt))
 
@@ -176,9 +180,9 @@ class Uniform(Decider):
 
     seed: int = 0
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
-        return _drawn(feasible, self.seed, ask)
+        return _drawn(feasible, self.seed, request)
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class Fixed(Decider):
 
     decision: Decision
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return self.decision
 
@@ -206,7 +210,7 @@ class Largest(Decider):
         if self.first not in Decision._fields:
             raise InputError(unknown("first", self.first, Decision._fields))
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`."""
         return max(feasible, key=lambda one: (getattr(one, self.first), *one))
 
@@ -226,12 +230,12 @@ class Oracle(Decider):
     right: Mapping[str, Collection[Decision]] = field(default_factory=dict)
     seed: int = 0
 
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; InputError for a request that nobody has tried."""
-        if ask.id not in self.right:
-            raise InputError(f"the oracle's table has no request {ask.id!r}; it has {len(self.right)}")
-        fitting = [decision for decision in feasible if decision in self.right[ask.id]]
-        return min(fitting, key=_weight) if fitting else _drawn(feasible, self.seed, ask)
+        if request.id not in self.right:
+            raise InputError(f"the oracle's table has no request {request.id!r}; it has {len(self.right)}")
+        fitting = [decision for decision in feasible if decision in self.right[request.id]]
+        return min(fitting, key=_weight) if fitting else _drawn(feasible, self.seed, request)
 
 
 def _weight(decision: Decision) -> tuple[float, float]:
@@ -239,5 +243,5 @@ def _weight(decision: Decision) -> tuple[float, float]:
     return round(decision.prompt * decision.model, 9), decision.model
 
 
-def _drawn(feasible: Sequence[Decision], seed: int, ask: ServiceRequest) -> Decision:
-    return random.Random(f"{seed}/{ask.id}").choice(feasible)
+def _drawn(feasible: Sequence[Decision], seed: int, request: ServiceRequest) -> Decision:
+    return random.Random(f"{seed}/{request.id}").choice(feasible)

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
 from repro.methods.serving.deciders import Decider, ServiceRequest
-from repro.methods.serving.score_head import BILLS, Reading, ScoreHead
+from repro.methods.serving.score_head import MODEL_COSTS, Reading, ScoreHead
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
@@ -34,20 +34,20 @@ class DecisionHead(Decider):
 
     Attributes:
         heads: the hash of the trained head.
-        bill: a name of `BILLS`.
+        model_cost: a name of `MODEL_COSTS`.
     """
 
     heads: str
-    bill: str
+    model_cost: str
     reading: Reading = field(repr=False)
     _decided: dict[tuple[int, ...], Decision] = field(default_factory=dict, repr=False)
     _read: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     @torch.no_grad()
-    def decide(self, ask: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
+    def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
         """See `Decider`; what is feasible is not looked at."""
         net = self.reading.net
-        ids = (*self._objective(ask), *self._end(ask.prompt))
+        ids = (*self._objective(request), *self._end(request.prompt))
         if ids not in self._decided:
             first, told, rest = self.reading.pieces.first, ids[:2], ids[2:]
             whole = torch.tensor([[first, *told, *rest, self.reading.pieces.last]])
@@ -55,14 +55,14 @@ class DecisionHead(Decider):
             self._decided[ids] = Decision(prompt, model)
         return self._decided[ids]
 
-    def ops(self, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
+    def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
-        bill, most = BILLS[self.bill], self.reading.net.positions
-        pieces = len(self._end(ask.prompt)) or len(ask.prompt)  # see `ScoreHead.ops`
-        return (bill.op("decision head", min(pieces + 4, most), bill.layers, on, True),)
+        model_cost, most = MODEL_COSTS[self.model_cost], self.reading.net.positions
+        pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
+        return (model_cost.op("decision head", min(pieces + 4, most), model_cost.layers, on, True),)
 
-    def _objective(self, ask: ServiceRequest) -> tuple[int, int]:
-        return self.reading.net.objective_ids(*told(ask.objective))
+    def _objective(self, request: ServiceRequest) -> tuple[int, int]:
+        return self.reading.net.objective_ids(*told(request.objective))
 
     def _end(self, tokens: tuple[int, ...]) -> list[int]:
         if tokens not in self._read:
@@ -95,7 +95,7 @@ def _level(share: float) -> float:
 def score_head(
     text: Tokenizer,
     encoder: str = "minilm",
-    bill: str = "mobilebert",
+    model_cost: str = "mobilebert",
     shares_bottom: bool = False,
     heads: Path | None = None,
 ) -> ScoreHead:
@@ -104,31 +104,31 @@ def score_head(
     Args:
         text: the language model's tokenizer.
         encoder: see `encoder_folder.open_encoder`.
-        bill: what a device is billed, a name of `BILLS`.
+        model_cost: what a device is billed, a name of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; say so where the decision head decides.
         heads: folder of the heads; None takes those that lie with the project.
 
     Raises:
-        InputError: no such bill, encoder or heads.
+        InputError: no such cost, encoder or heads.
     """
     name, reading = _opened(text, encoder, heads, "score")
-    return ScoreHead(name, _bill(bill), shares_bottom, reading)
+    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading)
 
 
 def decision_head(
     text: Tokenizer,
     encoder: str = "minilm",
-    bill: str = "mobilebert",
+    model_cost: str = "mobilebert",
     heads: Path | None = None,
 ) -> DecisionHead:
     """The trained decision head; see `score_head`."""
     name, reading = _opened(text, encoder, heads, "decision")
-    return DecisionHead(name, _bill(bill), reading)
+    return DecisionHead(name, _model_cost(model_cost), reading)
 
 
-def _bill(name: str) -> str:
-    if name not in BILLS:
-        raise InputError(unknown("bill of an encoder", name, BILLS))
+def _model_cost(name: str) -> str:
+    if name not in MODEL_COSTS:
+        raise InputError(unknown("cost of an encoder", name, MODEL_COSTS))
     return name
 
 

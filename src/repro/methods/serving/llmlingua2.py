@@ -23,7 +23,7 @@ ENCODER = Shape(
 """BERT-base, multilingual and cased, of which LLMLingua-2's small model is made, from its published
 configuration: 177 million parameters, of which a pass computes with 85 million. The release runs this one."""
 
-BILL = ModelCost(ENCODER, precision("fp16"))
+MODEL_COST = ModelCost(ENCODER, precision("fp16"))
 """As the models it reads for are stored; the paper does not say."""
 
 CHUNK = 510
@@ -42,8 +42,8 @@ def scoring(tokens: int, on: str) -> tuple[Op, ...]:
 
 def _chunk(rows: int, on: str) -> Op:
     layers = ENCODER.encoder_layers
-    flops, moved = BILL.encode(layers, rows)
-    looked_up = BILL.embed(rows)[1]
+    flops, moved = MODEL_COST.encode(layers, rows)
+    looked_up = MODEL_COST.embed(rows)[1]
     return Op(
         on,
         "score",
@@ -51,6 +51,6 @@ def _chunk(rows: int, on: str) -> Op:
         rows,
         flops=flops,
         bytes=moved + looked_up,
-        precision=BILL.stored.arithmetic,
+        precision=MODEL_COST.stored.arithmetic,
         launches=layers,
     )

@@ -62,7 +62,7 @@ class EncoderCost:
         )
 
 
-BILLS: dict[str, EncoderCost] = {
+MODEL_COSTS: dict[str, EncoderCost] = {
     # google/mobilebert-uncased: 24 layers, 512 wide, bottlenecks of 128. A layer's linears: two bottlenecks
     # in, 2 x 512 x 128, one out, 128 x 512, queries and keys 2 x 128 x 128, values 512 x 128, their output
     # 128 x 128, and 4 MLPs of 2 x 128 x 512: 835,584 weights. With both upper halves 36 layers, 30.1M, and
@@ -95,13 +95,13 @@ class ScoreHead(Scorer):
 
     Attributes:
         heads: the hash of the trained head.
-        bill: a name of `BILLS`.
+        model_cost: a name of `MODEL_COSTS`.
         shares_bottom: the decision head read the same prompt before, so the layers that both share are billed
             there. Deviation: they are computed anew here, without the objective's tokens.
     """
 
     heads: str
-    bill: str = field(repr=False)  # what tells scorers apart is what scores depend on
+    model_cost: str = field(repr=False)  # what tells scorers apart is what scores depend on
     shares_bottom: bool = field(repr=False)
     reading: Reading = field(repr=False)
     _said: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
@@ -126,16 +126,16 @@ class ScoreHead(Scorer):
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
         """See `Scorer`."""
-        key, bill = tuple(tokens), BILLS[self.bill]
+        key, model_cost = tuple(tokens), MODEL_COSTS[self.model_cost]
         if key not in self._rows:
             whole, spans, _, at = self.reading.split(key)
             # Control tokens have no text and would have one piece each; a prompt of them alone has no piece.
             read = at or spans
             longest = self.reading.net.positions - 2
             self._rows[key] = [len(window) + 2 for window in windows(whole, read, longest)]
-        layers = bill.layers - (bill.layers // 2 if self.shares_bottom else 0)
+        layers = model_cost.layers - (model_cost.layers // 2 if self.shares_bottom else 0)
         whole_run = not self.shares_bottom
-        return tuple(bill.op("score head", rows, layers, on, whole_run) for rows in self._rows[key])
+        return tuple(model_cost.op("score head", rows, layers, on, whole_run) for rows in self._rows[key])
 
 
 def windows(text: str, at: Sequence[TextSpan], most: int) -> Iterator[range]:

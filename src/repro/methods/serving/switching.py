@@ -41,7 +41,7 @@ class Switching(Protocol):
         """Ops that come before the prefill, one after the other.
 
         Args:
-            to: the bill of the level that it comes to.
+            to: the cost of the level that it comes to.
             on: the processor that models run on.
         """
 
@@ -111,11 +111,15 @@ class Swap:
         return (Op(FLASH, "load", "swap models", bytes=size),)
 
 
-def _blocks(bill: ModelCost) -> float:
+def _blocks(model_cost: ModelCost) -> float:
     """Bytes of all layers, without adapters."""
-    return bill.block_bytes if isinstance(bill, UnevenCost) else bill.shape.layers * bill.layer_bytes
+    return (
+        model_cost.block_bytes
+        if isinstance(model_cost, UnevenCost)
+        else model_cost.shape.layers * model_cost.layer_bytes
+    )
 
 
-def _moved(name: str, on: str, size: float, bill: ModelCost, launches: float = 1.0) -> Op:
-    arithmetic = bill.stored.arithmetic
+def _moved(name: str, on: str, size: float, model_cost: ModelCost, launches: float = 1.0) -> Op:
+    arithmetic = model_cost.stored.arithmetic
     return Op(on, "switch", name, bytes=size, precision=arithmetic, launches=launches)

@@ -100,28 +100,30 @@ class BigLittle(Speculative):
             raise InputError(
                 f"sampling.temperature is {request.sampling.temperature}; bld decodes greedily alone, at 0"
             )
-        writing, lenient = await begin(request, device, target, draft), Lenient(self.rollback)
+        decoding, lenient = await begin(request, device, target, draft), Lenient(self.rollback)
         with device.phase("decode"):
-            while not writing.done:
-                tree, reason = await self.grow(writing, draft)
+            while not decoding.done:
+                tree, reason = await self.grow(decoding, draft)
                 drafted = len(tree) - 1
                 if reason == "end":
-                    writing.round(tree.prefixes[-1], drafted, rows=0, accepted=drafted, reason=reason)
+                    decoding.round(tree.prefixes[-1], drafted, rows=0, accepted=drafted, reason=reason)
                     break
-                verdict = await target.verify(tree, lenient)
-                writing.round(verdict.text, drafted, verdict.rows, len(verdict.path) - 1, reason)
-                draft.keep(verdict.text)
-        return writing.generation
+                verification = await target.verify(tree, lenient)
+                decoding.round(
+                    verification.text, drafted, verification.rows, len(verification.path) - 1, reason
+                )
+                draft.keep(verification.text)
+        return decoding.generation
 
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """The draft's choices until it is unsure, has had its turn, or ends the answer."""
-        tree, stop = TokenTree(writing.text), writing.generation.request.stop
+        tree, stop = TokenTree(decoding.text), decoding.generation.request.stop
         for end in range(self.most):
             (row,) = await draft.forward([tree.prefixes[end]])
-            token, confidence, _ = writing.chooser.propose(row)
+            token, confidence, _ = decoding.chooser.propose(row)
             if math.exp(confidence) < self.fallback:
                 return tree, "confidence"
             tree.grow(end, token, confidence)
-            if token in stop or len(tree) > writing.remaining:
+            if token in stop or len(tree) > decoding.remaining:
                 return tree, "end"
         return tree, "length"

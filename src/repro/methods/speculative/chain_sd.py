@@ -23,10 +23,10 @@ class ChainSD(Speculative):
         if self.length < 1:
             raise InputError(f"method.length is {self.length}; a chain needs at least 1 draft token")
 
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft token after token, each from the one before."""
-        tree = TokenTree(writing.text)
+        tree = TokenTree(decoding.text)
         for end in range(self.length):
             (row,) = await draft.forward([tree.prefixes[end]])
-            tree.grow(end, *writing.chooser.propose(row))
+            tree.grow(end, *decoding.chooser.propose(row))
         return tree, "length"

@@ -40,15 +40,15 @@ class Corrected(Method):
         self, request: Request, device: Device, *, target: Session, draft: Session
     ) -> Generation:
         """One guess and one token of the target's a round."""
-        writing = await begin(request, device, target, draft)
+        decoding = await begin(request, device, target, draft)
         with device.phase("decode"):
-            while not writing.done:
-                (guess,) = await draft.forward([writing.text])
-                (said,) = await target.forward([writing.text])
-                token = writing.chooser.first(said)
-                right = writing.chooser.propose(guess).token == token
-                text = writing.text.then(token)
+            while not decoding.done:
+                (guess,) = await draft.forward([decoding.text])
+                (said,) = await target.forward([decoding.text])
+                token = decoding.chooser.first(said)
+                right = decoding.chooser.propose(guess).token == token
+                text = decoding.text.then(token)
                 for session in (target, draft):
                     session.keep(text)
-                writing.round(text, drafted=1, accepted=int(right))
-        return writing.generation
+                decoding.round(text, drafted=1, accepted=int(right))
+        return decoding.generation

@@ -112,18 +112,18 @@ class EdgeLLM(Method):
     ) -> Generation:
         """Draft until confidence falls, verify while drafting on, keep what survives."""
         draft.yield_to(target if self.provisional == "gaps" else None)
-        writing = await begin(request, device, target, draft)
-        alpha, tree = self.alpha, TokenTree(writing.text)
+        decoding = await begin(request, device, target, draft)
+        alpha, tree = self.alpha, TokenTree(decoding.text)
         with device.phase("decode"):
-            while not writing.done:
+            while not decoding.done:
                 reason = await self._draft(tree, alpha, draft)
-                verdict, further = await self._verify(tree, writing, device, target, draft)
+                verdict, further = await self._verify(tree, decoding, device, target, draft)
                 accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
-                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
+                decoding.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
                 alpha = self._adapt(alpha, tree_confidence(tree), accepted, reach)
                 draft.keep(verdict.text)
                 tree = further.below(verdict.text)
-        return writing.generation
+        return decoding.generation
 
     async def _draft(self, tree: TokenTree, alpha: float, draft: Session) -> str:
         """Grow the tree until its cumulative confidence falls below alpha (sec. III-C)."""
@@ -135,10 +135,10 @@ class EdgeLLM(Method):
         return "limit"
 
     async def _verify(
-        self, tree: TokenTree, writing: Decoding, device: Device, target: Session, draft: Session
+        self, tree: TokenTree, decoding: Decoding, device: Device, target: Session, draft: Session
     ) -> tuple[Verification, TokenTree]:
         """Verify the tree; meanwhile a copy of it grows on (sec. III-D)."""
-        verdict = device.spawn(target.verify(tree, writing.chooser, apart=self.verification == "branches"))
+        verdict = device.spawn(target.verify(tree, decoding.chooser, apart=self.verification == "branches"))
         further = tree.below(tree.root)
         if self.provisional != "never":
             while not verdict.done and len(further) < len(tree) + self.ahead:

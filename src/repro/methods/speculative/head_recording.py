@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:
     """The target answers, and at each token but the last all heads are asked: a part of `HeadRanks.ranks`."""
-    writing = await begin(request, device, target, draft)
+    decoding = await begin(request, device, target, draft)
     said: list[list[Logits]] = []
     with device.phase("decode"):
-        while not writing.done:
-            said.append(await draft.forward(levels(writing.text, draft.heads)))
-            (row,) = await target.forward([writing.text])
-            text = writing.text.then(writing.chooser.first(row))
+        while not decoding.done:
+            said.append(await draft.forward(levels(decoding.text, draft.heads)))
+            (row,) = await target.forward([decoding.text])
+            text = decoding.text.then(decoding.chooser.first(row))
             for session in (target, draft):
                 session.keep(text)
-            writing.round(text)
-    return answer_ranks(writing.generation.tokens, said)
+            decoding.round(text)
+    return answer_ranks(decoding.generation.tokens, said)
 
 
 def levels(text: Prefix, heads: int) -> list[Prefix]:

@@ -54,22 +54,22 @@ class Nav(Method):
                 (row,) = await target.forward([text.text])
                 text.round(text.text.then(row.choice))
         target.start(text.text.up_to(len(request.prompt)))
-        writing = Decoding(request, device)
+        decoding = Decoding(request, device)
         with device.phase("prefill"):
-            (row,) = await target.forward([writing.text])
-            writing.first(row.choice)
+            (row,) = await target.forward([decoding.text])
+            decoding.first(row.choice)
         with device.phase("decode"):
-            while not writing.done:
-                tree = self._tree(writing, text.generation.tokens)
-                verdict = await target.verify(tree, writing.chooser, apart=self.batch > 1)
-                accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
-                writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, "known", reach)
-        return writing.generation
+            while not decoding.done:
+                tree = self._tree(decoding, text.generation.tokens)
+                verification = await target.verify(tree, decoding.chooser, apart=self.batch > 1)
+                accepted, reach = len(verification.path) - 1, tree.branch_length(verification.path[-1])
+                decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, "known", reach)
+        return decoding.generation
 
-    def _tree(self, writing: Decoding, known: list[int]) -> TokenTree:
+    def _tree(self, decoding: Decoding, known: list[int]) -> TokenTree:
         """The text between what is out and its last token, and for the batch others beside it."""
-        tokens = known[len(writing.generation.tokens) : -1]
-        tree = TokenTree(writing.text)
+        tokens = known[len(decoding.generation.tokens) : -1]
+        tree = TokenTree(decoding.text)
         for other in range(self.batch if tokens else 1):
             node = 0
             for token in tokens:

@@ -53,9 +53,9 @@ class OptTree(Speculative):
         if self.depth < 1:
             raise InputError(f"method.depth is {self.depth}; a tree has at least 1 layer")
 
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then choose."""
-        drafted, layer, expected = TokenTree(writing.text), [0], 0.0
+        drafted, layer, expected = TokenTree(decoding.text), [0], 0.0
         for _ in range(self.depth):
             rows = await draft.forward([drafted.prefixes[node] for node in layer])
             layer = self._next_layer(drafted, layer, rows)

@@ -56,21 +56,21 @@ class SpecInfer(Speculative):
     ) -> Generation:
         """Rounds of drafting, merging and verifying until the answer ends."""
 
-        async def grow(writing: Decoding) -> tuple[TokenTree, str]:
-            trees = [(await self.grow(writing, draft))[0] for draft in drafts.values()]
+        async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
+            trees = [(await self.grow(decoding, draft))[0] for draft in drafts.values()]
             return merge(trees), "depth"
 
         return await speculate(request, device, target, list(drafts.values()), grow)
 
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """One draft's tree: the expansion's children at every node of the level before."""
-        tree, level = TokenTree(writing.text), [0]
+        tree, level = TokenTree(decoding.text), [0]
         for width in self.expansion:
             rows = await draft.forward([tree.prefixes[node] for node in level])
             grown = [
                 tree.grow(node, *proposal)
                 for node, row in zip(level, rows, strict=True)
-                for proposal in writing.chooser.branch(row, width)
+                for proposal in decoding.chooser.branch(row, width)
             ]
             # A token that was drawn twice is two draws, but goes on only once.
             level = [node for node in grown if tree.find(tree.prefixes[node]) == node]

@@ -30,14 +30,14 @@ class Speculative(Method):
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
 
     @abstractmethod
-    async def grow(self, writing: Decoding, draft: Session) -> tuple[TokenTree, str]:
+    async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """A tree after the text so far, and why it stopped growing."""
 
     async def serve(  # type: ignore[override]
         self, request: Request, device: Device, *, target: Session, draft: Session
     ) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
-        return await speculate(request, device, target, [draft], lambda writing: self.grow(writing, draft))
+        return await speculate(request, device, target, [draft], lambda decoding: self.grow(decoding, draft))
 
 
 async def speculate(
@@ -48,26 +48,26 @@ async def speculate(
     grow: Callable[[Decoding], Awaitable[tuple[TokenTree, str]]],
 ) -> Generation:
     """Grow a tree with some drafts, verify it, and again until the answer ends."""
-    writing = await begin(request, device, target, *drafts)
+    decoding = await begin(request, device, target, *drafts)
     with device.phase("decode"):
-        while not writing.done:
-            tree, reason = await grow(writing)
-            verdict = await target.verify(tree, writing.chooser)
-            accepted, reach = len(verdict.path) - 1, tree.branch_length(verdict.path[-1])
-            writing.round(verdict.text, len(tree) - 1, verdict.rows, accepted, reason, reach)
+        while not decoding.done:
+            tree, reason = await grow(decoding)
+            verification = await target.verify(tree, decoding.chooser)
+            accepted, reach = len(verification.path) - 1, tree.branch_length(verification.path[-1])
+            decoding.round(verification.text, len(tree) - 1, verification.rows, accepted, reason, reach)
             for draft in drafts:
-                draft.keep(verdict.text)
-    return writing.generation
+                draft.keep(verification.text)
+    return decoding.generation
 
 
 async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Decoding:
     """Prefill all models; the target's prefill gives the first token."""
-    writing = Decoding(request, device)
+    decoding = Decoding(request, device)
     with device.phase("prefill"):
-        (row,) = await target.forward([writing.text])
-        writing.first(writing.chooser.first(row))
-        if not writing.done:
-            target.keep(writing.text)
+        (row,) = await target.forward([decoding.text])
+        decoding.first(decoding.chooser.first(row))
+        if not decoding.done:
+            target.keep(decoding.text)
             for draft in drafts:
-                await draft.forward([writing.text])
-    return writing
+                await draft.forward([decoding.text])
+    return decoding

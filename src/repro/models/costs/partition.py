@@ -99,7 +99,7 @@ class AttentionExtent(NamedTuple):
         return sum(max(0, seen - left) for seen in self.own)
 
 
-def sight(missing: Sequence[Prefix], context: int) -> AttentionExtent:
+def extent(missing: Sequence[Prefix], context: int) -> AttentionExtent:
     """What a pass over missing sequences, parents first, attends to."""
     seen: dict[Prefix, int] = {}
     for prefix in missing:
@@ -107,36 +107,38 @@ def sight(missing: Sequence[Prefix], context: int) -> AttentionExtent:
     return AttentionExtent(len(missing), context, list(seen.values()))
 
 
-def stages(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def stages(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """One layer, divided; of Medusa heads all that is before their projections."""
-    if bill.shape.medusa:
-        return iter([shares(split.share, "layer", *bill.layers(1, look.rows, 0))])
-    return _columns(bill, split, look) if split.form == "columns" else _megatron(bill, split, look)
+    if model_cost.shape.medusa:
+        return iter([shares(split.share, "layer", *model_cost.layers(1, look.rows, 0))])
+    return (
+        _columns(model_cost, split, look) if split.form == "columns" else _megatron(model_cost, split, look)
+    )
 
 
-def linear(bill: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
+def linear(model_cost: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
     """A linear of so many weights divided by its columns."""
-    return shares(split.share, "layer", 2.0 * rows * weights, bill.weight_bytes(weights), launches)
+    return shares(split.share, "layer", 2.0 * rows * weights, model_cost.weight_bytes(weights), launches)
 
 
-def _columns(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def _columns(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """Ghidorah: four linears and an attention, each of which needs all of what came before."""
-    shape = bill.shape
+    shape = model_cost.shape
     out = shape.hidden * shape.head_dim * shape.heads
     down = shape.hidden * shape.intermediate
-    yield linear(bill, split, look.rows, shape.attention_weights - out, 0.2)
-    yield attention(bill, split, look)
-    yield linear(bill, split, look.rows, out, 0.2)
-    yield linear(bill, split, look.rows, shape.mlp_weights - down, 0.2)
-    yield linear(bill, split, look.rows, down, 0.2)
+    yield linear(model_cost, split, look.rows, shape.attention_weights - out, 0.2)
+    yield attention(model_cost, split, look)
+    yield linear(model_cost, split, look.rows, out, 0.2)
+    yield linear(model_cost, split, look.rows, shape.mlp_weights - down, 0.2)
+    yield linear(model_cost, split, look.rows, down, 0.2)
 
 
-def attention(bill: ModelCost, split: Split, look: AttentionExtent) -> Stage:
+def attention(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Stage:
     """One layer's attention: cached keys on both as `keys` says, the pass's own on the other processor.
 
     What the other one found goes back with its maximum and its sum, by which the two are merged.
     """
-    shape, width = bill.shape, bill.stored.activation
+    shape, width = model_cost.shape, model_cost.stored.activation
     flops, moved = shape.attention_flops(look.rows, look.context), shape.cache_elements(look.context) * width
     joined = 4.0 * look.joined(split.left) * shape.heads * shape.head_dim
     sparse = 4.0 * look.sparse(split.left) * shape.heads * shape.head_dim
@@ -150,20 +152,25 @@ def attention(bill: ModelCost, split: Split, look: AttentionExtent) -> Stage:
     return [here, tree, *([there] if split.keys else [])]
 
 
-def _megatron(bill: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
+def _megatron(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
     """Megatron-LM: two blocks, each a pair of linears, and after each a sum of both halves.
 
     Heads attend to the pass's own keys as to all others, under a mask.
     """
-    shape = bill.shape
+    shape = model_cost.shape
     keys = look.context + look.rows
-    flops, moved = shape.attention_flops(look.rows, keys), shape.cache_elements(keys) * bill.stored.activation
-    pair = linear(bill, split, look.rows, shape.attention_weights, 0.4)
+    flops, moved = (
+        shape.attention_flops(look.rows, keys),
+        shape.cache_elements(keys) * model_cost.stored.activation,
+    )
+    pair = linear(model_cost, split, look.rows, shape.attention_weights, 0.4)
     heads = shares(split.share, "attention", flops, moved, 0.2)
-    total = StagePiece("reduce", False, 0.0, 3.0 * look.rows * shape.hidden * bill.stored.activation, 0.1)
+    total = StagePiece(
+        "reduce", False, 0.0, 3.0 * look.rows * shape.hidden * model_cost.stored.activation, 0.1
+    )
     yield [*pair, *heads]
     yield [total]
-    yield linear(bill, split, look.rows, shape.mlp_weights, 0.4)
+    yield linear(model_cost, split, look.rows, shape.mlp_weights, 0.4)
     yield [total]
 
 

@@ -101,12 +101,12 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
     return attended, shape.hidden
 
 
-def beyond(bill: ModelCost, window: float) -> frozenset[tuple[int, str]]:
+def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
     """Linears that do not fit an NPU which reaches so many bytes (0: any number): FFNs get room first."""
     left, out = window, set()
     for stage in LINEARS if window else ():
-        size = bill.weight_bytes(weights(bill.shape, stage))
-        for layer in range(bill.shape.layers):
+        size = model_cost.weight_bytes(weights(model_cost.shape, stage))
+        for layer in range(model_cost.shape.layers):
             if size <= left:
                 left -= size
             else:
@@ -126,16 +126,16 @@ def shadowed(layers: int, pruned: float) -> frozenset[int]:
     return frozenset([*range(front), *range(layers - (kept - front), layers)])
 
 
-def subgraphs(bill: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
+def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
     """The subgraphs of a prompt of so many tokens, chunk by chunk, each after all that it stands on."""
-    return list(_Cutter(bill, layout, name).cut(layout.rows(prompt)))
+    return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt)))
 
 
 @dataclass
 class _Cutter:
     """Cuts a prompt; `_ends` remembers by chunk, layer and stage where in the list its result is there."""
 
-    bill: ModelCost
+    model_cost: ModelCost
     layout: Layout
     name: str
     _ends: dict[tuple[int, int, str], tuple[int, ...]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class _Cutter:
     def cut(self, rows: Sequence[int]) -> Iterator[Subgraph]:
         for chunk, (size, context) in enumerate(zip(rows, _starts(rows), strict=True)):
             before: tuple[int, ...] = ()
-            for layer in range(self.bill.shape.layers):
+            for layer in range(self.model_cost.shape.layers):
                 for stage in STAGES:
                     # What the CPU adds up with a shadow's product has to be seen by it first (sec. 3.3).
                     joins = len(before) > 1
@@ -183,10 +183,10 @@ class _Cutter:
         self._ends[chunk, layer, stage] = tuple(ends)
 
     def _float(self, stage: str, rows: int, context: int, here: str, joins: bool) -> Op:
-        shape = self.bill.shape
+        shape = self.model_cost.shape
         if stage == ATTENTION:
             flops = shape.attention_flops(rows, context + rows)
-            moved = shape.cache_elements(context + rows) * self.bill.stored.activation
+            moved = shape.cache_elements(context + rows) * self.model_cost.stored.activation
             moved += 2 * rows * shape.heads * shape.head_dim * FLOAT
         else:
             # The linear's result and the residual are read, their sum is written and, in 8 bits, its norm.
@@ -195,24 +195,27 @@ class _Cutter:
         return self._op(CPU, kind, rows, flops, moved, here, precision="fp32", synced=joins)
 
     def _linear(self, on: str, stage: str, rows: int, here: str) -> Op:
-        count = weights(self.bill.shape, stage)
-        moved = self.bill.weight_bytes(count) + rows * sum(width(self.bill.shape, stage))
+        count = weights(self.model_cost.shape, stage)
+        moved = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
         kind = self.layout.linear if on == NPU else "linear"
-        return self._op(on, kind, rows, 2.0 * rows * count, moved, here, self.bill.stored.arithmetic)
+        return self._op(on, kind, rows, 2.0 * rows * count, moved, here, self.model_cost.stored.arithmetic)
 
     def _shadow(self, stage: str, rows: int, here: str) -> Op:
         """Look for outliers in a linear's input, and multiply the channels that have any in float."""
-        inputs, outputs = width(self.bill.shape, stage)
-        used = self.layout.outliers * weights(self.bill.shape, stage)
+        inputs, outputs = width(self.model_cost.shape, stage)
+        used = self.layout.outliers * weights(self.model_cost.shape, stage)
         moved = FLOAT * (used + rows * (inputs + outputs))
         return self._op(CPU, "shadow", rows, 2.0 * rows * used, moved, f"{here} shadow", "fp32")
 
     def _cold(self, stage: str, here: str) -> Op | None:
-        count = self.layout.cold * self.layout.outliers * weights(self.bill.shape, stage)
+        count = self.layout.cold * self.layout.outliers * weights(self.model_cost.shape, stage)
         if not count:
             return None
-        name, request = f"{self.name} flash {here} cold", self.bill.weight_bytes(self.bill.shape.hidden)
-        return Op(FLASH, "load", name, bytes=self.bill.weight_bytes(count), request=request)
+        name, request = (
+            f"{self.name} flash {here} cold",
+            self.model_cost.weight_bytes(self.model_cost.shape.hidden),
+        )
+        return Op(FLASH, "load", name, bytes=self.model_cost.weight_bytes(count), request=request)
 
     def _op(
         self,
@@ -262,16 +265,16 @@ class Graphs(NamedTuple):
         return self.separate_bytes - self.bytes
 
 
-def graphs(bill: ModelCost, chunk: int, tokens: int) -> Graphs:
+def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
     """Count the graphs of a prompt and their memory, every graph with weights and buffers of its own.
 
     Deviation: the paper prints the memory saved and no formula; QNN allocates a buffer for every operator
     (sec. 4.5) and a graph's weights with it, which is what is counted.
     """
-    layers, chunks = bill.shape.layers, ceil(tokens / chunk)
+    layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
     total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
-    static = layers * (bill.layer_bytes + chunk * static_buffers(bill.shape))
-    moving = sum(dynamic_bytes(bill.shape, chunk, (i + 1) * chunk) for i in range(chunks))
+    static = layers * (model_cost.layer_bytes + chunk * static_buffers(model_cost.shape))
+    moving = sum(dynamic_bytes(model_cost.shape, chunk, (i + 1) * chunk) for i in range(chunks))
     return Graphs(
         total,
         total - dynamic,
@@ -300,7 +303,7 @@ def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
     return shape.layers * rows * (a_row + attended * (FLOAT + 1))
 
 
-def shadow_bytes(bill: ModelCost, layout: Layout, hot: float) -> float:
+def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:
     """Bytes of the float weights that shadow products find in memory: a share of the input channels."""
-    own = sum(weights(bill.shape, stage) for stage in LINEARS)
+    own = sum(weights(model_cost.shape, stage) for stage in LINEARS)
     return len(layout.shadowed) * hot * own * FLOAT

@@ -18,7 +18,7 @@ from repro.core.registry import unknown
 from repro.models.checkpoints.safetensors_io import StoredTensors
 from repro.models.costs.model_cost import Shape
 from repro.models.transformer import families
-from repro.models.transformer.attention import attend, sight
+from repro.models.transformer.attention import attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.linear import Linear, PlainLinear, packed
@@ -167,7 +167,7 @@ class EagleHead:
         cache.place(0, positions)
         rotation = rotations(self.frequency, positions)
         heads.view(torch.complex64)[:, : c.heads + c.kv_heads].mul_(rotation)
-        seen = sight(c, 0, rotation, positions, mask, cache)
+        seen = attention_mask(c, 0, rotation, positions, mask, cache)
         keys, values = cache.append_joint(0, heads[:, c.heads :])
         x = hidden + self.out(attend(c, heads[:, : c.heads], keys, values, seen)).float()
         gate, up = self.up(self.mlp_norm(x)).chunk(2, -1)

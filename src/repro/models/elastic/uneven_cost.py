@@ -1,6 +1,6 @@
 """What a sub-model costs whose layers have unequal numbers of heads and neurons, and adapters beside them.
 
-Owns that bill, which an engine takes like any other. Must not know why a layer keeps what it keeps.
+Owns that cost, which an engine takes like any other. Must not know why a layer keeps what it keeps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.models.transformer.config import DecoderConfig
 
 @dataclass(frozen=True)
 class UnevenCost(ModelCost):
-    """A bill by true parameters, layer by layer.
+    """Costs by true parameters, layer by layer.
 
     An engine that keeps all layers in memory runs them as one op, whose FLOPs and bytes are then exact; of a
     run of some layers it is billed the layers' mean.
@@ -45,7 +45,7 @@ class UnevenCost(ModelCost):
     @property
     def block_bytes(self) -> float:
         """Bytes of all layers, adapters left out."""
-        return sum(count * bill.layer_bytes for bill, count in self._kinds)
+        return sum(count * model_cost.layer_bytes for model_cost, count in self._kinds)
 
     @property
     def adapter_bytes(self) -> float:
@@ -64,14 +64,16 @@ class UnevenCost(ModelCost):
 
     def cache_bytes(self, tokens: int) -> float:
         """See `ModelCost`; what the layers' own heads need."""
-        elements = sum(count * bill.shape.cache_elements(tokens) for bill, count in self._kinds)
+        elements = sum(count * model_cost.shape.cache_elements(tokens) for model_cost, count in self._kinds)
         return elements * self.stored.activation
 
     def layers(
         self, count: int, rows: int, context: float, source: int = 0, first: bool = False
     ) -> tuple[float, float]:
         """See `ModelCost`."""
-        parts = [bill.layers(number, rows, context, source, first) for bill, number in self._kinds]
+        parts = [
+            model_cost.layers(number, rows, context, source, first) for model_cost, number in self._kinds
+        ]
         flops = sum(part[0] for part in parts) + 2.0 * rows * self.adapters
         moved = sum(part[1] for part in parts) + self.adapter_bytes
         share = count / self.shape.layers

@@ -20,9 +20,9 @@ from repro.models.transformer.attention import (
     TILED_ROWS,
     AttentionMask,
     attend,
+    attention_mask,
     blindness,
     scores,
-    sight,
     visible,
 )
 from repro.models.transformer.cache import KVCache
@@ -110,7 +110,7 @@ class DividedDecoder(Decoder):
     ) -> AttentionMask:
         cached = cache.length_of(i)
         if self.split.form == MEGATRON or not cached or not 1 < len(positions) < TILED_ROWS:
-            return sight(self.config, i, rotation, positions, mask, cache)
+            return attention_mask(self.config, i, rotation, positions, mask, cache)
         return self._divided(rotation, visible(self.config, i, positions, mask, cache))
 
     def _divided(self, rotation: Tensor | None, seen: Tensor) -> DividedSight:

@@ -1,7 +1,7 @@
 """A pass as ops of a device: what a model reads, computes and projects, where, and when it lets others in.
 
 Knows nothing of methods or of what sequences its rows stand for, and not whether the device is real: the same
-ops carry the real computation and the bill of the shape that is billed. Real layers are spread evenly over
+ops carry the real computation and the cost of the shape that is billed. Real layers are spread evenly over
 billed ones.
 """
 
@@ -37,7 +37,7 @@ class ForwardPass:
     step: Step
     rows: int
     context: int
-    sight: AttentionExtent | None = None
+    extent: AttentionExtent | None = None
     kept: list[int] | None = None
 
 
@@ -55,10 +55,10 @@ class EarlyExitPoint:
 class Arrangement(Protocol):
     """Another way in which a pass's layers become ops than one after the other on one processor."""
 
-    def takes(self, flight: ForwardPass) -> bool:
+    def takes(self, forward_pass: ForwardPass) -> bool:
         """Whether a pass is its business."""
 
-    async def layers(self, engine: Engine, flight: ForwardPass) -> None:
+    async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
         """Run a pass's layers."""
 
 
@@ -75,48 +75,48 @@ class Engine:
         self,
         name: str,
         device: Device,
-        bill: ModelCost,
+        model_cost: ModelCost,
         network: Network,
         placement: Placement,
         source: LayerSource | None = None,
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> None:
-        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
+        """Open a network with a model cost; `tokens` are the keys and values the memory must have room for.
 
         With a `plan` each layer's shards are read as it says.
         """
         self.name = name
         self.device = device
-        self._bill = bill
+        self._model_cost = model_cost
         self._network = network
         self._placement = placement
-        self._on = device.resource(placement.on or device.main, bill.stored.arithmetic)
-        self._head_on = device.resource(placement.head or self._on, bill.stored.arithmetic)
+        self._on = device.resource(placement.on or device.main, model_cost.stored.arithmetic)
+        self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
         self._tokens = tokens
         self._plan = plan
-        self.residency = settle(placement, bill, device.memory, tokens, device.keeps_tables)
+        self.residency = settle(placement, model_cost, device.memory, tokens, device.keeps_tables)
         self._loading = self._reads(source)
         self._computing, self._waited = False, 0.0
         self._first: Engine | None = None
         self._took: dict[str, float] = {}
         self._moved: Future[None] = Future()
-        self._source, self._encoded = 0, not bill.shape.encoder
+        self._source, self._encoded = 0, not model_cost.shape.encoder
         self._split: Split | None = None
         self._arrangement: Arrangement | None = None
 
     @property
-    def bill(self) -> ModelCost:
+    def model_cost(self) -> ModelCost:
         """What the device is billed."""
-        return self._bill
+        return self._model_cost
 
     def arrange(self, arrangement: Arrangement | None) -> None:
         """From now on leave the layers of passes that it takes to an arrangement, or no longer."""
         self._arrangement = arrangement
 
-    def computing(self, flight: ForwardPass, first: int, last: int) -> Callable[[], None]:
+    def computing(self, forward_pass: ForwardPass, first: int, last: int) -> Callable[[], None]:
         """What computes a pass's billed layers `first` to `last - 1` for real."""
-        return partial(flight.step.layers, self._real(first), self._real(last))
+        return partial(forward_pass.step.layers, self._real(first), self._real(last))
 
     def divide(self, split: Split | None) -> None:
         """From now on divide every pass's layers and projection between two processors, or no longer.
@@ -124,30 +124,30 @@ class Engine:
         Raises:
             InputError: layers are streamed, or behind an encoder: nothing divides those.
         """
-        if split and (self.residency.held < self._bill.shape.layers or self._bill.shape.encoder):
+        if split and (self.residency.held < self._model_cost.shape.layers or self._model_cost.shape.encoder):
             raise InputError(f"{self.name} is divided between processors only if it is a decoder in memory")
         if isinstance(self._network, DividableNetwork):
             self._network.divide(split)  # for real, within the ops of a pass that stays whole
         else:
             self._split = split
 
-    async def attend(self, sight: AttentionExtent) -> None:
+    async def attend(self, extent: AttentionExtent) -> None:
         """One layer's attention alone, as it is divided at present: nothing comes of it but its time."""
         if isinstance(self._network, DividableNetwork):
-            trial = partial(self._network.attend, sight)
-            await self._run("attention", self._on, sight.rows, (0.0, 0.0), trial)
+            trial = partial(self._network.attend, extent)
+            await self._run("attention", self._on, extent.rows, (0.0, 0.0), trial)
             return
         if self._split is None:
             raise RuntimeError(f"{self.name} is not divided")
-        await self._stage(attention(self._bill, self._split, sight), sight.rows, "attention")
+        await self._stage(attention(self._model_cost, self._split, extent), extent.rows, "attention")
 
     def _reads(self, source: LayerSource | None) -> Loading:
-        bill, (held, slots, tables, _) = self._bill, self.residency
-        sizes = [source.layer_bytes if source else bill.layer_bytes] * bill.shape.layers
+        model_cost, (held, slots, tables, _) = self._model_cost, self.residency
+        sizes = [source.layer_bytes if source else model_cost.layer_bytes] * model_cost.shape.layers
         if self._plan:
             sizes = list(self._plan.loads)
         if not tables:
-            sizes.append(bill.head(1)[1])
+            sizes.append(model_cost.head(1)[1])
         preload = self._placement.preload
         return Loading(self.name, self.device, sizes, held, slots, preload, source)
 
@@ -155,8 +155,10 @@ class Engine:
     def resident_bytes(self) -> float:
         """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
         buffer of shards."""
-        buffer = self._placement.shards.preload * self._bill.shape.layers if self._placement.shards else 0.0
-        return self.residency.bytes(self._bill) + buffer * self._bill.layer_bytes
+        buffer = (
+            self._placement.shards.preload * self._model_cost.shape.layers if self._placement.shards else 0.0
+        )
+        return self.residency.bytes(self._model_cost) + buffer * self._model_cost.layer_bytes
 
     @property
     def planned(self) -> dict[str, Scalar]:
@@ -171,7 +173,9 @@ class Engine:
         """
         memory, tokens = self.device.memory, self._tokens
         memory.reserve(self.resident_bytes, f"{self.name} weights")
-        memory.reserve(self._bill.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
+        memory.reserve(
+            self._model_cost.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens"
+        )
 
     def close(self) -> None:
         """Let go of the disk."""
@@ -192,55 +196,57 @@ class Engine:
     async def load(self) -> None:
         """Read what stays in memory from flash, once, before the first request."""
         held, _, tables, encoder = self.residency
-        size = (self._bill.table_bytes if tables else 0.0) + held * self._bill.layer_bytes
-        if held == self._bill.shape.layers:
-            size += encoder * self._bill.encoder_layer_bytes
+        size = (self._model_cost.table_bytes if tables else 0.0) + held * self._model_cost.layer_bytes
+        if held == self._model_cost.shape.layers:
+            size += encoder * self._model_cost.encoder_layer_bytes
         size += self._plan.preloaded if self._plan else 0.0
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
     async def _encode(self) -> None:
         """The encoder reads the prompt; its layers stay in memory if all of the decoder's do."""
-        count, rows = self._bill.shape.encoder_layers, self._source
+        count, rows = self._model_cost.shape.encoder_layers, self._source
         if not rows:
             raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
-        await self._run("embed", self._on, rows, self._bill.embed(rows), name="encoder embed")
-        if self.residency.held == self._bill.shape.layers:
+        await self._run("embed", self._on, rows, self._model_cost.embed(rows), name="encoder embed")
+        if self.residency.held == self._model_cost.shape.layers:
             name = f"encoder layers 0-{count - 1}"
-            await self._run("encode", self._on, rows, self._bill.encode(count, rows), None, name, count)
+            await self._run("encode", self._on, rows, self._model_cost.encode(count, rows), None, name, count)
             return
-        sizes, slots = [self._bill.encoder_layer_bytes] * count, self.residency.encoder
+        sizes, slots = [self._model_cost.encoder_layer_bytes] * count, self.residency.encoder
         loading = Loading(f"{self.name} encoder", self.device, sizes, 0, slots, preload=False)
         for layer in range(count):
             await self._take(layer, loading)
             name = f"encoder layer {layer}"
-            await self._run("encode", self._on, rows, self._bill.encode(1, rows), None, name)
+            await self._run("encode", self._on, rows, self._model_cost.encode(1, rows), None, name)
             loading.give_back(layer)
 
-    async def _all_layers(self, flight: ForwardPass, on: str, halt: EarlyExitPoint | None) -> None:
-        if self._arrangement and self._arrangement.takes(flight):
-            await self._arrangement.layers(self, flight)
+    async def _all_layers(
+        self, forward_pass: ForwardPass, on: str, exit_point: EarlyExitPoint | None
+    ) -> None:
+        if self._arrangement and self._arrangement.takes(forward_pass):
+            await self._arrangement.layers(self, forward_pass)
             return
-        if self._split and not halt:
-            await self._divided_layers(flight, self._split)
+        if self._split and not exit_point:
+            await self._divided_layers(forward_pass, self._split)
             return
         held = self.residency.held
-        look = self._billed(halt.layer) if halt else 0
+        look = self._billed(exit_point.layer) if exit_point else 0
         for first, last in self._runs(look):
-            if halt and first == look:
-                await self._drop(flight, halt)
+            if exit_point and first == look:
+                await self._drop(forward_pass, exit_point)
             weights = None if first < held else await self._take(first, self._loading)
-            await self._layers(flight, first, last, weights, on)
+            await self._layers(forward_pass, first, last, weights, on)
             if first >= held:
                 self._loading.give_back(first)
 
-    async def _divided_layers(self, flight: ForwardPass, split: Split) -> None:
-        assert flight.sight is not None
-        parts = list(stages(self._bill, split, flight.sight))
-        for layer in range(self._bill.shape.layers):
+    async def _divided_layers(self, forward_pass: ForwardPass, split: Split) -> None:
+        assert forward_pass.extent is not None
+        parts = list(stages(self._model_cost, split, forward_pass.extent))
+        for layer in range(self._model_cost.shape.layers):
             for stage in parts[:-1]:
-                await self._stage(stage, flight.rows, f"layer {layer}")
-            compute = self.computing(flight, layer, layer + 1)
-            await self._stage(parts[-1], flight.rows, f"layer {layer}", compute)
+                await self._stage(stage, forward_pass.rows, f"layer {layer}")
+            compute = self.computing(forward_pass, layer, layer + 1)
+            await self._stage(parts[-1], forward_pass.rows, f"layer {layer}", compute)
 
     async def _stage(self, stage: Stage, rows: int, name: str, compute: Any = None) -> Any:
         """Run a stage's pieces side by side, each processor's first once it sees what the other wrote before;
@@ -255,7 +261,7 @@ class Engine:
                 rows,
                 flops=piece.flops,
                 bytes=piece.bytes,
-                precision=self._bill.stored.arithmetic,
+                precision=self._model_cost.stored.arithmetic,
                 priority=int(self._placement.background),
                 launches=piece.launches,
                 synced=first[piece.other] is piece,
@@ -279,21 +285,21 @@ class Engine:
                 last = split
             yield first, last
             first = last
-        for layer in range(held, self._bill.shape.layers):
+        for layer in range(held, self._model_cost.shape.layers):
             yield layer, layer + 1
 
-    async def _drop(self, flight: ForwardPass, halt: EarlyExitPoint) -> None:
+    async def _drop(self, forward_pass: ForwardPass, exit_point: EarlyExitPoint) -> None:
         """Judge the wanted rows in the middle of a pass; what is dropped leaves the cache too."""
-        weights = halt.scored * self._bill.shape.hidden
-        cost = 2.0 * weights, self._bill.weight_bytes(weights)
-        judge = lambda: halt.judge(flight.step)  # noqa: E731
-        flight.kept = await self._run("prune", self._head_on, flight.rows, cost, judge)
-        flight.rows -= halt.wanted - len(flight.kept)
+        weights = exit_point.scored * self._model_cost.shape.hidden
+        cost = 2.0 * weights, self._model_cost.weight_bytes(weights)
+        judge = lambda: exit_point.judge(forward_pass.step)  # noqa: E731
+        forward_pass.kept = await self._run("prune", self._head_on, forward_pass.rows, cost, judge)
+        forward_pass.rows -= exit_point.wanted - len(forward_pass.kept)
 
     @asynccontextmanager
     async def _head(self) -> AsyncIterator[None]:
         """The output projection, which may have to be read like one more layer."""
-        item, here = self._bill.shape.layers, self.residency.tables
+        item, here = self._model_cost.shape.layers, self.residency.tables
         if not here:
             await self._take(item, self._loading)
         yield
@@ -307,11 +313,11 @@ class Engine:
         on = on or self._head_on
         compute = step.late_rows if late else lambda: step.rows(at)
         if self._split:
-            stage = shares(self._split.share, "head", *self._bill.head(rows))
+            stage = shares(self._split.share, "head", *self._model_cost.head(rows))
             divided: list[Logits] = await self._stage(stage, rows, "head", compute)
             return divided
-        together = self._bill.shape.sharing(rows, projected=True)
-        out: list[Logits] = await self._run("head", on, together, self._bill.head(rows), compute)
+        together = self._model_cost.shape.sharing(rows, projected=True)
+        out: list[Logits] = await self._run("head", on, together, self._model_cost.head(rows), compute)
         return out
 
     async def _take(self, item: int, loading: Loading) -> LayerWeights | None:
@@ -324,26 +330,28 @@ class Engine:
         return weights
 
     async def _layers(
-        self, flight: ForwardPass, first: int, last: int, weights: LayerWeights | None, on: str
+        self, forward_pass: ForwardPass, first: int, last: int, weights: LayerWeights | None, on: str
     ) -> None:
         real = self._real(first), self._real(last)
         streamed = None if weights is None else [weights]
         name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
-        rows, source = flight.rows, self._source
-        cost = self._bill.layers(last - first, rows, flight.context, source, first=not self._encoded)
+        rows, source = forward_pass.rows, self._source
+        cost = self._model_cost.layers(
+            last - first, rows, forward_pass.context, source, first=not self._encoded
+        )
         if self._plan:
             cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
-        compute = lambda: flight.step.layers(*real, streamed)  # noqa: E731
+        compute = lambda: forward_pass.step.layers(*real, streamed)  # noqa: E731
         await self._run(
-            "layer", on or self._on, self._bill.shape.sharing(rows), cost, compute, name, last - first
+            "layer", on or self._on, self._model_cost.shape.sharing(rows), cost, compute, name, last - first
         )
 
     def _real(self, layer: int) -> int:
-        return layer * self._network.depth // self._bill.shape.layers
+        return layer * self._network.depth // self._model_cost.shape.layers
 
     def _billed(self, layer: int) -> int:
         """The first billed layer that stands for a real one or a later one."""
-        return -(-layer * self._bill.shape.layers // self._network.depth)
+        return -(-layer * self._model_cost.shape.layers // self._network.depth)
 
     async def _run(
         self,
@@ -363,7 +371,7 @@ class Engine:
             rows,
             flops=cost[0],
             bytes=cost[1],
-            precision=self._bill.stored.arithmetic,
+            precision=self._model_cost.stored.arithmetic,
             priority=int(self._placement.background),
             launches=launches,
             compute=compute,

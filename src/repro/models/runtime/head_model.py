@@ -35,7 +35,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 
 
-def opened(config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> Model:
+def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
     """The model of a model file; arguments as of `Model`.
 
     Raises:
@@ -48,7 +48,7 @@ def opened(config: ModelConfig, lender: Model | None = None, host: str = "cpu") 
             f"{config.name}: checkpoint {config.checkpoint.name} is {KINDS[made]}, and the shape that is "
             f"billed is {KINDS[billed]}"
         )
-    return made(config, lender, host)
+    return made(config, embeddings_from, host)
 
 
 def _kind(config: ModelConfig) -> type[Model]:
@@ -97,14 +97,14 @@ class HeadModel(Model):
 
     dtypes: ClassVar[tuple[str, ...]]
 
-    def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
+    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
         """See `Model`.
 
         Raises:
             InputError: there is no target or it is no decoder; the head is for another one; a dtype or a
                 rounding that heads do not have.
         """
-        super().__init__(config, lender, host)
+        super().__init__(config, embeddings_from, host)
         if config.dtype not in self.dtypes:
             raise InputError(f"{config.name}: {unknown('dtype', config.dtype, self.dtypes)}")
         if config.rounded:
@@ -123,15 +123,15 @@ class HeadModel(Model):
         """The checkpoint's own structure."""
 
     @property
-    def borrows(self) -> bool:
+    def uses_target_embeddings(self) -> bool:
         """Every head does."""
         return True
 
     @property
     def target(self) -> Model:
         """The model that it drafts for."""
-        assert self._lender is not None
-        return self._lender
+        assert self._embeddings_from is not None
+        return self._embeddings_from
 
     @property
     def own_shape(self) -> Shape:
@@ -205,12 +205,12 @@ class MedusaModel(HeadModel):
 
     dtypes = medusa_head.DTYPES
 
-    def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
+    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
         """See `HeadModel`; InputError also where more heads are billed than compute."""
-        super().__init__(config, lender, host)
-        if self.bill.shape.medusa > self.head_config.heads:
+        super().__init__(config, embeddings_from, host)
+        if self.model_cost.shape.medusa > self.head_config.heads:
             raise InputError(
-                f"{config.name} bills {self.bill.shape.medusa} Medusa heads, and its checkpoint has "
+                f"{config.name} bills {self.model_cost.shape.medusa} Medusa heads, and its checkpoint has "
                 f"{self.head_config.heads}; bill no more than there are"
             )
 

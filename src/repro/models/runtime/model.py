@@ -92,12 +92,12 @@ class ModelConfig:
 class Model:
     """A model whose checkpoint is at hand; its weights load when they are first needed."""
 
-    def __init__(self, config: ModelConfig, lender: Model | None = None, host: str = "cpu") -> None:
+    def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
         """Open the checkpoint, fetching it if need be.
 
         Args:
             config: the model file.
-            lender: the target whose embeddings and tokenizer a draft of ours uses.
+            embeddings_from: the target whose embeddings and tokenizer a draft of ours uses.
             host: the torch device that computes.
         """
         self.config = config
@@ -105,9 +105,9 @@ class Model:
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None
-        borrows = self.borrows
-        self._lender = lender if borrows else None
-        if borrows and lender is None:
+        uses_target_embeddings = self.uses_target_embeddings
+        self._embeddings_from = embeddings_from if uses_target_embeddings else None
+        if uses_target_embeddings and embeddings_from is None:
             raise InputError(f"{config.name} uses its target's embeddings, and there is no target")
         if config.rounded and self.folder and self.encoder_decoder:
             raise InputError(
@@ -116,7 +116,7 @@ class Model:
             )
 
     @property
-    def borrows(self) -> bool:
+    def uses_target_embeddings(self) -> bool:
         """Whether embeddings and tokenizer are its target's."""
         return bool(self.folder and not self.encoder_decoder and self.decoder_config.shares_embeddings)
 
@@ -170,32 +170,32 @@ class Model:
         return "real" if self.config.shape in (None, self.own_shape) else "proxy"
 
     @property
-    def bill(self) -> ModelCost:
+    def model_cost(self) -> ModelCost:
         """What a device is billed."""
         stored = precision(self.config.precision or STORED[self.config.dtype])
         return ModelCost(self.config.shape or self.own_shape, stored)
 
     @cached_property
     def digest(self) -> str:
-        """Content hash of the checkpoint, and of its lender's where it uses that."""
+        """Content hash of the checkpoint, and of that whose embeddings it uses."""
         if self.folder is None:
             return "none"
         own = weights.digest(self.folder)
         if self.config.rounded:
             own = f"{self.config.rounded}bit-{own}"
-        return f"{own}+{self._lender.digest}" if self._lender else own
+        return f"{own}+{self._embeddings_from.digest}" if self._embeddings_from else own
 
     @cached_property
     def dequantized(self) -> bool:
         """Whether the checkpoint came quantized and computes from dequantized weights."""
-        lent = self._lender is not None and self._lender.dequantized
+        lent = self._embeddings_from is not None and self._embeddings_from.dequantized
         return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
 
     @cached_property
     def tokenizer(self) -> CheckpointTokenizer:
-        """The checkpoint's tokenizer, or its lender's."""
-        if self._lender:
-            return self._lender.tokenizer
+        """The checkpoint's tokenizer, or that of the model whose embeddings it uses."""
+        if self._embeddings_from:
+            return self._embeddings_from.tokenizer
         if self.folder is None:
             raise InputError(f"{self.config.name} has no checkpoint, hence no tokenizer for real prompts")
         return tokenizer(self.folder)
@@ -204,10 +204,14 @@ class Model:
         """The weights, loaded once; without layers if those are streamed."""
         if resident not in self._loaded:
             assert self.folder is not None
-            lender = self._lender.decoder(resident=False) if self._lender else None
+            embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
             whole = resident and not self.config.rounded
             loaded = weights.load(
-                self.folder, self.config.dtype, embeddings_from=lender, resident=whole, device=self._host
+                self.folder,
+                self.config.dtype,
+                embeddings_from=embeddings_from,
+                resident=whole,
+                device=self._host,
             )
             self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
@@ -288,9 +292,9 @@ class Model:
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> Session:
-        """The model on an emulated device: the network computes, the bill is paid, of shards by a plan."""
+        """The model on an emulated device: the network computes, the device is told the cost."""
         return Session(
-            role, device, self.bill, network, placement, None, tokens, plan, self.predictor(placement)
+            role, device, self.model_cost, network, placement, None, tokens, plan, self.predictor(placement)
         )
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
@@ -305,13 +309,13 @@ class Model:
                 f"{self.config.checkpoint.name if self.config.checkpoint else None!r} computes in its place; "
                 "choose a model without a `shape` of its own"
             )
-        held, slots, *_ = settle(placement, self.bill, device.memory, tokens)
+        held, slots, *_ = settle(placement, self.model_cost, device.memory, tokens)
         if held == self.own_shape.layers:
             network = self._resident_network()
             if isinstance(network, DecoderNetwork):
                 network = DividableNetwork(network.decoder, captured=self._captured)
             predictor = self.predictor(placement)
-            return Session(role, device, self.bill, network, placement, None, tokens, None, predictor)
+            return Session(role, device, self.model_cost, network, placement, None, tokens, None, predictor)
         if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -331,4 +335,4 @@ class Model:
         assert self.folder is not None
         reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
         predictor = self.predictor(placement)
-        return Session(role, device, self.bill, network, placement, reader, tokens, None, predictor)
+        return Session(role, device, self.model_cost, network, placement, reader, tokens, None, predictor)

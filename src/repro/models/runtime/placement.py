@@ -80,41 +80,43 @@ class Residency(NamedTuple):
     tables: bool
     encoder: int = 0
 
-    def bytes(self, bill: ModelCost) -> float:
+    def bytes(self, model_cost: ModelCost) -> float:
         """Bytes of weights that lie in memory."""
-        out = self.held * bill.layer_bytes + self.encoder * bill.encoder_layer_bytes
-        out += bill.table_bytes if self.tables else 0.0
-        return out + (self.slots - 1) * bill.layer_bytes + self._widest(bill) if self.slots else out
+        out = self.held * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
+        out += model_cost.table_bytes if self.tables else 0.0
+        return (
+            out + (self.slots - 1) * model_cost.layer_bytes + self._widest(model_cost) if self.slots else out
+        )
 
-    def _widest(self, bill: ModelCost) -> float:
-        return bill.layer_bytes if self.tables else max(bill.layer_bytes, bill.head(1)[1])
+    def _widest(self, model_cost: ModelCost) -> float:
+        return model_cost.layer_bytes if self.tables else max(model_cost.layer_bytes, model_cost.head(1)[1])
 
 
 def settle(
-    placement: Placement, bill: ModelCost, memory: Memory, tokens: int = 0, keeps_tables: bool = True
+    placement: Placement, model_cost: ModelCost, memory: Memory, tokens: int = 0, keeps_tables: bool = True
 ) -> Residency:
     """How much of a model stays in what a memory has left beside the keys and values of so many tokens.
 
     With `keeps_tables` the embedding table and the output projection of a streamed model do.
     """
-    layers = bill.shape.layers
-    room = memory.free - bill.cache_bytes(tokens)
+    layers = model_cost.shape.layers
+    room = memory.free - model_cost.cache_bytes(tokens)
     held = placement.held(layers)
     if placement.policy == "swap":
-        held = layers if bill.model_bytes <= room else 0
+        held = layers if model_cost.model_bytes <= room else 0
     tables = keeps_tables or held == layers
     streamed = layers - held + (not tables)
     fill = memory.read_ahead if placement.fill is None else placement.fill
     slots = min(streamed, 1 if fill else placement.prefetch + 1)
-    encoder = bill.shape.encoder_layers
+    encoder = model_cost.shape.encoder_layers
     if held < layers:
         encoder = min(encoder, placement.prefetch + 1)
     least = Residency(held, slots, tables, encoder)
     if not fill or not streamed:
         return least
-    taken = memory.held + bill.cache_bytes(tokens) + least.bytes(bill)
-    spare = min(fill * memory.budget - taken, (streamed - slots) * bill.layer_bytes)
-    return least._replace(slots=slots + max(0, int(spare // bill.layer_bytes)))
+    taken = memory.held + model_cost.cache_bytes(tokens) + least.bytes(model_cost)
+    spare = min(fill * memory.budget - taken, (streamed - slots) * model_cost.layer_bytes)
+    return least._replace(slots=slots + max(0, int(spare // model_cost.layer_bytes)))
 
 
 RESIDENT = Placement()

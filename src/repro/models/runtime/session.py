@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.costs.model_cost import ModelCost
-from repro.models.costs.partition import sight
+from repro.models.costs.partition import extent
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.drafting.head_ranks import Calibration
@@ -21,7 +21,7 @@ from repro.models.forward.network import Logits, Network, Step
 from repro.models.runtime.engine import EarlyExitPoint, Engine, ForwardPass
 from repro.models.runtime.loading import LayerSource
 from repro.models.runtime.placement import Placement
-from repro.models.tokens.acceptance import Accepted, along
+from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
@@ -83,7 +83,7 @@ class Session(Engine):
         self,
         name: str,
         device: Device,
-        bill: ModelCost,
+        model_cost: ModelCost,
         network: Network,
         placement: Placement,
         source: LayerSource | None = None,
@@ -91,11 +91,11 @@ class Session(Engine):
         plan: ShardPlan | None = None,
         predictor: ExitPredictor | None = None,
     ) -> None:
-        """Open a network under a bill; `tokens` is how many keys and values the memory must have room for.
+        """Open a network with a model cost; `tokens` are the keys and values the memory must have room for.
 
         With a `plan` each layer's shards are read as it says.
         """
-        super().__init__(name, device, bill, network, placement, source, tokens, plan)
+        super().__init__(name, device, model_cost, network, placement, source, tokens, plan)
         self.passes: list[Pass] = []
         self.predictor = predictor
         self.calibration: Calibration | None = None
@@ -108,11 +108,11 @@ class Session(Engine):
         Behind an encoder, which reads the prompt in the first pass, the prompt as a sequence stands for the
         decoder's start token, and nothing shorter has a row.
         """
-        self._encoded = not self._bill.shape.encoder
+        self._encoded = not self._model_cost.shape.encoder
         self._source = 0 if self._encoded else prompt.length
         if self.heads:
             self._lineage = MedusaLineage(prompt.length, self.heads)
-        elif self._bill.shape.features:
+        elif self._model_cost.shape.features:
             self._lineage = HeadLineage(prompt.length)
         else:
             self._lineage = Lineage(max(0, self._source - 1))
@@ -122,7 +122,7 @@ class Session(Engine):
     @property
     def heads(self) -> int:
         """How many tokens one pass foresees by Medusa heads; 0 for another model."""
-        return self._bill.shape.medusa
+        return self._model_cost.shape.medusa
 
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
@@ -143,9 +143,9 @@ class Session(Engine):
             for guessed in self._lineage.waves(new)[:-1]:
                 async with self._pass(guessed, (), on=on):
                     pass  # nobody asks for these rows; the next wave stands on them
-            async with self._pass(new, branches, on=on) as flight, self._head():
-                count = flight.rows if branches else len(new)
-                rows = await self._project(flight.step, count, on=on, late=late)
+            async with self._pass(new, branches, on=on) as forward_pass, self._head():
+                count = forward_pass.rows if branches else len(new)
+                rows = await self._project(forward_pass.step, count, on=on, late=late)
             self._rows.update(zip(new, rows, strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
@@ -170,13 +170,13 @@ class Session(Engine):
         which is the only way with an encoder-decoder, and without it one sequence under a tree mask.
         """
         before = len(self.passes)
-        apart = apart or self._bill.shape.encoder is not None
+        apart = apart or self._model_cost.shape.encoder is not None
         branches = [tree.prefixes[leaf] for leaf in tree.leaves()] if apart else []
         if pruner or on_demand:
             tree, (path, bonus) = await self._verify_sparingly(tree, chooser, branches, pruner, on_demand)
         else:
             rows = await self.forward(tree.prefixes, branches, late=True)
-            path, bonus = along(chooser.walk(tree), rows.__getitem__)
+            path, bonus = drive(chooser.walk(tree), rows.__getitem__)
         text = tree.prefixes[path[-1]].then(bonus)
         self.keep(text)
         return Verification(path, text, sum(p.rows for p in self.passes[before:]), tree)
@@ -193,19 +193,19 @@ class Session(Engine):
         nodes = list(dict.fromkeys(tree.prefixes))
         if pruner and (branches or len(nodes) < len(tree)):
             raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
-        halt = _halt(pruner, tree) if pruner else None
-        async with self._pass(nodes, branches, halt) as flight, self._head():
-            if flight.kept is not None:
-                tree = tree.only(flight.kept)
+        exit_point = _exit_point(pruner, tree) if pruner else None
+        async with self._pass(nodes, branches, exit_point) as forward_pass, self._head():
+            if forward_pass.kept is not None:
+                tree = tree.only(forward_pass.kept)
                 nodes = tree.prefixes
             place = {prefix: i for i, prefix in enumerate(nodes)}
             if not on_demand:
-                rows = await self._project(flight.step, len(nodes))
-                return tree, along(chooser.walk(tree), lambda node: rows[place[tree.prefixes[node]]])
+                rows = await self._project(forward_pass.step, len(nodes))
+                return tree, drive(chooser.walk(tree), lambda node: rows[place[tree.prefixes[node]]])
             walk = chooser.walk(tree)
             node = next(walk)
             while True:
-                (row,) = await self._project(flight.step, 1, [place[tree.prefixes[node]]])
+                (row,) = await self._project(forward_pass.step, 1, [place[tree.prefixes[node]]])
                 try:
                     node = walk.send(row)
                 except StopIteration as end:
@@ -224,35 +224,39 @@ class Session(Engine):
         self,
         wanted: list[Prefix],
         branches: Sequence[Prefix],
-        halt: EarlyExitPoint | None = None,
+        exit_point: EarlyExitPoint | None = None,
         on: str = "",
     ) -> AsyncIterator[ForwardPass]:
         """A pass through all layers; its rows are projected within the block, at whose end it is over."""
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
         context = self._lineage.length
-        look = sight(missing, context) if self._split else None
-        flight = ForwardPass(self._network.begin(wanted, branches), rows, context, look)
+        look = extent(missing, context) if self._split else None
+        forward_pass = ForwardPass(self._network.begin(wanted, branches), rows, context, look)
         start, self._waited, self._computing = self.device.now, 0.0, True
         try:
             if not self._encoded:
                 await self._encode()
             if not self.heads:  # they read the target's rows and look no token up
-                await self._run("embed", on or self._on, rows, self._bill.embed(rows))
+                await self._run("embed", on or self._on, rows, self._model_cost.embed(rows))
             if fused := self._lineage.fused(missing):
-                await self._run("fuse", on or self._on, fused, self._bill.fuse(fused))
-            await self._all_layers(flight, on, halt)
-            yield flight
+                await self._run("fuse", on or self._on, fused, self._model_cost.fuse(fused))
+            await self._all_layers(forward_pass, on, exit_point)
+            yield forward_pass
             self._encoded = True
         finally:
             self._computing = False
             self._wake()
-        gone = set(wanted).difference(wanted[i] for i in flight.kept) if flight.kept is not None else ()
+        gone = (
+            set(wanted).difference(wanted[i] for i in forward_pass.kept)
+            if forward_pass.kept is not None
+            else ()
+        )
         self._lineage.add([prefix for prefix in missing if prefix not in gone])
-        self.passes.append(Pass(rows, start, self.device.now, self._waited, flight.rows))
+        self.passes.append(Pass(rows, start, self.device.now, self._waited, forward_pass.rows))
 
 
-def _halt(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
+def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
     """A pruner's look at the rows of a tree's nodes."""
 
     def judge(step: Step) -> list[int]:

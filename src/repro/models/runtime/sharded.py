@@ -49,7 +49,7 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
         )
     if model.folder:
         shards.require_dense(model.config.dtype)
-    return ShardedModel(model, placement.shards, pace(model.bill, device, placement))
+    return ShardedModel(model, placement.shards, pace(model.model_cost, device, placement))
 
 
 class ShardedModel:
@@ -68,9 +68,9 @@ class ShardedModel:
     @cached_property
     def plan(self) -> ShardPlan:
         """The widths, for the billed layers."""
-        bill, ranks = self._model.bill, self._importance()
-        standing = spread(bill.shape.layers, len(ranks))
-        layers = Layers(bill.layer_bytes, bill.stored.bits)
+        model_cost, ranks = self._model.model_cost, self._importance()
+        standing = spread(model_cost.shape.layers, len(ranks))
+        layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
         return plan(self._asked, [ranks[real.start] for real in standing], layers, self._pace)
 
     @property
@@ -108,7 +108,7 @@ class ShardedModel:
         """A row for each layer that computes; of weights that are nowhere all shards are equal."""
         model = self._model
         if self.folder is None:
-            return [[0.0] * model.bill.shape.kv_heads] * model.bill.shape.layers
+            return [[0.0] * model.model_cost.shape.kv_heads] * model.model_cost.shape.layers
         return shard_rank.importance(
             self.folder,
             model.config.dtype,
@@ -119,9 +119,9 @@ class ShardedModel:
         )
 
 
-def pace(bill: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
+def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
     """What the parts of a one-row pass take on a device when nothing else runs."""
-    arithmetic = bill.stored.arithmetic
+    arithmetic = model_cost.stored.arithmetic
     on = device.resource(placement.on or device.main, arithmetic)
     head_on = device.resource(placement.head or on, arithmetic)
 
@@ -130,12 +130,12 @@ def pace(bill: ModelCost, device: EmulatedDevice, placement: Placement) -> Stage
         demand = device.machine.demand(op)
         return demand.launch + demand.work
 
-    flops, moved = bill.layers(1, 1, CONTEXT)
+    flops, moved = model_cost.layers(1, 1, CONTEXT)
     return StagePace(
         load=lambda size: seconds(FLASH, "load", (0.0, size)),
         compute=lambda more: seconds(on, "layer", (flops, moved + more)),
-        embed=seconds(on, "embed", bill.embed(1)),
-        head=seconds(head_on, "head", bill.head(1)),
+        embed=seconds(on, "embed", model_cost.embed(1)),
+        head=seconds(head_on, "head", model_cost.head(1)),
         ahead=placement.prefetch,
-        head_bytes=0.0 if device.keeps_tables else bill.head(1)[1],
+        head_bytes=0.0 if device.keeps_tables else model_cost.head(1)[1],
     )

@@ -33,7 +33,7 @@ AcceptanceWalk = Generator[int, Said, Accepted]
 """Yields the node at which it wants to know what the target said, is sent that, returns what is accepted."""
 
 
-def along(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
+def drive(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
     """Drive a walk whose answers are at hand."""
     node = next(walk)
     while True:

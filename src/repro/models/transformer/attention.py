@@ -43,7 +43,7 @@ class AttentionMask:
     bias: Tensor | None = None
 
 
-def sight(
+def attention_mask(
     config: DecoderConfig,
     layer: int,
     rotation: Tensor | None,
@@ -72,7 +72,7 @@ def sight(
 def visible(
     config: DecoderConfig, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
 ) -> Tensor:
-    """Which slots the rows of a pass see, bool `[rows, cached + rows]`; all else as of `sight`."""
+    """Which slots the rows of a pass see, bool `[rows, cached + rows]`; all else as of `attention_mask`."""
     rows, cached = positions.shape[0], cache.length_of(layer)
     if mask is None:
         mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
@@ -99,7 +99,7 @@ def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) 
 
 
 def attend(
-    config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, sight: AttentionMask
+    config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, attention_mask: AttentionMask
 ) -> Tensor:
     """Mix values by the softmax of scores.
 
@@ -108,8 +108,8 @@ def attend(
     """
     rows = queries.shape[0]
     queries = queries.to(keys.dtype)
-    if sight.tiled:
-        return _tiled(queries, keys, values, sight.visible, config.query_scale)
+    if attention_mask.tiled:
+        return _tiled(queries, keys, values, attention_mask.visible, config.query_scale)
     kv_heads, _, width = keys.shape
     # Query heads that share a key-value head become rows of one product, so keys are never repeated.
     grouped = (
@@ -117,7 +117,7 @@ def attend(
         if rows == 1
         else queries.transpose(0, 1).reshape(kv_heads, -1, width)
     )
-    mixed = torch.bmm(torch.softmax(scores(config, grouped, keys, sight.bias), -1), values)
+    mixed = torch.bmm(torch.softmax(scores(config, grouped, keys, attention_mask.bias), -1), values)
     if rows == 1:
         return mixed.view(1, -1)
     return mixed.view(-1, rows, width).transpose(0, 1).reshape(rows, -1)

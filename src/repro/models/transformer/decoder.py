@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.transformer.attention import AttentionMask, attend, sight
+from repro.models.transformer.attention import AttentionMask, attend, attention_mask
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.layer import LayerWeights
@@ -203,8 +203,8 @@ class Decoder:
     def _seen(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> AttentionMask:
-        """See `attention.sight`."""
-        return sight(self.config, i, rotation, positions, mask, cache)
+        """See `attention.attention_mask`."""
+        return attention_mask(self.config, i, rotation, positions, mask, cache)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
         """See `attention.attend`."""

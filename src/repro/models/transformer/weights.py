@@ -67,7 +67,7 @@ def load(
 
     Raises:
         InputError: an unknown dtype or model type; a tensor that is missing or has the wrong shape; a shared
-            embedding without a lender or of another shape.
+            embedding that nobody lends or of another shape.
     """
     source = _Source(folder, _precision(dtype, packed, torch.device(device)), torch.device(device))
     ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
@@ -154,21 +154,21 @@ class _Source:
             project_out=self._project(n.project_out, width, c.hidden) if c.projected else None,
         )
 
-    def lent_ends(self, lender: Decoder | None) -> EmbeddingAndHead:
+    def lent_ends(self, embeddings_from: Decoder | None) -> EmbeddingAndHead:
         """Embedding and output projection of another decoder, with this checkpoint's final norm."""
         c = self.config
-        if lender is None:
+        if embeddings_from is None:
             raise InputError(
                 f"{self._stored.folder} shares its target's embeddings: load it with embeddings_from"
             )
-        theirs = lender.config
+        theirs = embeddings_from.config
         if (theirs.vocab, theirs.hidden) != (c.vocab, c.hidden) or c.learned_positions or theirs.projected:
             raise InputError(
                 f"{self._stored.folder} needs rotary positions and embeddings of {c.vocab} x {c.hidden}, "
                 f"the lending decoder has {theirs.vocab} x {theirs.hidden}"
             )
         norm = self._norm(self._prefix + self._names.final_norm) if c.final_norm else None
-        return EmbeddingAndHead(lender.ends.embedding, lender.ends.head, norm)
+        return EmbeddingAndHead(embeddings_from.ends.embedding, embeddings_from.ends.head, norm)
 
     def _take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self._stored.take(name, shape).to(self._device)

@@ -103,7 +103,7 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
 
 def require_heads(wanted: HeadMatch, draft: Model) -> None:
     """InputError for a draft with other heads than those that are fitted."""
-    heads, fitted = draft.bill.shape.medusa, len(wanted.heads.accuracies)
+    heads, fitted = draft.model_cost.shape.medusa, len(wanted.heads.accuracies)
     if heads != fitted:
         raise InputError(
             f"match brings {fitted} Medusa heads to acceptance lengths, and {draft.config.name} has "
@@ -156,7 +156,7 @@ def head_ranks(
     Raises:
         InputError: the draft has no Medusa heads, or no answer has a second token.
     """
-    if not models["draft"].bill.shape.medusa:
+    if not models["draft"].model_cost.shape.medusa:
         raise InputError(f"{models['draft'].config.name} has no Medusa heads; choose a draft that has")
     device = EmulatedDevice(FREE)
     sessions = {role: models[role].session(role, device, RESIDENT, networks[role]) for role in models}

@@ -119,7 +119,7 @@ class GenerationScenario(Scenario):
         if role == "target":
             return self.target
         if role not in self._drafts:
-            self._drafts[role] = opened(self.models[role], lender=self.target, host=self.host)
+            self._drafts[role] = opened(self.models[role], embeddings_from=self.target, host=self.host)
         return self._drafts[role]
 
     @property
@@ -272,7 +272,7 @@ class GenerationScenario(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Session(role, device, model.bill, NoNetwork(), place, tokens=self.tokens).reserve()
+                Session(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
             device.close()
 

@@ -32,7 +32,7 @@ class ServedRequest(NamedTuple):
     """
 
     arrival: Arrival
-    ask: ServiceRequest
+    request: ServiceRequest
     decision: Decision
     fell_back: bool
     deciding: Spent
@@ -44,7 +44,7 @@ class ServedRequest(NamedTuple):
     @property
     def read(self) -> int:
         """Tokens of the prompt that were read."""
-        return self.ask.read(self.decision.prompt)
+        return self.request.read(self.decision.prompt)
 
 
 def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
@@ -70,8 +70,8 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "tpot_speedup": _ratio([one.full.tpot for one in served], [one.costs.tpot for one in served]),
         "prompt_level": mean(one.decision.prompt for one in served),
         "model_level": mean(one.decision.model for one in served),
-        "prompt_tokens": mean(len(one.ask.prompt) for one in served),
-        "read_share": sum(one.read for one in served) / sum(len(one.ask.prompt) for one in served),
+        "prompt_tokens": mean(len(one.request.prompt) for one in served),
+        "read_share": sum(one.read for one in served) / sum(len(one.request.prompt) for one in served),
         "switches": len(switches),
         "switch_seconds": mean(switches) if switches else 0.0,
         "switch_seconds_max": max(switches, default=0.0),
@@ -111,11 +111,11 @@ def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Ite
     """A line for each request."""
     for number, one in enumerate(served):
         yield {
-            "id": one.ask.id,
+            "id": one.request.id,
             "seconds": one.arrival.seconds,
             "prompt_level": one.decision.prompt,
             "model_level": one.decision.model,
-            "prompt_tokens": len(one.ask.prompt),
+            "prompt_tokens": len(one.request.prompt),
             "read": one.read,
             "ttft": one.costs.ttft,
             "tpot": one.costs.tpot,

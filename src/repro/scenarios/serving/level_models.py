@@ -74,8 +74,8 @@ class LevelModels:
     @cached_property
     def system(self) -> System:
         """The service's levels, of models as large as the target."""
-        bills = {name: _bill(one) for name, one in self._family.items()}
-        return self._service.system(self._target.bill, bills)
+        model_costs = {name: _model_cost(one) for name, one in self._family.items()}
+        return self._service.system(self._target.model_cost, model_costs)
 
     @cached_property
     def _members(self) -> dict[str, Model]:
@@ -187,7 +187,7 @@ def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
 
 
-def _bill(config: ModelConfig) -> ModelCost:
+def _model_cost(config: ModelConfig) -> ModelCost:
     """What a family's model costs: by its shape, since its checkpoint may not be at hand."""
     assert config.shape is not None, "a family's models are billed by their shapes"
     return ModelCost(config.shape, precision(config.precision or STORED[config.dtype]))

@@ -83,7 +83,7 @@ class ServingScenario(OfflineScenario):
         """A target without weights is billed alone, and rounded ones answer as they are."""
 
     @cached_property
-    def respondents(self) -> LevelModels:
+    def level_models(self) -> LevelModels:
         """Whose weights answer."""
         named = dict.fromkeys(app.dataset for app in self.trace.apps if app.dataset)
         count, folder = self.config["prompts"], self.config.get("data_dir")
@@ -94,31 +94,31 @@ class ServingScenario(OfflineScenario):
     @property
     def system(self) -> System:
         """The service's levels, of models as large as the target."""
-        return self.respondents.system
+        return self.level_models.system
 
     @property
     def reads_corpus(self) -> bool:
         """Whether a level is calibrated."""
-        return self.respondents.calibrated
+        return self.level_models.calibrated
 
     @cached_property
     def arrivals(self) -> tuple[Arrival, ...]:
         """All requests, in the order in which they come."""
-        rows = {name: len(one.rows.rows) for name, one in self.respondents.requests.items()}
+        rows = {name: len(one.rows.rows) for name, one in self.level_models.requests.items()}
         blanks = {app.source: self.trace.requests for app in self.trace.apps if app.tokens}
         return trace(self.trace, rows | blanks)
 
     @property
     def inputs(self) -> dict[str, str]:
         """See `OfflineScenario`."""
-        return super().inputs | self.respondents.inputs
+        return super().inputs | self.level_models.inputs
 
     @property
     def asked(self) -> dict[str, Any]:
         """See `OfflineScenario`."""
         own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
         own["device"] = device_asked(self.config["device"])
-        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.respondents.datasets.items()}
+        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.level_models.datasets.items()}
         return super().asked | own
 
     @property
@@ -139,22 +139,22 @@ class ServingScenario(OfflineScenario):
             )
         if self.target.folder:
             super().check()
-        if self.service.decider == "oracle" and not self.respondents.known:
+        if self.service.decider == "oracle" and not self.level_models.known:
             raise InputError("service.decider is oracle, and no answers are known; choose another decider")
 
     def find(self, progress: Progress) -> Findings:
         """Serve all requests."""
         device = EmulatedDevice(machine(self.config["device"]))
-        asks = [self._ask(number, one) for number, one in enumerate(self.arrivals)]
-        longest = max(len(ask.prompt) + ask.answer for ask in asks)
+        requests = [self._request(number, one) for number, one in enumerate(self.arrivals)]
+        longest = max(len(request.prompt) + request.answer for request in requests)
         profile = profile_of(self.system, device, _points(longest))
-        served = list(self._serve(device, profile, asks, progress))
+        served = list(self._serve(device, profile, requests, progress))
         values = billed(served) | self._memory(longest)
         right = None
-        if self.respondents.known:
+        if self.level_models.known:
             questions = [_question(one.arrival, one.decision) for one in served]
-            found = self.respondents.right(set(questions), self.corpus, progress)
-            plain = self.respondents.plain(set(questions), progress)
+            found = self.level_models.right(set(questions), self.corpus, progress)
+            plain = self.level_models.plain(set(questions), progress)
             right = [found[one] for one in questions]
             values |= answered(served, right, [plain[one] for one in questions])
             values["chance"] = 100.0 * mean(map(self._chance, self.arrivals))
@@ -176,52 +176,52 @@ class ServingScenario(OfflineScenario):
             "extra_memory": system.weights / whole - 1.0,
         }
 
-    def _ask(self, number: int, one: Arrival) -> ServiceRequest:
+    def _request(self, number: int, one: Arrival) -> ServiceRequest:
         app, name = one.app, f"{one.app.name}/{one.row}/{number}"
         shares = {what: getattr(app, what) for what in ("ttft", "tpot", "time", "energy")}
         asked = LatencySlo(**shares) if any(share is not None for share in shares.values()) else ANYTHING
         if app.tokens:
             return ServiceRequest(name, (0,) * app.tokens, self.trace.answer, asked)
-        requests, granule = self.respondents.requests[app.source], self.service.granule
+        requests, granule = self.level_models.requests[app.source], self.service.granule
         return ServiceRequest(name, requests.read(one.row), self.trace.answer, asked, requests.spare, granule)
 
     def _chance(self, one: Arrival) -> float:
-        return self.respondents.requests[one.app.source].chance(one.row)
+        return self.level_models.requests[one.app.source].chance(one.row)
 
     def _serve(
-        self, device: Device, profile: DeviceProfile, asks: Sequence[ServiceRequest], progress: Progress
+        self, device: Device, profile: DeviceProfile, requests: Sequence[ServiceRequest], progress: Progress
     ) -> Iterator[ServedRequest]:
         """Decide and bill, one request after the other: what a switch takes depends on the level before."""
         rule, seed = self._rule(profile), self.config["seed"]
-        check = SloGuard(self._decider(rule, asks, progress), rule, self.service.fallback, seed)
+        check = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
         took: dict[tuple[Op, ...], Spent] = {}
         present: float | None = None
-        for number, (arrival, ask) in enumerate(zip(self.arrivals, asks, strict=True)):
+        for number, (arrival, request) in enumerate(zip(self.arrivals, requests, strict=True)):
             if not number % 20:
-                progress("deciding", number, len(asks))
-            ops = self._deciding(check.decider, ask, device.main)
+                progress("deciding", number, len(requests))
+            ops = self._deciding(check.decider, request, device.main)
             deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
-            decision, fell_back = self._decided(check, ask, present, deciding)
-            read = ask.read(decision.prompt)
-            costs = profile.costs(decision.model, read, ask.answer, present, deciding)
-            full = profile.whole(len(ask.prompt), ask.answer)
+            decision, fell_back = self._decided(check, request, present, deciding)
+            read = request.read(decision.prompt)
+            costs = profile.costs(decision.model, read, request.answer, present, deciding)
+            full = profile.whole(len(request.prompt), request.answer)
             switch = NOTHING if decision.model == present else profile.levels[decision.model].switch
-            present, met = decision.model, ask.objective.met(costs, full)
-            yield ServedRequest(arrival, ask, decision, fell_back, deciding, switch, costs, full, met)
+            present, met = decision.model, request.objective.met(costs, full)
+            yield ServedRequest(arrival, request, decision, fell_back, deciding, switch, costs, full, met)
 
-    def _deciding(self, decider: Decider, ask: ServiceRequest, on: str) -> tuple[Op, ...]:
+    def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """What runs before a prompt is read."""
-        scorer = self.respondents.scorer
-        return (*decider.ops(ask, on), *(scorer.ops(ask.prompt, on) if scorer else ()))
+        scorer = self.level_models.scorer
+        return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decided(
-        self, check: SloGuard, ask: ServiceRequest, present: float | None, deciding: Spent
+        self, check: SloGuard, request: ServiceRequest, present: float | None, deciding: Spent
     ) -> tuple[Decision, bool]:
         """A decision; where none meets the objective, the lightest."""
         if self.service.decider == "fixed":
-            return check.decider.decide(ask, ()), False
+            return check.decider.decide(request, ()), False
         try:
-            decision, fell_back = check.decide(ask, present, deciding)
+            decision, fell_back = check.decide(request, present, deciding)
         except Infeasible:
             return Decision(min(self.system.prompts), min(self.system.levels)), True
         return decision, fell_back
@@ -232,7 +232,7 @@ class ServingScenario(OfflineScenario):
         return ByProfile(profile, self.system.prompts)
 
     def _decider(
-        self, rule: ByProfile | Nominal, asks: Sequence[ServiceRequest], progress: Progress
+        self, rule: ByProfile | Nominal, requests: Sequence[ServiceRequest], progress: Progress
     ) -> Decider:
         service, seed = self.service, self.config["seed"]
         if service.decider == "decision_head":
@@ -240,25 +240,25 @@ class ServingScenario(OfflineScenario):
 
             return dual_head.decision_head(self.target.tokenizer)
         if service.decider == "oracle":
-            return Oracle(self._table(rule, asks, progress), seed)
+            return Oracle(self._table(rule, requests, progress), seed)
         if service.decider == "fixed":
             return Fixed(Decision(service.fixed_prompt, service.fixed_model))
         return Uniform(seed) if service.decider == "random" else Largest()
 
     def _table(
-        self, rule: ByProfile | Nominal, asks: Sequence[ServiceRequest], progress: Progress
+        self, rule: ByProfile | Nominal, requests: Sequence[ServiceRequest], progress: Progress
     ) -> dict[str, list[Decision]]:
         """Of each request the decisions that answer it right, among those that may meet its objective."""
         wanted = {
             # Who is on the level already switches nothing, so that no decision is left out.
-            (ask.id, one): _question(arrival, one)
-            for arrival, ask in zip(self.arrivals, asks, strict=True)
+            (request.id, one): _question(arrival, one)
+            for arrival, request in zip(self.arrivals, requests, strict=True)
             for level in self.system.levels
-            for one in rule.feasible(ask, level)
+            for one in rule.feasible(request, level)
             if one.model == level
         }
-        found = self.respondents.right(set(wanted.values()), self.corpus, progress)
-        right: dict[str, list[Decision]] = {ask.id: [] for ask in asks}
+        found = self.level_models.right(set(wanted.values()), self.corpus, progress)
+        right: dict[str, list[Decision]] = {request.id: [] for request in requests}
         for (name, decision), question in wanted.items():
             if found[question]:
                 right[name].append(decision)
@@ -269,12 +269,12 @@ class ServingScenario(OfflineScenario):
         """See `Scenario`."""
         found = {cell for fact in facts(self.config["device"]) for cell in fact.cells}
         own = {"fitted": tuple(sorted(found | set(self.system.fitted))), "notes": tuple(self._notes())}
-        unknown = {} if self.respondents.known else {"weights": "none", "dequantized": False}
+        unknown = {} if self.level_models.known else {"weights": "none", "dequantized": False}
         return super().origin | own | unknown
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
-        if not self.respondents.known:
+        if not self.level_models.known:
             yield "costs alone: no checkpoint answers"
         if self.service.scorer == "llmlingua2":
             yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"

@@ -1,6 +1,6 @@
 """LLM-Drop as a service (ElastiLM 5.1): halves of layers are left out, which takes nothing.
 
-Owns its levels and their bills. Must not know any other service.
+Owns its levels and their costs. Must not know any other service.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class AttnDropService(Service):
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        bills = {level: _bill(full, level) for level in LEVELS}
-        return System(bills, full, Nothing(), full.model_bytes)
+        model_costs = {level: _model_cost(full, level) for level in LEVELS}
+        return System(model_costs, full, Nothing(), full.model_bytes)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""
@@ -51,7 +51,7 @@ def halves_at(shape: Shape, level: float) -> tuple[int, int]:
     return attention, mlps
 
 
-def _bill(full: ModelCost, level: float) -> UnevenCost:
+def _model_cost(full: ModelCost, level: float) -> UnevenCost:
     shape = full.shape
     attention, mlps = halves_at(shape, level)
     layers = max(attention, mlps)  # MLPs go once no attention is left, and their layers with them

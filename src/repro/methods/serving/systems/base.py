@@ -41,14 +41,14 @@ class System:
     """What an elastic service chooses from, for one model.
 
     Attributes:
-        levels: the bill of each level of the model, by its share of the whole.
+        levels: the cost of each level of the model, by its share of the whole.
         full: the whole model's, of whose latency objectives are shares.
         switching: how it changes its level.
         weights: bytes of all weights that lie in memory while it serves.
         prompts: levels of the prompt; a system that compresses none has 1.0 alone.
-        steps: bills of passes over one token, of levels that are billed otherwise there than for a prompt.
+        steps: costs of passes over one token, of levels that are billed otherwise there than for a prompt.
         models: by level, the model of `conf/model` that serves it, where it is not the target.
-        fitted: published figures that its bills were fitted to, by their ids in `conf/reference`.
+        fitted: published figures that its costs were fitted to, by their ids in `conf/reference`.
     """
 
     levels: Mapping[float, ModelCost]
@@ -62,13 +62,15 @@ class System:
 
     def resident_bytes(self, tokens: int) -> float:
         """Bytes in memory at most: weights, and a level's keys and values for so many tokens."""
-        return self.weights + max(bill.cache_bytes(tokens) for bill in self.levels.values())
+        return self.weights + max(model_cost.cache_bytes(tokens) for model_cost in self.levels.values())
 
     @property
     def adapter_bytes(self) -> float:
         """Bytes of one level's adapters at most."""
-        bills = (bill for bill in self.levels.values() if isinstance(bill, UnevenCost))
-        return max((bill.adapter_bytes for bill in bills), default=0.0)
+        model_costs = (
+            model_cost for model_cost in self.levels.values() if isinstance(model_cost, UnevenCost)
+        )
+        return max((model_cost.adapter_bytes for model_cost in model_costs), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Service(ABC):
         """What it chooses from.
 
         Args:
-            full: the whole model's bill.
+            full: the whole model's cost.
             family: those of the models that `family` names.
         """
 
@@ -149,7 +151,7 @@ def levels_by(step: float) -> tuple[float, ...]:
 
 
 def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
-    """The bills of levels that have fewer of the same layers."""
+    """The cost of levels that have fewer of the same layers."""
     count = full.shape.layers
     return {
         level: replace(full, shape=replace(full.shape, layers=layers_at(level, count))) for level in levels
@@ -164,13 +166,15 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
         device: an emulated one, without work.
         prompts: tokens to measure at.
     """
-    switching = {level: system.switching.ops(bill, device.main) for level, bill in system.levels.items()}
-    sessions = {level: _costing(device, bill) for level, bill in system.levels.items()}
-    steps = {level: _costing(device, bill) for level, bill in system.steps.items()}
+    switching = {
+        level: system.switching.ops(model_cost, device.main) for level, model_cost in system.levels.items()
+    }
+    sessions = {level: _costing(device, model_cost) for level, model_cost in system.levels.items()}
+    steps = {level: _costing(device, model_cost) for level, model_cost in system.steps.items()}
     own = None if system.models else sessions.get(1.0)
     full = own or _costing(device, system.full)
     return profiled(device, sessions, full, switching, prompts, steps)
 
 
-def _costing(device: Device, bill: ModelCost) -> Session:
-    return Session("model", device, bill, NoNetwork(), RESIDENT)
+def _costing(device: Device, model_cost: ModelCost) -> Session:
+    return Session("model", device, model_cost, NoNetwork(), RESIDENT)

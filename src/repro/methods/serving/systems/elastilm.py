@@ -1,6 +1,6 @@
 """ElastiLM as a service: sub-models under a pointer, prompts of all levels, a small model that decides.
 
-Owns its levels and their bills. Must not know any other service.
+Owns its levels and their costs. Must not know any other service.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
-"""Weights of the small model with both heads, at the size that `dual_head.BILLS` bills: MobileBERT's."""
+"""Weights of the small model with both heads, at the size in `dual_head.MODEL_COSTS`: MobileBERT's."""
 
 
 @register("service", "elastilm")
@@ -60,15 +60,15 @@ class ElastiLMService(Service):
         """See `Service`."""
         config, levels = config_of_shape(full.shape), levels_by(self.step)
         locked = range(max(1, round(self.anchors * config.layers)) if self.anchors else 0)
-        bills = {
+        model_costs = {
             level: sub_cost(full, kept_at(config, level, locked, self.rule), adapted=self.lora)
             for level in levels
         }
-        beside = sum(bill.adapter_bytes for bill in bills.values())
+        beside = sum(model_cost.adapter_bytes for model_cost in model_costs.values())
         if self.decider == "decision_head" or self.scorer == "score_head":
             beside += full.weight_bytes(HEADS)
         launches, fitted = POINTERS[self.pointer]
-        return System(bills, full, Pointer(launches), full.model_bytes + beside, levels, fitted=fitted)
+        return System(model_costs, full, Pointer(launches), full.model_bytes + beside, levels, fitted=fitted)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

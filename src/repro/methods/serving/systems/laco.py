@@ -29,11 +29,11 @@ class LacoService(Service):
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
-        bills = by_layers(full)
-        sizes = [bill.shape.layers * bill.layer_bytes for bill in bills.values()]
+        model_costs = by_layers(full)
+        sizes = [model_cost.shape.layers * model_cost.layer_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap(tables=False)
         weights = full.table_bytes + (sum(sizes) if self.ideal else max(sizes))
-        return System(bills, full, switching, weights)
+        return System(model_costs, full, switching, weights)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

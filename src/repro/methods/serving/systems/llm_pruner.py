@@ -1,6 +1,6 @@
 """LLM-Pruner as a service (ElastiLM 5.1): what a level keeps is laid out anew whenever the level changes.
 
-Owns its levels and their bills. Must not know any other service.
+Owns its levels and their costs. Must not know any other service.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class LLMPrunerService(Service):
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         config, shape = config_of_shape(full.shape), full.shape
-        bills = {level: sub_cost(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
+        model_costs = {level: sub_cost(full, kept_at(config, level, ()), adapted=False) for level in LEVELS}
         largest = shape.hidden * max(shape.intermediate, shape.heads * shape.head_dim)
         weights = full.model_bytes + full.weight_bytes(largest)
         fetched, fitted = RELAYOUTS[self.relayout]
-        return System(bills, full, Relayout(fetched), weights, fitted=fitted)
+        return System(model_costs, full, Relayout(fetched), weights, fitted=fitted)
 
     def compression(self, level: float) -> Compression | None:
         """See `Service`."""

@@ -1,6 +1,6 @@
 """LLMLingua-2 with contextual sparsity as a service (ElastiLM 5.1): prompts shrink, and so do decode steps.
 
-Owns its levels and the bill of a sparse step. Must not know any other service, nor how prompts are scored.
+Owns its levels and the cost of a sparse step. Must not know any other service, nor how prompts are scored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
-from repro.methods.serving.llmlingua2 import BILL
+from repro.methods.serving.llmlingua2 import MODEL_COST
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
@@ -50,7 +50,7 @@ class LLMLingua2CSService(Service):
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         steps = {level: self._step(full, level) for level in LEVELS if level < 1.0}
-        scorer = BILL.model_bytes if self.scorer == "llmlingua2" else 0.0
+        scorer = MODEL_COST.model_bytes if self.scorer == "llmlingua2" else 0.0
         weights = full.model_bytes + full.weight_bytes(self._predictors(full)) + scorer
         return System(dict.fromkeys(LEVELS, full), full, Nothing(), weights, LEVELS, steps)
 
@@ -64,7 +64,7 @@ class LLMLingua2CSService(Service):
         return shape.layers * self.rank * (shape.hidden + shape.intermediate)
 
     def _step(self, full: ModelCost, level: float) -> UnevenCost:
-        """The bill of a pass over one token: neurons for as long as sparse kernels take, all at most."""
+        """The cost of a pass over one token: neurons for as long as sparse kernels take, all at most."""
         shape = full.shape
         chosen = max(1, round(level * shape.intermediate))
         neurons = min(shape.intermediate, math.ceil(round(chosen / self.efficiency, 6)))

@@ -42,11 +42,13 @@ class PfsService(Service):
         """See `Service`; InputError for a family without models."""
         if not family:
             raise InputError(
-                f"pfs serves with a family of models: {', '.join(self.family)}; give their bills"
+                f"pfs serves with a family of models: {', '.join(self.family)}; give their costs"
             )
-        models = {bill.shape.parameters / full.shape.parameters: name for name, bill in family.items()}
-        bills = {level: family[name] for level, name in models.items()}
-        sizes = [bill.model_bytes for bill in bills.values()]
+        models = {
+            model_cost.shape.parameters / full.shape.parameters: name for name, model_cost in family.items()
+        }
+        model_costs = {level: family[name] for level, name in models.items()}
+        sizes = [model_cost.model_bytes for model_cost in model_costs.values()]
         switching: Switching = Nothing() if self.ideal else Swap()
         weights = sum(sizes) if self.ideal else max(sizes)
-        return System(bills, full, switching, weights, models=models)
+        return System(model_costs, full, switching, weights, models=models)
