@@ -203,7 +203,7 @@ def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
 
 def requests() -> list[tuple[int, int]]:
     """Tokens of prompt and answer of Table 4's datasets; the answers' lengths are fitted."""
-    files = [conf_dir() / "workload" / f"{name}.yaml" for name in WORKLOADS]
+    files = [conf_dir() / "setup" / f"{name}.yaml" for name in WORKLOADS]
     found = [yaml.safe_load(file.read_text()) for file in files]
     return [(int(one["prompt_tokens"]), int(one["max_tokens"])) for one in found]
 

@@ -67,7 +67,7 @@ QUICK = {"tflite_gpu": "gemma_2b", "powerinfer2_npu": "llama_2_7b"}
 @cache
 def workload(dataset: str) -> dict[str, Any]:
     """A dataset of Table 4 as its file has it."""
-    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "workload" / f"mllm_{dataset}.yaml").read_text())
+    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text())
     return loaded
 
 

@@ -17,6 +17,7 @@ import gzip
 import hashlib
 import json
 import math
+import sys
 import time
 import traceback
 from collections import Counter
@@ -125,7 +126,7 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
     for number, one in enumerate(cells):
         if one["key"] in done:
             continue
-        config = one["config"] | {"data_dir": data_dir, "results": "results", "outputs": "outputs"}
+        config = asked(one["config"]) | {"data_dir": data_dir, "results": "results", "outputs": "outputs"}
         answers.clear()
         began = time.perf_counter()
         line: dict[str, Any] = {name: one[name] for name in ("experiment", "scenario", "weights", "labels")}
@@ -149,6 +150,16 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
             file.write(json.dumps(line, sort_keys=True) + "\n")
         took = time.perf_counter() - began
         print(f"{number + 1}/{len(cells)} {one['experiment']} {took:.1f} s", flush=True)
+
+
+def asked(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration of c40f672 under the names that settings have now."""
+    if not (ROOT / "studies" / "rekey" / "rename_settings.py").is_file():
+        return config
+    sys.path.insert(0, str(ROOT))
+    from studies.rekey.rename_settings import renamed
+
+    return renamed(config)
 
 
 def code() -> tuple[Any, Any, Any]:

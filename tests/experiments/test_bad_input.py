@@ -73,13 +73,15 @@ def complaint(project: Project, *overrides: str) -> str:
         ("dataset=humanevel", "there is no dataset 'humanevel'. Did you mean humaneval"),
         ("model@target=smolm2_135m", "there is no model 'smolm2_135m'. Did you mean smollm2_135m"),
         ("experiment=quikstart", "there is no experiment 'quikstart'. Did you mean quickstart"),
+        ("match=null", "the setting 'match' is called 'calibrate_draft_to' now; docs/changes.md"),
+        ("workload=t5_squad", "the setting 'workload' is called 'setup' now; docs/changes.md"),
         (
             "method.lenght=4",
             "there is no setting of method 'lenght'. Did you mean length? Choices: length",
         ),
         (
             "promts=4",
-            "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibration, cool",
+            "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibrate_draft_to, c",
         ),
         (
             "method.length=hello",

@@ -116,7 +116,7 @@ def test_a_pair_is_an_engine_with_a_model_that_it_supports() -> None:
     pairs = sorted(path.stem for path in (conf_dir() / "pair").glob("*.yaml"))
     assert len(pairs) >= 22
     for name in pairs:
-        config = plain(composed(f"pair={name}", "workload=mllm_clock"))
+        config = plain(composed(f"pair={name}", "setup=mllm_clock"))
         engine = config["method"]["name"]
         assert name.startswith(f"{engine}_")
         assert config["target"]["checkpoint"] is None

@@ -56,7 +56,7 @@ def test_every_table_and_picture_with_data_has_its_experiment() -> None:
 @pytest.mark.parametrize("name", ["fig9", "fig9_mean"])
 def test_fig_9_sweeps_all_four_rows_and_five_widths(name: str) -> None:
     sweep = swept(name)
-    assert tuple(sweep["workload"]) == WORKLOADS
+    assert tuple(sweep["setup"]) == WORKLOADS
     assert sweep["labels.width"] == ["4", "8", "16", "32", "64"]
 
 
@@ -68,16 +68,16 @@ def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
 
 @pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])
 def test_a_method_has_the_width_of_its_label(method: str) -> None:
-    config = plain(composed("workload=ghidorah_mbpp", f"ablation={method}_at_width", "+labels.width=16"))
+    config = plain(composed("setup=ghidorah_mbpp", f"method_preset={method}_at_width", "+labels.width=16"))
     assert (config["method"]["name"], config["method"]["width"]) == (method, 16)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_is_vicuna_brought_to_its_row_of_table_1(name: str) -> None:
-    config = plain(composed(f"workload={name}"))
+    config = plain(composed(f"setup={name}"))
     dataset = name.removeprefix("ghidorah_")
     row = f"ghidorah.table1.{ROWS.get(dataset, dataset)}"
-    assert config["match"] == [f"{row}.width2", f"{row}.width4"]
+    assert config["calibrate_draft_to"] == [f"{row}.width2", f"{row}.width4"]
     assert (config["device"]["name"], config["target"]["name"]) == ("Jetson Xavier NX", "Vicuna-7B")
     assert config["target"]["precision"] == config["draft"]["precision"] == "fp16"
     assert config["draft"]["shape"]["medusa"] == 5

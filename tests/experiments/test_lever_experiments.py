@@ -72,7 +72,7 @@ def test_the_means_are_over_the_cells_of_fig_10(by: str) -> None:
 def test_fig_10_has_48_configurations() -> None:
     sweep = swept("fig10")
     assert sweep == {
-        "workload": list(PAIRS),
+        "setup": list(PAIRS),
         "device": list(PHONES),
         "dataset": list(DATASETS),
         "method": ["flash_ar", "chain_sd", "edgellm", "lever"],
@@ -80,10 +80,15 @@ def test_fig_10_has_48_configurations() -> None:
     assert len(section("fig10")["rows"]["names"]) == 48
 
 
+def labelled(name: str) -> dict[str, list[str]]:
+    """What is swept, by the labels of cells: a setup's is called its workload."""
+    return {"workload" if setting == "setup" else setting: values for setting, values in swept(name).items()}
+
+
 @pytest.mark.parametrize("name", tables())
 def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
     """Of labels that are settings themselves; the others come of interpolation."""
-    rows, sweep = section(name)["rows"], swept(name)
+    rows, sweep = section(name)["rows"], labelled(name)
     if not set(rows["by"]) <= {"workload", "dataset", "method"}:
         return
     made = {" / ".join(labels) for labels in product(*(sweep[label] for label in rows["by"]))}
@@ -92,7 +97,7 @@ def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
 
 @pytest.mark.parametrize("name", tables())
 def test_columns_look_for_methods_and_datasets_that_are_swept(name: str) -> None:
-    sweep = swept(name)
+    sweep = labelled(name)
     for column in TableSpec.parse(f"lever/{name}", section(name)).columns:
         for where in (column.where, column.over):
             for label in {"method", "dataset", "workload"} & set(where):
@@ -102,17 +107,17 @@ def test_columns_look_for_methods_and_datasets_that_are_swept(name: str) -> None
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_workload_is_a_target_with_its_own_head(name: str) -> None:
     target, stem = PAIRS[name]
-    chosen = OmegaConf.load(conf_dir() / "workload" / f"{name}.yaml")
+    chosen = OmegaConf.load(conf_dir() / "setup" / f"{name}.yaml")
     assert {"override /model@draft": f"eagle3_{stem}"} in chosen.defaults
-    config = plain(composed(f"workload={name}", PROXY))
+    config = plain(composed(f"setup={name}", PROXY))
     assert (config["target"]["name"], config["target"]["precision"]) == (target, "q4_0")
     assert config["device"] == plain(composed("device=oneplus_12"))["device"]
     assert data.parse(config["dataset"]).name == "humaneval"
-    assert (config["match"], config["labels"]) == (None, {"workload": name})
+    assert (config["calibrate_draft_to"], config["labels"]) == (None, {"workload": name})
 
 
 def test_what_is_asked_for_beside_a_workload_comes_first() -> None:
     asked = ("device=honor_500_pro", "dataset=mbpp", PROXY)
-    config = plain(composed("workload=lever_qwen3_14b", *asked))
+    config = plain(composed("setup=lever_qwen3_14b", *asked))
     assert config["device"]["name"] == "Honor 500 Pro"
     assert data.parse(config["dataset"]).name == "mbpp"

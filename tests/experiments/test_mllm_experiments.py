@@ -102,7 +102,7 @@ def test_columns_look_for_what_is_swept(name: str) -> None:
     methods = {str(composed(f"pair={pair}").method.name) for pair in sweep.get("pair", ())}
     for column in TableSpec.parse(f"mllm_npu/{name}", section(name)).columns:
         for where in (column.where, column.over):
-            assert where.get("workload", sweep.get("workload", [""])[0]) in sweep.get("workload", [""])
+            assert where.get("workload", sweep.get("setup", [""])[0]) in sweep.get("setup", [""])
             if methods and "method" in where:
                 assert where["method"] in methods, f"{column.key} wants {where['method']}"
 
@@ -112,7 +112,7 @@ def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
     sweep = swept(name)
     models = {str(composed(f"pair={pair}").target.name) for pair in sweep["pair"]}
     values = {
-        "workload": sweep["workload"],
+        "workload": sweep["setup"],
         "target": models,
         "length": sweep.get("prompt_tokens", []),
         "device": [str(composed(f"device={d}").device.name) for d in sweep.get("device", [])],
@@ -123,7 +123,7 @@ def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_workload_is_a_blank_prompt_of_the_printed_length(dataset: str) -> None:
-    config = plain(composed(f"workload=mllm_{dataset}", "pair=mnn_cpu_phi_2"))
+    config = plain(composed(f"setup=mllm_{dataset}", "pair=mnn_cpu_phi_2"))
     assert config["prompt_tokens"] == DATASETS[dataset]
     assert (config["device"]["name"], config["target"]["checkpoint"]) == ("Xiaomi 14", None)
     assert config["labels"] == {"workload": f"mllm_{dataset}"}

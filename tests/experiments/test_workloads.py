@@ -40,7 +40,7 @@ def elsewhere(name: str) -> str:
 
 
 def test_there_is_one_for_every_row_of_table_iv() -> None:
-    known = [path.stem for path in (conf_dir() / "workload").glob("*.yaml")]
+    known = [path.stem for path in (conf_dir() / "setup").glob("*.yaml")]
     assert {*CONTENT, *map(elsewhere, ELSEWHERE)} <= set(known)
     cells = select(load_cells(), paper="edgellm", artifact="table4")
     assert len({(cell.model, cell.dataset) for cell in cells}) == len(CONTENT)
@@ -48,14 +48,14 @@ def test_there_is_one_for_every_row_of_table_iv() -> None:
 
 @pytest.mark.parametrize("name", CONTENT)
 def test_what_it_chooses(name: str) -> None:
-    config = plain(composed(f"workload={name}"))
+    config = plain(composed(f"setup={name}"))
     device, target, draft, dataset, match = CONTENT[name]
     expected = plain(composed(f"device={device}"))["device"]
     assert config["device"] == expected
     assert (config["target"]["name"], config["draft"]["name"]) == (target, draft)
     assert data.parse(config["dataset"]).name == dataset
-    assert config["match"] == (match and f"edgellm.table1.{match}")
-    assert config["match"] is None or config["match"] in load_cells()
+    assert config["calibrate_draft_to"] == (match and f"edgellm.table1.{match}")
+    assert config["calibrate_draft_to"] is None or config["calibrate_draft_to"] in load_cells()
     assert config["labels"] == {"workload": name}
     cut = {"article": 250} if dataset == "cnn_dailymail" else {}
     assert config["dataset"].get("max_words", {}) == cut
@@ -63,16 +63,16 @@ def test_what_it_chooses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_elsewhere_only_the_device_is_another(name: str) -> None:
-    config = plain(composed(f"workload={elsewhere(name)}"))
+    config = plain(composed(f"setup={elsewhere(name)}"))
     assert config["labels"] == {"workload": elsewhere(name)}
-    here = plain(composed(f"workload={name}", f"device={ELSEWHERE[name]}"))
+    here = plain(composed(f"setup={name}", f"device={ELSEWHERE[name]}"))
     assert {**config, "labels": {}} == {**here, "labels": {}}
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_what_is_asked_for_beside_it_comes_first(reverse: bool) -> None:
-    asked = ["workload=mt5_iwslt17", "device=jetson_orin_nx", "model@draft=t5_small", "match=null"]
+    asked = ["setup=mt5_iwslt17", "device=jetson_orin_nx", "model@draft=t5_small", "calibrate_draft_to=null"]
     config = plain(composed(*(reversed(asked) if reverse else asked)))
     assert config["device"]["name"] == "Jetson Orin NX"
     assert (config["target"]["name"], config["draft"]["name"]) == ("mT5-large", "T5-small")
-    assert config["match"] is None
+    assert config["calibrate_draft_to"] is None

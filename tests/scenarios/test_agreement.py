@@ -20,6 +20,7 @@ from tiny import alone
 from tiny_project import Project, write_project
 
 TABLE1 = "edgellm.table1.truthful_qa"
+MATCH = f"calibrate_draft_to={TABLE1}"
 SHAPE = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab"), 8)
 
 
@@ -38,7 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (made.root / "data" / "openai_humaneval.jsonl").write_text(text)
-    return made.apart(made.out, "max_tokens=40", "calibration=3")
+    return made.apart(made.out, "max_tokens=40", "calibration_prompts=3")
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +65,8 @@ def right_by_hand(cell: GenerationScenario, requests: Sequence[Request]) -> dict
 
 def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> None:
     native = project.record("method=corrected")
-    record = project.record("method=corrected", f"match={TABLE1}")
-    cell = GenerationScenario(project.config("method=corrected", f"match={TABLE1}"))
+    record = project.record("method=corrected", MATCH)
+    cell = GenerationScenario(project.config("method=corrected", MATCH))
     assert native.key != record.key == cell.key
     assert (native.labels["agreement"], record.labels["agreement"]) == ("native", "matched")
     assert native.provenance.matched is None
@@ -95,7 +96,7 @@ def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> No
 @pytest.mark.parametrize("method", ["chain_sd", "edgellm"])
 def test_matched_speculation_is_lossless_and_accepts_more(project: Project, method: str) -> None:
     native = project.record(f"method={method}")
-    record = project.record(f"method={method}", f"match={TABLE1}")
+    record = project.record(f"method={method}", MATCH)
     assert record.values["exact_match"] == native.values["exact_match"] == 1.0
     assert float(record.values["acceptance_length"] or 0) > float(native.values["acceptance_length"] or 0)
     assert {"acceptance_length", "accepted_draft_tokens"} <= set(native.values)
@@ -104,7 +105,7 @@ def test_matched_speculation_is_lossless_and_accepts_more(project: Project, meth
 
 def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
     phones = [
-        project.record("method=chain_sd", f"match={TABLE1}", f"device={device}", "memo=false")
+        project.record("method=chain_sd", MATCH, f"device={device}", "memo=false")
         for device in ("oneplus_12", "redmi_k60_pro")
     ]
     names = ("acceptance_length", "acceptance_histogram", "target_calls")
@@ -113,31 +114,44 @@ def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:
 
 
 def test_a_method_without_a_draft_is_the_same_cell(project: Project) -> None:
-    cells = [GenerationScenario(project.config("method=std", *more)) for more in ((), (f"match={TABLE1}",))]
+    cells = [GenerationScenario(project.config("method=std", *more)) for more in ((), (MATCH,))]
     assert cells[0].key == cells[1].key
     assert [cell.labels["agreement"] for cell in cells] == ["native", "native"]
 
 
 def test_what_it_is_matched_to_and_on_is_part_of_the_key(project: Project) -> None:
     def key(*more: str) -> str:
-        return GenerationScenario(project.config("method=corrected", f"match={TABLE1}", *more)).key
+        return GenerationScenario(project.config("method=corrected", MATCH, *more)).key
 
-    assert len({key(), key("match=edgellm.table1.squad"), key("calibration=4"), key("seed=1")}) == 4
+    assert (
+        len(
+            {
+                key(),
+                key("calibrate_draft_to=edgellm.table1.squad"),
+                key("calibration_prompts=4"),
+                key("seed=1"),
+            }
+        )
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        ((f"match={TABLE1}s",), f"'{TABLE1}s'.*{TABLE1}"),
-        (("match=edgellm.table4.mt5_large.squad.draft",), "single published agreement.*edgellm.table1.squad"),
-        (("match=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
-        ((f"match={TABLE1}", "device=local_cpu"), "real device would have to pay"),
-        ((f"match={TABLE1}", "sampling.temperature=0.7"), r"temperature is 0\.7"),
+        ((f"calibrate_draft_to={TABLE1}s",), f"'{TABLE1}s'.*{TABLE1}"),
         (
-            (f"match={TABLE1}", "calibration=8"),
-            "'humaneval' has 9 rows, and rows 2 to 9 were asked for: match needs more rows",
+            ("calibrate_draft_to=edgellm.table4.mt5_large.squad.draft",),
+            "single published agreement.*edgellm.table1.squad",
         ),
-        ((f"match={TABLE1}", "calibration=0"), "calibration is 0"),
+        (("calibrate_draft_to=edgellm.text.ii_c.mt5_correct",), "single published agreement.*edgellm.table1"),
+        ((MATCH, "device=local_cpu"), "real device would have to pay"),
+        ((MATCH, "sampling.temperature=0.7"), r"temperature is 0\.7"),
+        (
+            (MATCH, "calibration_prompts=8"),
+            "'humaneval' has 9 rows, and rows 2 to 9 were asked for: calibrate_draft_to needs more rows",
+        ),
+        ((MATCH, "calibration_prompts=0"), "calibration_prompts is 0"),
     ],
 )
 def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
@@ -146,7 +160,7 @@ def test_what_cannot_be_matched_is_said(project: Project, overrides: tuple[str, 
 
 
 def test_costs_alone_have_no_agreement(project: Project) -> None:
-    config = project.config("method=chain_sd", f"match={TABLE1}")
+    config = project.config("method=chain_sd", MATCH)
     config["draft"] |= {"checkpoint": None, "shape": SHAPE}
     with pytest.raises(InputError, match=f"{config['draft']['name']} has no checkpoint"):
         GenerationScenario(config)
@@ -165,15 +179,13 @@ def test_of_several_drafts_the_first_alone_is_matched(
     second = f"draft_2.checkpoint.folder={project.root}/draft"
     own = "draft_2.checkpoint.shares_embeddings_with=null"
     drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, own)
-    record = project.record("method=specinfer", *drafts, f"match={TABLE1}")
+    record = project.record("method=specinfer", *drafts, MATCH)
     assert len(made) == 1
     assert record.values["exact_match"] == 1.0
 
 
 def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: Project) -> None:
-    note = project.cell(
-        "method=corrected", f"match={TABLE1}", f"draft.checkpoint.folder={project.root}/target"
-    )
+    note = project.cell("method=corrected", MATCH, f"draft.checkpoint.folder={project.root}/target")
     assert note.state == "failed"
     assert "100.0%" in note.error
     assert "87.1%" in note.error

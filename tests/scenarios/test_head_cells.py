@@ -19,7 +19,7 @@ from repro.training import head_ranks
 from tiny_project import SHAPE, Project, write_project
 
 IDS = ["ghidorah.table1.mbpp.width2", "ghidorah.table1.mbpp.width4"]
-MATCH = f"match=[{','.join(IDS)}]"
+MATCH = f"calibrate_draft_to=[{','.join(IDS)}]"
 HEADS = 5
 
 
@@ -74,13 +74,13 @@ def test_pair_and_seed_are_part_of_the_key_and_calibration_prompts_are_not(proje
 
     other = MATCH.replace("mbpp", "gsm8k")
     assert len({key(), key(MATCH), key(other), key(MATCH, "seed=1")}) == 4
-    assert key(MATCH, "calibration=7") == key(MATCH)
+    assert key(MATCH, "calibration_prompts=7") == key(MATCH)
 
 
 def test_a_draft_with_other_heads_is_said(project: Project, tmp_path: Path) -> None:
     write_heads(tmp_path / "few", heads=2)
     note = project.cell("method=medusa", MATCH, f"draft.checkpoint.folder={tmp_path}/few")
-    assert "match brings 5 Medusa heads" in note.error
+    assert "calibrate_draft_to brings 5 Medusa heads" in note.error
     assert "has 2" in note.error
     whole = (f"draft.checkpoint.folder={project.root}/draft", "draft.checkpoint.shares_embeddings_with=null")
     note = project.cell("method=chain_sd", MATCH, "model@draft=smollm2_135m_draft", *whole)

@@ -245,8 +245,8 @@ def test_heads_as_they_are_decode_as_the_replay_says() -> None:
     ("row", "dataset"), list(zip(ROWS, ("mt_bench", "gsm8k", "mbpp", "humaneval"), strict=True))
 )
 def test_a_workload_for_each_row_of_table_i(row: str, dataset: str) -> None:
-    config = plain(composed(f"workload=ghidorah_{dataset}"))
-    assert config["match"] == ids(row)
+    config = plain(composed(f"setup=ghidorah_{dataset}"))
+    assert config["calibrate_draft_to"] == ids(row)
     assert (config["dataset"]["name"], config["device"]["name"]) == (dataset, "Jetson Xavier NX")
     assert (config["target"]["name"], config["draft"]["name"]) == ("Vicuna-7B", "Medusa for Vicuna-7B")
     assert config["labels"] == {"workload": f"ghidorah_{dataset}"}

@@ -27,6 +27,7 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
+from repro.experiments.renamed import check_overrides, renamed
 from repro.experiments.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
 from repro.scenarios.registry import GROUPS, scenario_of
 
@@ -183,6 +184,8 @@ def explain(wrong: Exception) -> str:
         cause.parent_node, DictConfig
     ):
         above = str(cause.full_key).rpartition(".")[0]
+        if not above and (sentence := renamed(str(cause.key))):
+            return sentence
         what = f"setting of {above}" if above else "setting"
         return unknown(what, str(cause.key), [str(name) for name in cause.parent_node])
     if isinstance(wrong, OSError) and wrong.filename:
@@ -207,6 +210,7 @@ def main() -> None:
     whole = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # Hydra hands its errors on, to be explained here
     try:
+        check_overrides(sys.argv[1:])
         publish()
         run()
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:

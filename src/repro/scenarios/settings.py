@@ -35,7 +35,7 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
 
 def check_scalars(config: Mapping[str, Any]) -> None:
     """The run's own numbers and names, whose types YAML does not tell."""
-    for name in ("prompts", "max_tokens", "repeats", "calibration"):
+    for name in ("prompts", "max_tokens", "repeats", "calibration_prompts"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
     if config["prompt_tokens"] is not None and (
@@ -48,7 +48,7 @@ def check_scalars(config: Mapping[str, Any]) -> None:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 0")
     if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
         raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
-    for name in ("memo", "native"):
+    for name in ("memo", "draft_calibration"):
         if not isinstance(config[name], bool):
             raise InputError(f"{name} is {config[name]!r}; it must be true or false")
     if not isinstance(config["metrics"], list):

@@ -46,7 +46,7 @@ def asked(args: argparse.Namespace) -> GenerationScenario:
                 f"max_tokens={args.tokens}",
                 f"host={args.host}",
                 "method=corrected",
-                "match=null",
+                "calibrate_draft_to=null",
                 *args.more,
             ],
         )

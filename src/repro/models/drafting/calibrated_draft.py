@@ -103,6 +103,6 @@ def swap_probability(native: float, wanted: float) -> float:
     if native > wanted:
         raise InputError(
             f"the draft agrees with its target in {native:.1%} of the calibration tokens, more than the "
-            f"{wanted:.1%} that it is to be matched to; choose a weaker draft, or match=null"
+            f"{wanted:.1%} that it is to be matched to; choose a weaker draft, or calibrate_draft_to=null"
         )
     return 0.0 if native == wanted else (wanted - native) / (1 - native)

@@ -69,12 +69,12 @@ def published(name: object) -> Wanted:
     single = {c.id: c.value_low for c in cells.values() if c.metric == METRIC and c.value_low == c.value_high}
     value = single.get(cell.id)
     if value is None:
-        raise InputError(f"match: {unknown('single published agreement', cell.id, single)}")
+        raise InputError(f"calibrate_draft_to: {unknown('single published agreement', cell.id, single)}")
     return Wanted(cell.id, value)
 
 
 def wanted(names: object) -> Wanted | HeadMatch:
-    """What `match` asks for: the id of a published agreement, or a list of two of acceptance lengths.
+    """What `calibrate_draft_to` asks for: a published agreement or two acceptance lengths, by their ids.
 
     Raises:
         InputError: as `published` and `head_match`.
@@ -86,18 +86,19 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
     """InputError for a run whose draft cannot be corrected unbilled, or has nothing to correct."""
     if not emulated:
         raise InputError(
-            "match lets the target correct the draft unbilled, and a real device would have to pay for it; "
-            "choose an emulated device, or match=null"
+            "calibrate_draft_to lets the target correct the draft unbilled, and a real device would have to "
+            "pay for it; choose an emulated device, or calibrate_draft_to=null"
         )
     if not sampling.greedy:
         raise InputError(
-            f"match puts a first choice in its place, and sampling.temperature is {sampling.temperature}; "
-            "choose sampling.temperature=0, or match=null"
+            f"calibrate_draft_to puts a first choice in its place, and sampling.temperature is "
+            f"{sampling.temperature}; choose sampling.temperature=0, or calibrate_draft_to=null"
         )
     for model in (models["target"], models["draft"]):
         if model.checkpoint is None:
             raise InputError(
-                f"match needs real tokens, and {model.name} has no checkpoint; choose one, or match=null"
+                f"calibrate_draft_to needs real tokens, and {model.name} has no checkpoint; choose one, or "
+                "calibrate_draft_to=null"
             )
 
 
@@ -106,8 +107,9 @@ def require_heads(wanted: HeadMatch, draft: Model) -> None:
     heads, fitted = draft.model_cost.shape.medusa, len(wanted.heads.accuracies)
     if heads != fitted:
         raise InputError(
-            f"match brings {fitted} Medusa heads to acceptance lengths, and {draft.config.name} has "
-            f"{heads or 'none'}; choose a draft with {fitted} heads, or match=null"
+            f"calibrate_draft_to brings {fitted} Medusa heads to acceptance lengths, and "
+            f"{draft.config.name} has {heads or 'none'}; choose a draft with {fitted} heads, or "
+            "calibrate_draft_to=null"
         )
 
 
@@ -140,7 +142,7 @@ def native(
     if not rounds:
         raise InputError(
             f"the target's answers to {len(requests)} calibration prompts end with their first token, where "
-            "nothing is drafted; raise calibration or max_tokens"
+            "nothing is drafted; raise calibration_prompts or max_tokens"
         )
     return sum(r.accepted for r in rounds) / len(rounds)
 

@@ -76,7 +76,7 @@ class GenerationScenario(Scenario):
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """See `Scenario`."""
         labels = named(config, "method", "device", "dataset", "target", "draft")
-        return labels | {"agreement": "matched" if config.get("match") else "native"}
+        return labels | {"agreement": "matched" if config.get("calibrate_draft_to") else "native"}
 
     @property
     def component(self) -> Method:
@@ -91,9 +91,9 @@ class GenerationScenario(Scenario):
     @cached_property
     def match(self) -> draft_calibration.Wanted | HeadMatch | None:
         """What published value drafts are brought to, if one is asked for and there is a draft."""
-        if self.config["match"] is None or self.config["native"]:
+        if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
             return None
-        wanted = draft_calibration.wanted(self.config["match"])
+        wanted = draft_calibration.wanted(self.config["calibrate_draft_to"])
         if "draft" not in self.places:
             return None
         draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
@@ -142,7 +142,9 @@ class GenerationScenario(Scenario):
         """The rows that follow those in use; InputError if the dataset ends before."""
         used = self.config["skip"] + self.config["prompts"]
         return self._rows_after(
-            used, self.config["calibration"], "match needs more rows; lower prompts or calibration"
+            used,
+            self.config["calibration_prompts"],
+            "calibrate_draft_to needs more rows; lower prompts or calibration_prompts",
         )
 
     def _rows_after(self, used: int, count: int, wrong: str) -> data.Rows:
@@ -181,7 +183,7 @@ class GenerationScenario(Scenario):
         if self.match:
             asked["match"] = asdict(self.match)
         if self.calibrates:
-            asked["calibration"] = self.config["calibration"]
+            asked["calibration"] = self.config["calibration_prompts"]
         return asked
 
     @cached_property
