@@ -3,7 +3,7 @@
 python -m studies.ghidorah_sensitivity               every assumed number, about a minute a core
 python -m studies.ghidorah_sensitivity --only cpu    those whose place has this in it
 
-Owns the list of claims. Runs the search itself (`methods.decoding.ghidorah`) on the emulator, in Vicuna-7B's
+Owns the list of claims. Runs the search itself (`methods.ghidorah.ghidorah`) on the emulator, in Vicuna-7B's
 shape and with the accuracies that its heads are fitted to; computes no token.
 """
 

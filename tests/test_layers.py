@@ -204,6 +204,22 @@ def test_every_module_is_imported_or_registers_something() -> None:
     assert unused == []
 
 
+def test_a_public_class_is_defined_once() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name(path))
+    assert {cls: where for cls, where in homes.items() if len(where) > 1} == {}
+
+
+def test_classes_have_the_field_s_words() -> None:
+    """Names that docs/changes.md says were replaced do not come back."""
+    gone = {"Flight", "Halt", "Sight", "Bill", "Writing", "Ask", "Unmet", "Respondents", "DenseCell"}
+    nodes = [(name(path), node) for path in FILES for node in ast.walk(tree(path))]
+    assert [(where, n.name) for where, n in nodes if isinstance(n, ast.ClassDef) and n.name in gone] == []
+
+
 def test_a_circle_of_rooms_is_noticed() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == ["a", "b", "c", "d"]
     assert room(["core", "errors", "InputError"]) == "core"

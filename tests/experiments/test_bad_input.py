@@ -81,7 +81,7 @@ def complaint(project: Project, *overrides: str) -> str:
         ),
         (
             "promts=4",
-            "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibrate_draft_to, c",
+            "there is no setting 'promts'. Did you mean prompts or prompt_tokens? Choices: calibrate_draft",
         ),
         (
             "method.length=hello",

@@ -47,7 +47,7 @@ class Provenance:
     no key. `carried_over` is the commit under whose older key the record was made, `None` for a record that
     has the key it was made with. `costs` is `fitted` when this very cell was used to fit the device. `fitted`
     names single values that a fit or a matched agreement determines, or ids of reference cells that a fit
-    used. `matched` tells how a proxy pair was brought to published values (`agreement.Matched`,
+    used. `matched` tells how a proxy pair was brought to published values (`draft_calibration.Matched`,
     `heads_fit.HeadMatch`), `None` when it was not. `dequantized` says that the checkpoint came quantized.
     `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the
     resolved DRAM budget in bytes. `trace` is the timeline's place below the run's `outputs`. `notes` are

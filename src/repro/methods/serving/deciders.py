@@ -31,7 +31,7 @@ class ServiceRequest:
         objective: what it may take.
         spare: how many tokens of the prompt's beginning may be dropped; `None` is any token. Instructions and
             examples that all requests of an app begin with can go, and the request itself stays whole.
-        granule: see `objectives.kept_tokens`.
+        granule: see `slo.kept_tokens`.
     """
 
     id: str

@@ -25,7 +25,7 @@ class SpecInfer(Speculative):
     """Each draft grows a tree step by step, one pass a step; the target verifies them merged.
 
     Greedy requests follow the target's choices; sampled ones are verified by multi-step speculative sampling
-    (`models.accept.sampled`), children then being drawn from the draft and not its first choices.
+    (`models.tokens.acceptance.sampled`), children then being drawn from the draft and not its first choices.
 
     Deviation: SpecInfer spreads its drafts over GPUs; here they share a processor and run in turn.
 

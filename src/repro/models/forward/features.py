@@ -1,7 +1,7 @@
 """What a draft head reads of its target: the hidden rows at a few depths, at the end of given sequences.
 
 Knows nothing of heads or of devices. On a real device the target's own passes leave them behind (`Captured`);
-where a memo may have answered for the target, they are computed apart (`remembered.Remembered`).
+where a memo may have answered for the target, they are computed apart (`cached_features.CachedFeatures`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The GPU of this machine as `core.local` wants it: points in the stream that kernels are launched on.
+"""The GPU of this machine as `device.local` wants it: points in the stream that kernels are launched on.
 
 Knows CUDA (and ROCm, which torch calls by the same name). Knows nothing of models or ops.
 """
@@ -41,5 +41,5 @@ class CudaStream:
 
 
 def cuda_stream() -> CudaStream | None:
-    """The stream of this machine's GPU; `None` without one, which `core.local.local_device` refuses."""
+    """The stream of this machine's GPU; `None` without one, which `device.local.local_device` refuses."""
     return CudaStream() if torch.cuda.is_available() else None

@@ -183,7 +183,7 @@ class Shortening:
 
     Attributes:
         scorer: of tokens, told from another by its class and settings; None where prompts stay whole.
-        granule: see `objectives.kept_tokens`.
+        granule: see `slo.kept_tokens`.
     """
 
     scorer: Scorer | None

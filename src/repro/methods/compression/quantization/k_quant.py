@@ -29,7 +29,7 @@ from repro.models.transformer.linear import PlainLinear
 class KQuant:
     """Weights in llama.cpp's block formats, activations in 8 bits a block, rounded on the fly.
 
-    Rows that are not whole blocks of 256 fall back as in llama.cpp (`block_formats.fitting`).
+    Rows that are not whole blocks of 256 fall back as in llama.cpp (`ggml_formats.fitting`).
     Deviation: products are fp32 instead of int8 with a scale per block, which sums the same numbers. The
     output projection and the embeddings stay fp32 (llama.cpp: Q6_K and Q4_K).
 

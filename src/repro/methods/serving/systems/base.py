@@ -83,7 +83,7 @@ class Service(ABC):
         scorer: says which tokens of a prompt stay: `score_head`, `llmlingua2`, `random` or `none`.
         check: `profile` lets through what a device was measured to do in time, `nominal` what products of
             levels allow, as the release does.
-        fallback: what serves instead of a decision that fails the check, see `deciding.Check`.
+        fallback: what serves instead of a decision that fails the check, see `deciders.SloGuard`.
         granule: kept tokens of a prompt are rounded down to a multiple of it.
         fixed_prompt: the level of the prompt that `fixed` decides.
         fixed_model: that of the model.
