@@ -88,7 +88,7 @@ def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> 
     request = Request("blank", (0,) * prompt, tokens)
 
     session.start(Prefix.of(request.prompt))
-    done = device.play(method.serve(request, device, target=session))
+    done = device.play(method.serve(request, device, {"target": session}))
     return done.first - done.arrived, done.ended - done.arrived
 
 

@@ -100,7 +100,7 @@ class Pair:
 
     def prepared(self, method: Medusa) -> Serving:
         """A method after its search."""
-        return self.device.play(method.prepare(self.device, target=self.target, draft=self.draft))
+        return self.device.play(method.prepare(self.device, {"target": self.target, "draft": self.draft}))
 
     def seconds(self, form: VerificationTree, split: Split | None) -> float:
         """A round: drafting and verification."""

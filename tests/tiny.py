@@ -190,7 +190,7 @@ def answer(
     sessions = opened(method, device, networks, model_costs)
     for session in sessions.values():
         session.start(Prefix.of(request.prompt))
-    return device.play(method.serve(request, device, **sessions))
+    return device.play(method.serve(request, device, sessions))
 
 
 def plain(made: Decoder, request: Request) -> list[int]:

@@ -35,7 +35,7 @@ def trace(engine: str, prompt: int = 40, tokens: int = 3) -> list[Any]:
     )
     request = Request("one", (0,) * prompt, tokens)
     session.start(Prefix.of(request.prompt))
-    done = device.play(method.serve(request, device, target=session))
+    done = device.play(method.serve(request, device, {"target": session}))
     assert len(done.tokens) == tokens
     return [s for s in device.trace.spans if s.kind in ("build", "layer")]
 

@@ -146,7 +146,7 @@ def test_while_layers_really_stream_the_text_is_the_targets_own(
         target = Session("target", device, model_cost, DecoderNetwork(bare), places["target"], reader)
         noised = NoisedNetwork(DecoderNetwork(whole), strength)
         draft = Session("draft", device, model_cost, noised, places["draft"])
-        made = device.play(method.serve(request, device, target=target, draft=draft))
+        made = device.play(method.serve(request, device, {"target": target, "draft": draft}))
         device.close()
         target.close()
         assert made.tokens == plain(whole, request), f"at noise {strength}"

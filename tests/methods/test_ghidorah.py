@@ -44,7 +44,7 @@ def opened(on: Machine, calibration: Calibration | None = KNOWN) -> tuple[Emulat
 
 def plan(method: Medusa, on: Machine) -> TreeDecoding:
     device, sessions = opened(on)
-    serving = device.play(method.prepare(device, **sessions))
+    serving = device.play(method.prepare(device, sessions))
     assert isinstance(serving, TreeDecoding)
     return serving
 
@@ -145,10 +145,10 @@ def test_bad_settings_are_said(method: type[Medusa], sentence: str) -> None:
 def test_a_device_without_a_second_processor_is_said() -> None:
     device, sessions = opened(machine(both=False))
     with pytest.raises(InputError, match="no cpu beside its gpu"):
-        device.play(Ghidorah(width=4).prepare(device, **sessions))
+        device.play(Ghidorah(width=4).prepare(device, sessions))
 
 
 def test_a_draft_without_ranks_is_said() -> None:
     device, sessions = opened(machine(), calibration=None)
     with pytest.raises(InputError, match="heads without recorded ranks"):
-        device.play(Medusa(width=4).prepare(device, **sessions))
+        device.play(Medusa(width=4).prepare(device, sessions))

@@ -48,11 +48,11 @@ def served(
     model_cost = model_cost or ModelCost(SHAPE, precision("int8"))
     (placement,) = method.places().values()
     target = Session("target", device, model_cost, network or NoNetwork(), placement)
-    serving = device.play(method.prepare(device, target=target))
+    serving = device.play(method.prepare(device, {"target": target}))
     request = Request(**{"id": "a", "prompt": prompt, "max_tokens": 2, **more})
     for _ in range(2):
         target.start(Prefix.of(prompt))
-        generation = device.play(serving.serve(request, device, target=target))
+        generation = device.play(serving.serve(request, device, {"target": target}))
     return generation, device, serving
 
 
@@ -141,7 +141,7 @@ def test_what_is_profiled_is_what_runs() -> None:
     target = Session(
         "target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"]
     )
-    device.play(method.prepare(device, target=target))
+    device.play(method.prepare(device, {"target": target}))
     arrangement: Any = target._arrangement
     target.start(Prefix.of((0,) * 160))
     before = device.now
@@ -165,10 +165,10 @@ def test_without_an_npu_the_fastest_processor_stands_in() -> None:
     device = EmulatedDevice(toy(processors={CPU: processor()}))
     (placement,) = method.places().values()
     target = Session("target", device, model_cost_of(made), DecoderNetwork(made), placement)
-    serving = device.play(method.prepare(device, target=target))
+    serving = device.play(method.prepare(device, {"target": target}))
     target.start(Prefix.of(prompt))
     request = Request("a", prompt, max_tokens=4)
-    generation = device.play(serving.serve(request, device, target=target))
+    generation = device.play(serving.serve(request, device, {"target": target}))
     assert generation.tokens == plain(made, request)
     assert device.substituted == {NPU: CPU}
 

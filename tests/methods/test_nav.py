@@ -27,7 +27,7 @@ def verified(method: Nav, family: str = "llama-2", **changes: object) -> tuple[G
     target = {"target": DecoderNetwork(made)}
     sessions = opened(method, device, target, {"target": model_cost_of(made)})
     sessions["target"].start(Prefix.of(PROMPT))
-    return device.play(method.serve(asked(**changes), device, **sessions)), device
+    return device.play(method.serve(asked(**changes), device, sessions)), device
 
 
 def spans_of(device: EmulatedDevice, kind: str, phase: Phase) -> list[Span]:

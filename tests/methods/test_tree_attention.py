@@ -40,7 +40,7 @@ def test_the_same_tree_is_timed_and_decoded_with() -> None:
     device, sessions = beside(TableNetwork(VOCAB), TableHeads(2), 2, here())
     sessions["draft"].calibration = KNOWN
     method = TreeAttention(width=4, heads=2, head_dim=8, rounds=3)
-    serving = device.play(method.prepare(device, **sessions))
+    serving = device.play(method.prepare(device, sessions))
     assert serving.figures["tree"] == "0;1;0.0"
     assert serving.figures["tree_pairs"] == 8
     assert {name for name in serving.figures if name.endswith("tree_seconds")} == {
@@ -49,7 +49,7 @@ def test_the_same_tree_is_timed_and_decoded_with() -> None:
     request = Request("a", (1, 2, 3), 6)
     for session in sessions.values():
         session.start(Prefix.of(request.prompt))
-    written = device.play(serving.serve(request, device, **sessions)).tokens
+    written = device.play(serving.serve(request, device, sessions)).tokens
     network, text, own = TableNetwork(VOCAB), Prefix.of(request.prompt), []
     for _ in range(6):
         own.append(int(network.logits(text).argmax()))
@@ -61,7 +61,7 @@ def test_an_emulated_device_runs_no_kernel() -> None:
     device, sessions = beside(TableNetwork(VOCAB), TableHeads(2), 2, EmulatedDevice(toy()))
     sessions["draft"].calibration = KNOWN
     with pytest.raises(InputError, match="toy runs no kernel for real; choose device=local_cpu"):
-        device.play(TreeAttention(width=4, heads=2, head_dim=8, rounds=2).prepare(device, **sessions))
+        device.play(TreeAttention(width=4, heads=2, head_dim=8, rounds=2).prepare(device, sessions))
 
 
 def test_sizes_that_are_none_are_refused() -> None:

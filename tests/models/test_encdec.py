@@ -183,7 +183,7 @@ def answered(
         network = model.network(memos[kind] if memos else None)
         sessions[role] = model.session(role, device, place, network, 64)
         sessions[role].start(Prefix.of(asked.prompt))
-    return device.play(method.serve(asked, device, **sessions))
+    return device.play(method.serve(asked, device, sessions))
 
 
 SETTINGS = {"lever": {"pruning": "off"}}

@@ -214,11 +214,11 @@ def test_levers_text_is_the_targets(changes: dict[str, object], strength: float)
     }
     if method.places()["target"].early_exit:
         sessions["target"].predictor = Scores()  # type: ignore[assignment]
-    serving = device.play(method.prepare(device, **sessions))
+    serving = device.play(method.prepare(device, sessions))
     for request in (asked, Request("", PROMPT[::-1], 9)):
         for session in sessions.values():
             session.start(Prefix.of(request.prompt))
-        made_of = device.play(serving.serve(request, device, **sessions))
+        made_of = device.play(serving.serve(request, device, sessions))
         assert made_of.tokens == plain(made, request)
         rounds = made_of.rounds
         assert all(r.possible is not None and r.possible >= r.accepted for r in rounds)

@@ -49,7 +49,7 @@ def _own_cache(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drafted(cell: GenerationScenario, requests: Sequence[Request]) -> Iterator[tuple[Prefix, int]]:
     """Each context on the target's own text in which a draft speaks, and what comes next there."""
-    own = fidelity.own_answers(cell.target, cell.target.network(), requests, lambda done: None)
+    own = fidelity.own_answers(cell.target.network(), requests, lambda done: None)
     for request, tokens in zip(requests, own, strict=True):
         for i in range(1, len(tokens)):
             yield Prefix.of([*request.prompt, *tokens[:i]]), tokens[i]

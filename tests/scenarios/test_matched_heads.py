@@ -202,7 +202,7 @@ def test_decoding_takes_the_verifications_that_the_replay_says(width: int, ranks
     tree, tokens, rounds = searched(Calibration(ACCURACIES), width), 0, 0
     for request in requests(COUNT):
         device, sessions = sessions_of()
-        made = device.play(Medusa(width=width).serve(request, device, **sessions))
+        made = device.play(Medusa(width=width).serve(request, device, sessions))
         tokens, rounds = tokens + len(made.tokens) - 1, rounds + len(made.rounds)
         assert all(r.rows == width for r in made.rounds)
     assert tokens / rounds == measured_acceptance(tree, ranks)
@@ -213,7 +213,7 @@ def test_the_text_stays_the_targets_own_and_the_rows_do_not_depend_on_the_tree()
     request, texts = requests(1)[0], []
     for width in (1, 4, 16):
         device, sessions = sessions_of()
-        texts.append(device.play(Medusa(width=width).serve(request, device, **sessions)).tokens)
+        texts.append(device.play(Medusa(width=width).serve(request, device, sessions)).tokens)
     assert texts[0] == texts[1] == texts[2]
     again, other = record([request]), record([request], seed=1)
     assert torch.equal(again.ranks, record([request]).ranks)
@@ -233,7 +233,7 @@ def test_heads_as_they_are_decode_as_the_replay_says() -> None:
         device, sessions = beside(TableNetwork(VOCAB, seed=1), TableHeads(3), 3)
         for session in sessions.values():
             session.start(Prefix.of(request.prompt))
-        made = device.play(TreeDecoding(tree).serve(request, device, **sessions))
+        made = device.play(TreeDecoding(tree).serve(request, device, sessions))
         tokens, rounds = tokens + len(made.tokens) - 1, rounds + len(made.rounds)
     assert tokens / rounds == measured_acceptance(tree, ranks) > 1.2
 

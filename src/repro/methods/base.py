@@ -9,11 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
 from repro.models.runtime.placement import Placement
+from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import GREEDY, Sampling
 from repro.models.tokens.tree import TokenTree
@@ -148,6 +149,10 @@ class Decoding:
         return len(out) - before
 
 
+Sessions = Mapping[str, Session]
+"""A method's models, opened on a device, by the roles of `places`."""
+
+
 class Serving(Protocol):
     """What answers requests, one after the other."""
 
@@ -156,7 +161,7 @@ class Serving(Protocol):
         """What a record says of how it was prepared."""
         return {}
 
-    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Answer a request with the sessions of the method's roles, opened on `device`."""
 
 
@@ -180,10 +185,10 @@ class Method(ABC, Serving):
     def places(self) -> Mapping[str, Placement]:
         """The roles that the method needs (`target`, `draft`) and where each lies."""
 
-    async def prepare(self, device: Device, **sessions: Any) -> Serving:
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """What serves on these sessions: the method itself, unless it learns from request to request."""
         return self
 
     @abstractmethod
-    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Answer a request with the sessions of the roles in `places`, opened on `device`."""

@@ -30,8 +30,8 @@ from repro.records.build_cache import build_once, memory_root
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress
-from repro.scenarios.offline import OfflineScenario, component, dense
+from repro.scenarios.base import Findings, Progress, component
+from repro.scenarios.offline import OfflineScenario, dense
 
 BASELINE = "fp16"
 """The compression that stands for the model as it is."""

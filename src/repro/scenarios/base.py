@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
+from repro.core.registry import lookup
+from repro.core.typed import typed
 from repro.records.code_version import source_hash
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
@@ -168,6 +170,12 @@ class Scenario(ABC):
             "finished": _now(),
         }
         return Provenance(**about | self.origin | dict(found) | circumstances() | {"memory": memory})
+
+
+def component(group: str, given: Mapping[str, Any]) -> Any:
+    """The component that a part of the configuration names, with its fields; InputError for one unknown."""
+    fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
+    return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")
 
 
 def named(config: Mapping[str, Any], *groups: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from repro import data
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.core.registry import lookup
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.models.runtime.head_model import HeadModel, opened
@@ -24,7 +23,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 from repro.records.identity import dataset_asked, files_read, model_asked
 from repro.scenarios import versions
-from repro.scenarios.base import Scenario, named
+from repro.scenarios.base import Scenario, component, named
 
 if TYPE_CHECKING:
     import torch
@@ -175,9 +174,3 @@ class OfflineScenario(Scenario):
 def dense(folder: Path) -> Decoder:
     """A checkpoint's weights, dense in fp32 and all resident."""
     return weights.load(folder, "float32", packed=False)
-
-
-def component(group: str, given: Mapping[str, Any]) -> Any:
-    """The component that a part of the configuration names, with its fields; InputError for one unknown."""
-    fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
-    return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Request, Serving
+from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
 from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
 from repro.methods.ghidorah.medusa_em import partner
@@ -58,8 +58,9 @@ class Ghidorah(Medusa):
         if self.attention not in ATTENTIONS:
             raise InputError(unknown("method.attention", self.attention, ATTENTIONS))
 
-    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """ARCA: a tree for every width, measured and divided; the one with the most tokens a second stays."""
+        target, draft = sessions["target"], sessions["draft"]
         known = calibration(draft)
         to = partner(device) if self.divided else ""
         found = []
@@ -129,10 +130,9 @@ class Plan(TreeDecoding):
             out |= {f"attention_{at}": spent for at, spent in zip(keys.contexts, keys.seconds, strict=True)}
         return out
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rounds of drafting and verifying, attention divided by how long the text has become."""
+        target, draft = sessions["target"], sessions["draft"]
         draft.divide(self.split)
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:

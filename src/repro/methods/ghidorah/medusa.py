@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request, Serving
+from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
 from repro.methods.ghidorah.verification_tree import VerificationTree, searched
 from repro.methods.speculative.speculative import speculate
 from repro.models.drafting.head_ranks import Calibration
@@ -47,20 +47,20 @@ class Medusa(Method):
         """Both in memory."""
         return {"target": RESIDENT, "draft": RESIDENT}
 
-    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """The tree of the width."""
+        target, draft = sessions["target"], sessions["draft"]
         target.divide(None)
         draft.divide(None)
         return TreeDecoding(searched(calibration(draft), self.width))
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prepare, and answer one request."""
-        serving = await self.prepare(device, target=target, draft=draft)
+        target, draft = sessions["target"], sessions["draft"]
+        serving = await self.prepare(device, sessions)
         for session in (target, draft):
             session.start(Prefix.of(request.prompt))
-        return await serving.serve(request, device, target=target, draft=draft)
+        return await serving.serve(request, device, sessions)
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,9 @@ class TreeDecoding(Serving):
         """The tree as text."""
         return {"tree": str(self.tree)}
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
+        target, draft = sessions["target"], sessions["draft"]
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
             return await drafted(self.tree, decoding.text, draft), "width"

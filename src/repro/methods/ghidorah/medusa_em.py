@@ -13,13 +13,12 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, GPU
-from repro.methods.base import Generation, Request, Serving
+from repro.methods.base import Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import by_speed
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.pass_profiling import Rehearsal
 from repro.methods.ghidorah.verification_tree import searched
 from repro.models.costs.partition import Split
-from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 
@@ -33,8 +32,9 @@ class MedusaEM(Medusa):
     of how they slow each other down.
     """
 
-    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure both processors alone, and divide."""
+        target, draft = sessions["target"], sessions["draft"]
         form = searched(calibration(draft), self.width)
         rehearsal, to = Rehearsal(device, target, draft, form), partner(device)
         with device.phase("profile"):
@@ -54,13 +54,12 @@ class DividedDecoding(TreeDecoding):
         """The tree as text, and the other processor's share."""
         return {**super().figures, "other_share": self.split.share}
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """As `TreeDecoding`, with the split in force."""
+        target, draft = sessions["target"], sessions["draft"]
         for session in (target, draft):
             session.divide(self.split)
-        return await super().serve(request, device, target=target, draft=draft)
+        return await super().serve(request, device, sessions)
 
 
 def partner(device: Device) -> str:

@@ -15,11 +15,10 @@ from repro.core.late import late
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
-from repro.methods.base import Serving
+from repro.methods.base import Serving, Sessions
 from repro.methods.ghidorah.medusa import Medusa, TreeDecoding, calibration
 from repro.methods.ghidorah.verification_tree import searched
 from repro.models.parallel.tree_kernels import FORMS, TreeKernel, TreePattern, kernel
-from repro.models.runtime.session import Session
 from repro.records.record import Scalar
 
 if TYPE_CHECKING:
@@ -57,12 +56,13 @@ class TreeAttention(Medusa):
                 "they must be at least 1, 1 and 2"
             )
 
-    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Time the kernels, then decode with the same tree.
 
         Raises:
-            InputError: the device's clock stands still while something computes that it has no bill for.
+            InputError: the device's clock stands still while something computes that costs it nothing.
         """
+        draft = sessions["draft"]
         form = searched(calibration(draft), self.width)
         pattern = TreePattern.of_parents(form.parents)
         works = [Work.of(kernel(name), pattern, self.heads, self.head_dim) for name in FORMS]

@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
-from repro.methods.base import Decoding, Generation, Method, Request, Serving
+from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
 from repro.methods.lever.greedy_tree import CycleCosts, Expansion, Growth, grow_greedily
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.pruning import EarlyExit, PruningRule
@@ -132,8 +132,9 @@ class Lever(Method):
         target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
         return {"target": target, "draft": RESIDENT}
 
-    async def prepare(self, device: Device, *, target: Session, draft: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes, the profiles' offline beginning."""
+        target, draft = sessions["target"], sessions["draft"]
         costs = CycleCosts(
             LatencyProfile(decay=self.latency_decay, penalty=self.penalty), DraftLatency(self.latency_decay)
         )
@@ -172,14 +173,13 @@ class Lever(Method):
         await draft.forward([root.then(0).then(token) for token in range(nodes)], on=on)
         return device.now - start
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Prepare, and answer one request."""
-        serving = await self.prepare(device, target=target, draft=draft)
+        target, draft = sessions["target"], sessions["draft"]
+        serving = await self.prepare(device, sessions)
         for session in (target, draft):
             session.start(Prefix.of(request.prompt))
-        return await serving.serve(request, device, target=target, draft=draft)
+        return await serving.serve(request, device, sessions)
 
 
 class Drafted(NamedTuple):
@@ -198,10 +198,9 @@ class _Serving(Serving):
     costs: CycleCosts
     reliability: Reliability
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Cycles of drafting and verifying until the answer ends."""
+        target, draft = sessions["target"], sessions["draft"]
         lever = self.lever
         _, on_demand = PROJECTIONS[lever.projection]
         decoding = await begin(request, device, target, draft)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import Op
-from repro.methods.base import Decoding, Generation, Method, Request, Serving
+from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
@@ -36,12 +36,13 @@ class PlainEngine(Method):
         """The target in memory."""
         return {"target": Placement(on=self.processor)}
 
-    async def prepare(self, device: Device, **sessions: Session) -> Serving:
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """The engine itself, and what it holds in memory."""
         return Opened(self, device.memory.held)
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One pass over the prompt, then one token a pass."""
+        target = sessions["target"]
         decoding = Decoding(request, device)
         with device.phase("prefill"):
             await device.run(self._ready(request, target))
@@ -73,9 +74,9 @@ class Opened(Serving):
         """What is held in memory."""
         return {"memory_bytes": self.held}
 
-    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """As the engine."""
-        return await self.engine.serve(request, device, **sessions)
+        return await self.engine.serve(request, device, sessions)
 
 
 @register("method", "llama_cpp_cpu")

@@ -16,7 +16,7 @@ from repro.core.registry import register, unknown
 from repro.device.clock import Future
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU, Op
-from repro.methods.base import Generation, Method, Request, Serving
+from repro.methods.base import Generation, Method, Request, Serving, Sessions
 from repro.methods.mllm_npu.scheduling import ORDERS, Agenda, Policy, SubgraphTask
 from repro.methods.plain.autoregressive import decode
 from repro.models.costs.subgraphs import (
@@ -96,8 +96,9 @@ class MllmNpu(Method):
             beyond=beyond(target.model_cost, self.window),
         )
 
-    async def prepare(self, device: Device, *, target: Session) -> Serving:  # type: ignore[override]
+    async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Build the graphs that all chunks share, measure the subgraphs, keep the hot channels' weights."""
+        target = sessions["target"]
         layout, figures = self.layout(target), dict[str, Scalar]()
         profile = ChunkProfile()
         if self.chunks:
@@ -135,8 +136,9 @@ class MllmNpu(Method):
             "graph_buffers": buffers,
         }
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
+        target = sessions["target"]
         return await decode(request, device, target)
 
 
@@ -164,9 +166,9 @@ class Prepared(Serving):
             "graph_share_saved": made.saved / made.separate_bytes,
         }
 
-    async def serve(self, request: Request, device: Device, **sessions: Any) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """As the method."""
-        return await self.method.serve(request, device, **sessions)
+        return await self.method.serve(request, device, sessions)
 
 
 @dataclass

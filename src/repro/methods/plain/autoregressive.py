@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 
@@ -42,8 +42,9 @@ class Standard(Method):
         """The target in memory."""
         return {"target": Placement(policy="swap", prefetch=0) if self.swap else RESIDENT}
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
+        target = sessions["target"]
         return await decode(request, device, target)
 
 
@@ -65,8 +66,9 @@ class FlashAutoregressive(Method):
         """The target in flash, but for a share of its layers."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch)}
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
+        target = sessions["target"]
         return await decode(request, device, target)
 
 
@@ -95,6 +97,7 @@ class DraftAlone(Method):
         """The draft in memory, no target."""
         return {"draft": RESIDENT}
 
-    async def serve(self, request: Request, device: Device, *, draft: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
+        draft = sessions["draft"]
         return await decode(request, device, draft)

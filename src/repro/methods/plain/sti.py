@@ -11,11 +11,10 @@ from typing import ClassVar
 
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request
+from repro.methods.base import Generation, Method, Request, Sessions
 from repro.methods.plain.autoregressive import decode
 from repro.models.costs.shard_plan import Sharding
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
 
 
 @register("method", "sti")
@@ -43,6 +42,7 @@ class SpeedyTransformerInference(Method):
         shards = Sharding(self.widths, self.latency, self.preload)
         return {"target": Placement(resident=0.0, prefetch=self.prefetch, shards=shards)}
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One token a pass."""
+        target = sessions["target"]
         return await decode(request, device, target)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Request
+from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import Logits
@@ -88,14 +88,13 @@ class BigLittle(Speculative):
         if self.most < 1:
             raise InputError(f"method.most is {self.most}; the draft needs at least 1 token in a row")
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and call in turn. As in the release, nobody looks at what the draft ends the answer with.
 
         Raises:
             InputError: the request is sampled.
         """
+        target, draft = sessions["target"], sessions["draft"]
         if not request.sampling.greedy:
             raise InputError(
                 f"sampling.temperature is {request.sampling.temperature}; bld decodes greedily alone, at 0"

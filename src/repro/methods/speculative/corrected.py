@@ -8,10 +8,9 @@ from typing import ClassVar
 
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Generation, Method, Request
+from repro.methods.base import Generation, Method, Request, Sessions
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.placement import RESIDENT, Placement
-from repro.models.runtime.session import Session
 
 
 @register("method", "corrected")
@@ -36,10 +35,9 @@ class Corrected(Method):
         """The target in flash, the draft in memory."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """One guess and one token of the target's a round."""
+        target, draft = sessions["target"], sessions["draft"]
         decoding = await begin(request, device, target, draft)
         with device.phase("decode"):
             while not decoding.done:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.methods.speculative.speculative import begin
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
@@ -107,10 +107,9 @@ class EdgeLLM(Method):
             "draft": Placement(run=int(on), background=self.provisional == "gaps", policy=policy, prefetch=0),
         }
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting on, keep what survives."""
+        target, draft = sessions["target"], sessions["draft"]
         draft.yield_to(target if self.provisional == "gaps" else None)
         decoding = await begin(request, device, target, draft)
         alpha, tree = self.alpha, TokenTree(decoding.text)

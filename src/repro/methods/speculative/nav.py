@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
 
 
@@ -38,12 +37,13 @@ class Nav(Method):
         """The target in flash."""
         return {"target": Placement(resident=0.0, prefetch=self.prefetch)}
 
-    async def serve(self, request: Request, device: Device, *, target: Session) -> Generation:  # type: ignore[override]
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rehearse, begin anew, verify.
 
         Raises:
             InputError: the request is sampled, so that no text is the target's own.
         """
+        target = sessions["target"]
         if not request.sampling.greedy:
             raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy, at 0")
         with device.phase("rehearsal"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Request
+from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, speculate
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -51,16 +51,15 @@ class SpecInfer(Speculative):
         more = (f"draft_{number}" for number in range(2, self.drafts + 1))
         return {**super().places(), **dict.fromkeys(more, RESIDENT)}
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, **drafts: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rounds of drafting, merging and verifying until the answer ends."""
+        drafts = [session for role, session in sessions.items() if role != "target"]
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
-            trees = [(await self.grow(decoding, draft))[0] for draft in drafts.values()]
+            trees = [(await self.grow(decoding, draft))[0] for draft in drafts]
             return merge(trees), "depth"
 
-        return await speculate(request, device, target, list(drafts.values()), grow)
+        return await speculate(request, device, sessions["target"], drafts, grow)
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """One draft's tree: the expansion's children at every node of the level before."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request
+from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -33,10 +33,9 @@ class Speculative(Method):
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """A tree after the text so far, and why it stopped growing."""
 
-    async def serve(  # type: ignore[override]
-        self, request: Request, device: Device, *, target: Session, draft: Session
-    ) -> Generation:
+    async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rounds of drafting and verifying until the answer ends."""
+        target, draft = sessions["target"], sessions["draft"]
         return await speculate(request, device, target, [draft], lambda decoding: self.grow(decoding, draft))
 
 

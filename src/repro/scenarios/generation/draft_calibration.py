@@ -137,7 +137,7 @@ def native(
         told(i)
         for session in sessions.values():
             session.start(Prefix.of(request.prompt))
-        rounds += device.play(Corrected().serve(request, device, **sessions)).rounds
+        rounds += device.play(Corrected().serve(request, device, sessions)).rounds
     told(len(requests))
     if not rounds:
         raise InputError(

@@ -9,14 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from repro.core.registry import discover
-from repro.device.cost import FREE
-from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
-from repro.methods.plain.autoregressive import decode
 from repro.models.forward.exactness import divergence
+from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import Network
-from repro.models.runtime.model import Model
-from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
 from repro.records.record import Scalar
 from repro.scenarios.generation import figures
@@ -29,16 +25,13 @@ class NotLosslessError(RuntimeError):
 
 
 def own_answers(
-    target: Model, network: Network, requests: Sequence[Request], told: Callable[[int], None]
+    network: Network, requests: Sequence[Request], told: Callable[[int], None]
 ) -> list[list[int]]:
-    """The target's own tokens, decoded one by one on a machine that costs nothing."""
+    """The target's own greedy tokens for each request, decoded one by one."""
     out = []
     for i, request in enumerate(requests):
         told(i)
-        device = EmulatedDevice(FREE)
-        session = target.session("target", device, RESIDENT, network)
-        session.start(Prefix.of(request.prompt))
-        out.append(device.play(decode(request, device, session)).tokens)
+        out.append(greedy_tokens(network, Prefix.of(request.prompt), request.max_tokens, request.stop))
     told(len(requests))
     return out
 

@@ -127,7 +127,7 @@ def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Sessio
     else:
         with device.phase("warm-up"):
             _answer(cell.method, cell.requests[0], device, sessions)
-    return device.play(cell.method.prepare(device, **sessions))
+    return device.play(cell.method.prepare(device, sessions))
 
 
 def serve(
@@ -153,7 +153,7 @@ def serve(
 def _answer(serving: Serving, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
     for session in sessions.values():
         session.start(Prefix.of(request.prompt))
-    return device.play(serving.serve(request, device, **sessions))
+    return device.play(serving.serve(request, device, sessions))
 
 
 def _figures(
@@ -180,7 +180,7 @@ def _quality(
         return fidelity.scores(generations, None, text_of, metrics, verified, round_metric)
     with _network(cell, target) as network:
         own = fidelity.own_answers(
-            target, network, cell.requests, lambda done: progress("the target's own text", done, count)
+            network, cell.requests, lambda done: progress("the target's own text", done, count)
         )
         found = fidelity.scores(generations, own, text_of, metrics, verified, round_metric)
         if cell.method.lossless:

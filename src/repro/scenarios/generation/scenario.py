@@ -6,13 +6,14 @@ Must not know how requests are answered and measured, which is in `run`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar
 
 from repro import data
 from repro.core.errors import InputError
-from repro.core.registry import discover, lookup, unknown
+from repro.core.registry import discover, lookup
 from repro.core.typed import typed
 from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
@@ -32,7 +33,7 @@ from repro.records.identity import dataset_asked, device_asked, model_asked
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import versions
-from repro.scenarios.base import Findings, Progress, Scenario, named
+from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.generation import draft_calibration, fidelity
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.settings import check_blank, host_of, kind_of
@@ -57,7 +58,8 @@ class GenerationScenario(Scenario):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """As of `Scenario`."""
         super().__init__(config)
-        self.method = _method(config["method"])
+        self.method: Method = component("method", config["method"])
+        _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.dataset = data.parse(config["dataset"])
         roles = dict.fromkeys(["target", "draft", *self.places])
@@ -312,20 +314,13 @@ def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placemen
     return sorted(places.items(), key=lambda item: item[0] == role)
 
 
-def _method(given: Mapping[str, Any]) -> Method:
-    """The method that a configuration names, with its fields."""
-    cls = lookup("method", given["name"])
-    settings = {
-        name: tuple(value) if isinstance(value, list) else value  # no field of a method changes
-        for name, value in given.items()
-        if name not in ("name", "_target_")
-    }
-    known = [field.name for field in fields(cls)]
-    for name in settings:
-        if name not in known:
-            raise InputError(unknown(f"setting of {given['name']}", name, known))
-    method: Method = cls(**settings)
-    return method
+def _require_sessions(method: Method) -> None:
+    """InputError for a method of an outside package that takes its models one by one, as methods once did."""
+    if "sessions" not in signature(method.serve).parameters:
+        raise InputError(
+            f"{type(method).__name__}.serve must take (request, device, sessions); models come by role, "
+            "sessions['target'], since docs/changes.md"
+        )
 
 
 def _model(config: Mapping[str, Any], role: str) -> ModelConfig:

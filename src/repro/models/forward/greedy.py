@@ -1,0 +1,32 @@
+"""What a network says greedily, token by token, without a session, a device or a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from repro.models.forward.network import Network
+from repro.models.tokens.prefix import Prefix
+
+
+def greedy_tokens(network: Network, prompt: Prefix, max_tokens: int, stop: Container[int]) -> list[int]:
+    """The likeliest next token after a prompt, and after that, and so on.
+
+    Args:
+        network: what computes.
+        prompt: what is answered.
+        max_tokens: the most tokens.
+        stop: tokens that end the answer; one that is said stays in it.
+    """
+    tokens: list[int] = []
+    text = prompt
+    network.start(prompt)
+    while len(tokens) < max_tokens:
+        step = network.begin([text])
+        step.layers(0, network.depth)
+        (logits,) = step.rows()
+        tokens.append(logits.choice)
+        if logits.choice in stop:
+            break
+        text = text.then(logits.choice)
+        network.keep(text)
+    return tokens
