@@ -24,7 +24,7 @@ from repro.methods.lever.pruning import PruningRule
 from repro.methods.speculative.opt_tree import chosen, likeliest
 from repro.models.drafting.early_exit import Candidates, ExitPredictor
 from repro.models.forward.network import DecoderNetwork
-from repro.models.tokens.acceptance import along, greedy
+from repro.models.tokens.acceptance import drive, greedy
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights
@@ -83,7 +83,7 @@ def verify(
     scores = predictor.scores(step.hidden(), candidates)
     step.layers(predictor.layer, target.depth)
     rows = step.rows()
-    path, _ = along(greedy(tree), lambda node: rows[node].choice)
+    path, _ = drive(greedy(tree), lambda node: rows[node].choice)
     target.keep(tree.root)
     return Case(tree, candidates, scores, path)
 

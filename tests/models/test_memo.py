@@ -187,11 +187,11 @@ def test_sampling_never_reads_from_a_memo(memos: dict[str, LogitCache]) -> None:
 OTHER = """
 import sys
 from pathlib import Path
-from repro.models.forward.logit_cache import Memo, MemoNetwork
+from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.tokens.prefix import Prefix
 from tiny import TableNetwork
 
-memo = Memo(Path(sys.argv[1]))
+memo = LogitCache(Path(sys.argv[1]))
 print("open", flush=True)
 input()
 for i in range(200):

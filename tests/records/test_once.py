@@ -69,12 +69,12 @@ def test_a_killed_build_leaves_nothing_under_the_name_and_the_next_one_succeeds(
     code = """
 import sys, time
 from pathlib import Path
-from repro.records.build_cache import make_once
+from repro.records.build_cache import build_once
 def build(scratch):
     (scratch / "half").write_text("cut")
     (Path(sys.argv[1]) / "started").touch()
     time.sleep(60)
-make_once(Path(sys.argv[1]) / "thing", build)
+build_once(Path(sys.argv[1]) / "thing", build)
 """
     process = run(code, tmp_path)
     while not (tmp_path / "started").exists():
@@ -92,7 +92,7 @@ def test_two_processes_at_once_build_it_once(tmp_path):
     code = """
 import os, sys, time
 from pathlib import Path
-from repro.records.build_cache import make_once
+from repro.records.build_cache import build_once
 home = Path(sys.argv[1])
 def build(scratch):
     (home / f"built-by-{os.getpid()}").touch()
@@ -103,7 +103,7 @@ def build(scratch):
 (home / f"ready-{os.getpid()}").touch()
 while len(list(home.glob("ready-*"))) < 2:
     time.sleep(0.01)
-assert make_once(home / "thing", build).read_text() == "ab"
+assert build_once(home / "thing", build).read_text() == "ab"
 """
     processes = [run(code, tmp_path) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
