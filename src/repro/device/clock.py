@@ -41,14 +41,14 @@ class Future(Generic[T]):
     def set(self, value: T) -> None:
         """Complete with a value and wake who waits, in the order in which they came."""
         self._value = value
-        self._finish()
+        self.done = True
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
 
     def fail(self, error: BaseException) -> None:
         """Complete with an error, raised in everyone who awaits."""
         self.error = error
-        self._finish()
-
-    def _finish(self) -> None:
         self.done = True
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
@@ -114,12 +114,12 @@ class Clock(ABC):
         """Run a coroutine to its end, and everything that it spawned and that must run for it."""
         task = Task(coroutine)
         while not task.done:
-            self._advance()
+            self._next()()
         return task.result()
 
     @abstractmethod
-    def _advance(self) -> None:
-        """Let the next thing happen."""
+    def _next(self) -> Wake:
+        """What is to happen next; waits for it if need be."""
 
 
 class VirtualClock(Clock):
@@ -141,11 +141,11 @@ class VirtualClock(Clock):
         """Call `wake` once `seconds` have passed."""
         heapq.heappush(self._events, (self._now + seconds, next(self._order), wake))
 
-    def _advance(self) -> None:
+    def _next(self) -> Wake:
         if not self._events:
             raise Deadlock("a task waits for work that nobody submitted")
         self._now, _, wake = heapq.heappop(self._events)
-        wake()
+        return wake
 
 
 class WallClock(Clock):
@@ -185,21 +185,17 @@ class WallClock(Clock):
         while (left := moment - self.now) > 0:
             time.sleep(left)
 
-    def _advance(self) -> None:
-        if self._take_report(block=not self._inline):
-            return
-        heapq.heappop(self._inline)[2]()
-
-    def _take_report(self, block: bool) -> bool:
+    def _next(self) -> Wake:
+        """A worker's report, if there is one, before work of the loop's own thread."""
+        block = not self._inline
         if block and not self._outstanding:
             raise Deadlock("a task waits for work that nobody submitted")
         try:
             wake = self._reports.get(block)
         except Empty:
-            return False
+            return heapq.heappop(self._inline)[2]
         self._outstanding -= 1
-        wake()
-        return True
+        return wake
 
 
 def _reported(work: Callable[[], Wake]) -> Wake:

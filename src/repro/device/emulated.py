@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
@@ -147,12 +148,14 @@ class EmulatedDevice(Device):
         done: Future[Any] = Future()
         build = self._build(op) if op.graph else None
         if build and not build.done:
-            build.on_done(lambda: self._enqueue(op, done))
-        else:
-            self._enqueue(op, done)
+            build.on_done(partial(self._enqueue, op, done))
+            return done
+        heapq.heappush(self._queue[on], (op.priority, next(self._order), op, done))
+        self._serve(on)
         return done
 
     def _enqueue(self, op: Op, done: Future[Any]) -> None:
+        """Queue an op whose static graph is built now, or that builds one."""
         heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
         self._serve(op.on)
 
@@ -170,23 +173,22 @@ class EmulatedDevice(Device):
         return self._builds.get(graph)
 
     def _serve(self, on: str) -> None:
+        """Start ops that wait for a resource while it has room. What they compute, they compute at once."""
         while self._free[on] and self._queue[on]:
             _, _, op, done = heapq.heappop(self._queue[on])
             self._free[on] -= 1
-            self._start(op, done)
-
-    def _start(self, op: Op, done: Future[Any]) -> None:
-        try:
-            value, demand = op.execute(), self._demand(op)
-        except Exception as error:
-            self._free[op.on] += 1
-            done.fail(error)
-            return
-        running = _Running(op, done, value, demand, self.now, demand.work)
-        if demand.launch > 0:
-            self._clock.after(demand.launch, lambda: self._work(running))
-        else:
-            self._work(running)
+            try:
+                value = op.compute() if op.compute else None
+                demand = self._demand(op)
+            except Exception as error:
+                self._free[on] += 1
+                done.fail(error)
+                continue
+            running = _Running(op, done, value, demand, self.now, demand.work)
+            if demand.launch > 0:
+                self._clock.after(demand.launch, partial(self._work, running))
+            else:
+                self._work(running)
 
     def _demand(self, op: Op) -> Demand:
         if op.kind == "build":
@@ -210,8 +212,7 @@ class EmulatedDevice(Device):
         running.left = max(0.0, running.left - running.pace * (self.now - running.since))
         running.pace, running.since = pace, self.now
         running.booking += 1
-        booking = running.booking
-        self._clock.after(running.left / pace, lambda: self._end(running, booking))
+        self._clock.after(running.left / pace, partial(self._end, running, running.booking))
 
     def _end(self, running: _Running, booking: int) -> None:
         if booking != running.booking:

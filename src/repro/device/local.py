@@ -143,7 +143,7 @@ class LocalDevice(Device):
     def _compute(self, op: Op, done: Future[Any]) -> None:
         start = self.now
         try:
-            value = op.execute()
+            value = op.compute() if op.compute else None
         except Exception as error:
             done.fail(error)
             return
@@ -157,7 +157,7 @@ class LocalDevice(Device):
         """Read, on a worker's thread."""
         start = self.now
         try:
-            value = op.execute()
+            value = op.compute() if op.compute else None
         except Exception as error:
             return partial(done.fail, error)
         if self._pace and op.bytes:
@@ -173,7 +173,7 @@ class LocalDevice(Device):
         assert self._gpu is not None
         launched = self._gpu.stream.record()
         try:
-            value = op.execute()
+            value = op.compute() if op.compute else None
         except Exception as error:
             done.fail(error)
             return

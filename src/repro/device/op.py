@@ -43,7 +43,3 @@ class Op:
     launches: float = 1.0
     synced: bool = False
     compute: Callable[[], Any] | None = None
-
-    def execute(self) -> Any:
-        """The value of the op's function, `None` without one."""
-        return self.compute() if self.compute is not None else None

@@ -33,7 +33,10 @@ from repro.scenarios.registry import GROUPS, scenario_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
-"""Columns of a screen that is none."""
+"""Width of the output in columns where it is no terminal."""
+
+_shows_where = False
+"""Whether an error of the input is raised to show where it came from; set by `main`."""
 
 
 def publish() -> None:
@@ -114,29 +117,35 @@ def needless(key: str, value: Any) -> bool:
 def task(config: DictConfig) -> None:
     """One cell, alone or in a sweep, or claims or facts, which have no cells of their own.
 
-    Some launchers call it in a process that has not been through `main`.
+    Bad input ends it with one sentence. Some launchers call it in a process that has not been through `main`.
     """
-    quiet()
-    load_components()
-    section = table_section(config)
-    if section and computes_nothing(section):
-        sweep = Sweep(plain(config), screen())
-        show_files(sweep.console, sweep.read(str(config.name), section))
-        return
-    job = HydraConfig.get()
-    if job.mode == RunMode.MULTIRUN:
-        note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
-        return
-    given = plain(config)
-    sweep = Sweep(given, screen())
-    note = sweep.cell(given)
-    sweep.finish(str(config.name), None, [note])
-    if note.state == "failed":
-        raise InputError(note.error)
-    record = sweep.store.get(note.key)
-    for name, value in record.values.items() if record else ():
-        shown = f"{value:.4g}" if isinstance(value, float) else value
-        sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
+    try:
+        quiet()
+        load_components()
+        section = table_section(config)
+        if section and computes_nothing(section):
+            sweep = Sweep(plain(config), screen())
+            show_files(sweep.console, sweep.read(str(config.name), section))
+            return
+        job = HydraConfig.get()
+        if job.mode == RunMode.MULTIRUN:
+            note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
+            return
+        given = plain(config)
+        sweep = Sweep(given, screen())
+        note = sweep.cell(given)
+        sweep.finish(str(config.name), None, [note])
+        if note.state == "failed":
+            raise InputError(note.error)
+        record = sweep.store.get(note.key)
+        for name, value in record.values.items() if record else ():
+            shown = f"{value:.4g}" if isinstance(value, float) else value
+            sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
+    except InputError as wrong:
+        if _shows_where:
+            raise
+        tell_error(str(wrong))
+        sys.exit(2)
 
 
 def attempt(config: DictConfig) -> Note:
@@ -196,23 +205,13 @@ def explain(wrong: Exception) -> str:
 
 def main() -> None:
     """The command `python -m repro`. Bad input ends it with one sentence; HYDRA_FULL_ERROR=1 shows where."""
-
-    @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    def run(config: DictConfig) -> None:
-        try:
-            task(config)
-        except InputError as wrong:
-            if whole:
-                raise
-            tell_error(str(wrong))
-            sys.exit(2)
-
-    whole = os.environ.get(FULL_ERROR)
+    global _shows_where
+    _shows_where = whole = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra hands its errors on, to be explained here
     try:
         check_overrides(sys.argv[1:])
         publish()
-        run()
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:
         if whole:
             raise

@@ -98,7 +98,16 @@ class Sweep:
             return Note(cell.key, cell.labels, "cached", 0.0)
         if self.mode == "retry" and known is None:
             return Note(cell.key, cell.labels, "skipped")
-        return self._compute(cell)
+        try:
+            cell.check()
+            with self._alone(cell), self._progress(cell) as progress:
+                outcome = cell.run(progress)
+        except Exception as wrong:
+            record = self._keep(cell.failed(traceback.format_exc()))
+            error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+            return Note(cell.key, cell.labels, "failed", _seconds(record), error)
+        record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
+        return Note(cell.key, cell.labels, "done", _seconds(record))
 
     def _listed(self, cell: Scenario, known: Record | None) -> Note:
         if known:
@@ -111,18 +120,6 @@ class Sweep:
         if not same:
             return None
         return median(_seconds(r) / _amount(r) for r in same) * cell.amount_of(cell.config)
-
-    def _compute(self, cell: Scenario) -> Note:
-        try:
-            cell.check()
-            with self._alone(cell), self._progress(cell) as progress:
-                outcome = cell.run(progress)
-        except Exception as wrong:
-            record = self._keep(cell.failed(traceback.format_exc()))
-            error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
-            return Note(cell.key, cell.labels, "failed", _seconds(record), error)
-        record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
-        return Note(cell.key, cell.labels, "done", _seconds(record))
 
     def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
         """Write what a cell leaves behind; its timeline first, since the record names it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
@@ -40,6 +41,11 @@ class Request:
     stop: frozenset[int] = frozenset()
     sampling: Sampling = GREEDY
     seed: int = 0
+
+    @cached_property
+    def prefix(self) -> Prefix:
+        """The prompt as the sequence from which all that is drafted and answered grows; made once."""
+        return Prefix.of(self.prompt)
 
 
 class Round(NamedTuple):
@@ -93,7 +99,7 @@ class Decoding:
     """An answer in the making: takes tokens until the request's end and notes rounds."""
 
     def __init__(self, request: Request, device: Device) -> None:
-        self.text = Prefix.of(request.prompt)
+        self.text = request.prefix
         self.chooser: Chooser = chooser(request.sampling, request.seed)
         self.done = False
         self.generation = Generation(request, arrived=device.now)

@@ -59,7 +59,7 @@ class Medusa(Method):
         target, draft = sessions["target"], sessions["draft"]
         serving = await self.prepare(device, sessions)
         for session in (target, draft):
-            session.start(Prefix.of(request.prompt))
+            session.start(request.prefix)
         return await serving.serve(request, device, sessions)
 
 

@@ -53,7 +53,7 @@ class Nav(Method):
             while not text.done:
                 (row,) = await target.forward([text.text])
                 text.round(text.text.then(row.choice))
-        target.start(text.text.up_to(len(request.prompt)))
+        target.start(request.prefix)
         decoding = Decoding(request, device)
         with device.phase("prefill"):
             (row,) = await target.forward([decoding.text])

@@ -181,14 +181,15 @@ class _DecoderStep(Step):
         with torch.inference_mode():
             self._x = network.decoder.embed(tokens, self._positions)
 
-    @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         network = self._network
-        for i in range(first, last):
-            weights = streamed[i - first] if streamed else None
-            self._x = network.decoder.layer(i, self._x, self._positions, self._mask, network.cache, weights)
-            if network.captured:
-                network.captured.see(i + 1, self._rows, self._x)
+        with torch.inference_mode():
+            for i in range(first, last):
+                weights = streamed[i - first] if streamed else None
+                x, cache = self._x, network.cache
+                self._x = network.decoder.layer(i, x, self._positions, self._mask, cache, weights)
+                if network.captured:
+                    network.captured.see(i + 1, self._rows, self._x)
         self._done = last
         if last == network.depth:
             network.lineage.add(self._rows)

@@ -235,9 +235,23 @@ class Engine:
             if exit_point and first == look:
                 await self._drop(forward_pass, exit_point)
             weights = None if first < held else await self._take(first, self._loading)
-            await self._layers(forward_pass, first, last, weights, on)
+            streamed = None if weights is None else [weights]
+            compute = partial(forward_pass.step.layers, self._real(first), self._real(last), streamed)
+            rows, count = forward_pass.rows, last - first
+            name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
+            together = self._model_cost.shape.sharing(rows)
+            cost = self._layers_cost(forward_pass, first, last)
+            await self._run("layer", on or self._on, together, cost, compute, name, count)
             if first >= held:
                 self._loading.give_back(first)
+
+    def _layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, float]:
+        """Operations and bytes of a pass's billed layers `first` to `last - 1`."""
+        rows, context = forward_pass.rows, forward_pass.context
+        cost = self._model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
+        if self._plan:
+            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
+        return cost
 
     async def _divided_layers(self, forward_pass: ForwardPass, split: Split) -> None:
         assert forward_pass.extent is not None
@@ -328,23 +342,6 @@ class Engine:
         loading.taken()
         self._waited += self.device.now - waiting
         return weights
-
-    async def _layers(
-        self, forward_pass: ForwardPass, first: int, last: int, weights: LayerWeights | None, on: str
-    ) -> None:
-        real = self._real(first), self._real(last)
-        streamed = None if weights is None else [weights]
-        name = f"layer {first}" if last == first + 1 else f"layers {first}-{last - 1}"
-        rows, source = forward_pass.rows, self._source
-        cost = self._model_cost.layers(
-            last - first, rows, forward_pass.context, source, first=not self._encoded
-        )
-        if self._plan:
-            cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
-        compute = lambda: forward_pass.step.layers(*real, streamed)  # noqa: E731
-        await self._run(
-            "layer", on or self._on, self._model_cost.shape.sharing(rows), cost, compute, name, last - first
-        )
 
     def _real(self, layer: int) -> int:
         return layer * self._network.depth // self._model_cost.shape.layers

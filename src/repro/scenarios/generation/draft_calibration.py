@@ -20,7 +20,6 @@ from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
-from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
@@ -136,7 +135,7 @@ def native(
     for i, request in enumerate(requests):
         told(i)
         for session in sessions.values():
-            session.start(Prefix.of(request.prompt))
+            session.start(request.prefix)
         rounds += device.play(Corrected().serve(request, device, sessions)).rounds
     told(len(requests))
     if not rounds:
@@ -166,7 +165,7 @@ def head_ranks(
     for i, request in enumerate(requests):
         told(i)
         for session in sessions.values():
-            session.start(Prefix.of(request.prompt))
+            session.start(request.prefix)
         answers.append(device.play(recorded(request, device, **sessions)))
     told(len(requests))
     return joined(answers)

@@ -13,7 +13,6 @@ from repro.methods.base import Generation, Request
 from repro.models.forward.exactness import divergence
 from repro.models.forward.greedy import greedy_tokens
 from repro.models.forward.network import Network
-from repro.models.tokens.prefix import Prefix
 from repro.records.record import Scalar
 from repro.scenarios.generation import figures
 
@@ -31,7 +30,7 @@ def own_answers(
     out = []
     for i, request in enumerate(requests):
         told(i)
-        out.append(greedy_tokens(network, Prefix.of(request.prompt), request.max_tokens, request.stop))
+        out.append(greedy_tokens(network, request.prefix, request.max_tokens, request.stop))
     told(len(requests))
     return out
 

@@ -5,7 +5,7 @@ Must not know how a cell is checked and keyed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from statistics import stdev
@@ -22,37 +22,13 @@ from repro.models.forward.network import Network
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
-from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import memory_root
 from repro.records.record import Scalar
-from repro.scenarios.base import Findings, Progress
+from repro.scenarios.base import Progress
 from repro.scenarios.generation import draft_calibration, fidelity, figures
 from repro.scenarios.generation.draft_calibration import Matched
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.scenario import GenerationScenario, last
-
-
-def run(cell: GenerationScenario, progress: Progress) -> Findings:
-    """Answer all requests of a cell and measure.
-
-    Raises:
-        Exception: whatever went wrong.
-    """
-    matched = _match(cell, progress)
-    device = cell.open_device()
-    with closing(device), opened_sessions(cell, device, matched) as sessions:
-        serving = prepare(cell, device, sessions)
-        generations = serve(cell, device, sessions, serving, progress)
-        planned = {name: value for opened in sessions.values() for name, value in opened.planned.items()}
-    values, spread = _figures(cell, generations, device.trace)
-    values |= planned | dict(serving.figures)
-    values |= figures.drafting(generations) | figures.passes(generations, sessions)
-    values |= figures.projecting(generations, device.trace)
-    values |= _quality(cell, generations[: len(cell.requests)], progress)
-    first = generations[0]
-    timeline = device.trace.chrome(f"{cell.labels['method']} on {device.name}", first.arrived, first.ended)
-    found = _found(cell, device, values, matched)
-    return Findings(values, spread, figures.round_rows(generations), timeline, found)
 
 
 @contextmanager
@@ -65,7 +41,7 @@ def _network(cell: GenerationScenario, model: Model | ShardedModel) -> Iterator[
         yield model.network(memo)
 
 
-def _match(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
+def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
     """How the draft is brought to the published value that is asked for; an agreement takes prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
         return cell.match
@@ -126,7 +102,8 @@ def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Sessio
                 device.play(session.load())
     else:
         with device.phase("warm-up"):
-            _answer(cell.method, cell.requests[0], device, sessions)
+            start(sessions, cell.requests[0])
+            device.play(cell.method.serve(cell.requests[0], device, sessions))
     return device.play(cell.method.prepare(device, sessions))
 
 
@@ -145,18 +122,19 @@ def serve(
             device.rest(cell.config["cooldown"])
         for request in cell.requests:
             progress("answering", len(out), repeats * len(cell.requests))
-            out.append(_answer(serving, request, device, sessions))
+            start(sessions, request)
+            out.append(device.play(serving.serve(request, device, sessions)))
     progress("answering", len(out), len(out))
     return out
 
 
-def _answer(serving: Serving, request: Request, device: Device, sessions: dict[str, Session]) -> Generation:
+def start(sessions: Mapping[str, Session], request: Request) -> None:
+    """A new request for all models."""
     for session in sessions.values():
-        session.start(Prefix.of(request.prompt))
-    return device.play(serving.serve(request, device, sessions))
+        session.start(request.prefix)
 
 
-def _figures(
+def timing(
     cell: GenerationScenario, generations: Sequence[Generation], trace: Trace
 ) -> tuple[dict[str, Scalar], dict[str, float]]:
     """Figures over all answers, and the decode speed's spread over repeats where there are several."""
@@ -169,7 +147,7 @@ def _figures(
     return values, spread
 
 
-def _quality(
+def quality(
     cell: GenerationScenario, generations: Sequence[Generation], progress: Progress
 ) -> dict[str, Scalar]:
     """How close the answers are to the target's own, and that a lossless method's are the same."""
@@ -189,7 +167,7 @@ def _quality(
     return found
 
 
-def _found(
+def found(
     cell: GenerationScenario,
     device: Device,
     values: dict[str, Scalar],

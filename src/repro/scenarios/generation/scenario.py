@@ -6,6 +6,7 @@ Must not know how requests are answered and measured, which is in `run`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property
 from inspect import signature
@@ -282,9 +283,24 @@ class GenerationScenario(Scenario):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        from repro.scenarios.generation.run import run  # late, with torch
+        from repro.scenarios.generation import figures, run  # late, with torch
 
-        return run(self, progress)
+        matched = run.calibrated(self, progress)
+        device = self.open_device()
+        with closing(device), run.opened_sessions(self, device, matched) as sessions:
+            serving = run.prepare(self, device, sessions)
+            answers = run.serve(self, device, sessions, serving, progress)
+            planned = {name: value for one in sessions.values() for name, value in one.planned.items()}
+        values, spread = run.timing(self, answers, device.trace)
+        values |= planned | dict(serving.figures)
+        values |= figures.drafting(answers) | figures.passes(answers, sessions)
+        values |= figures.projecting(answers, device.trace)
+        values |= run.quality(self, answers[: len(self.requests)], progress)
+        first = answers[0]
+        name = f"{self.labels['method']} on {device.name}"
+        timeline = device.trace.chrome(name, first.arrived, first.ended)
+        about = run.found(self, device, values, matched)
+        return Findings(values, spread, figures.round_rows(answers), timeline, about)
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)
@@ -316,11 +332,13 @@ def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placemen
 
 def _require_sessions(method: Method) -> None:
     """InputError for a method of an outside package that takes its models one by one, as methods once did."""
-    if "sessions" not in signature(method.serve).parameters:
+    try:
+        signature(method.serve).bind(None, None, {})
+    except TypeError as wrong:
         raise InputError(
-            f"{type(method).__name__}.serve must take (request, device, sessions); models come by role, "
-            "sessions['target'], since docs/changes.md"
-        )
+            f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
+            "such as sessions['target']; see docs/changes.md"
+        ) from wrong
 
 
 def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
