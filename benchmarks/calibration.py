@@ -23,6 +23,7 @@ from repro.device.local import LocalDevice, local_machine
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -42,7 +43,7 @@ def model_cost(decoder: Decoder, dtype: str) -> ModelCost:
 
 def milliseconds(device: Device, decoder: Decoder, dtype: str, rows: int, passes: int) -> float:
     """Median time of a pass of `rows` rows after 32 tokens."""
-    session = Session("target", device, model_cost(decoder, dtype), DecoderNetwork(decoder), RESIDENT)
+    session = Session(Engine("target", device, model_cost(decoder, dtype), DecoderNetwork(decoder), RESIDENT))
     taken: list[float] = []
 
     async def run() -> None:

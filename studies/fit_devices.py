@@ -33,6 +33,7 @@ from repro.device.op import NPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Pass, Session
 from repro.models.tokens.prefix import Prefix
@@ -106,7 +107,7 @@ def model_cost(model: str) -> ModelCost:
 def one_pass(on: Machine, model: str, placement: Placement, rows: int = 1) -> Pass:
     """A pass of so many rows after a context, with nothing else running and nothing read before."""
     device = EmulatedDevice(on)
-    session = Session("model", device, model_cost(model), NoNetwork(), placement)
+    session = Session(Engine("model", device, model_cost(model), NoNetwork(), placement))
     text = Prefix.of([0] * CONTEXT)
     session.start(text)
 

@@ -26,6 +26,7 @@ from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import find, load_cells
@@ -84,7 +85,9 @@ def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> 
     """Seconds of a request's prefill and of all of it, by the engine's own method."""
     method = registered("method")[engine]()
     device = EmulatedDevice(on)
-    session = Session("target", device, model_cost(MODELS[model]), NoNetwork(), method.places()["target"])
+    session = Session(
+        Engine("target", device, model_cost(MODELS[model]), NoNetwork(), method.places()["target"])
+    )
     request = Request("blank", (0,) * prompt, tokens)
 
     session.start(Prefix.of(request.prompt))

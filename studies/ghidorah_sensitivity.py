@@ -32,6 +32,7 @@ from repro.methods.ghidorah.verification_tree import VerificationTree, expected_
 from repro.models.costs.partition import Split
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
@@ -90,7 +91,7 @@ class Pair:
         """Both models, with MT-Bench's accuracies for the trees and MBPP's for what is accepted."""
         device = EmulatedDevice(machine(described))
         sessions = [
-            Session(role, device, model_cost(name), NoNetwork(), RESIDENT)
+            Session(Engine(role, device, model_cost(name), NoNetwork(), RESIDENT))
             for role, name in (("target", "vicuna_7b_fp16"), ("draft", "vicuna_7b_medusa"))
         ]
         match = head_match([f"ghidorah.table1.mbpp.width{width}" for width in FITTED_WIDTHS])

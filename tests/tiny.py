@@ -16,6 +16,7 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.plain.autoregressive import Standard
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
@@ -174,7 +175,7 @@ def opened(
 ) -> dict[str, Session]:
     """The sessions that a method needs, opened as `Model.session` does."""
     return {
-        role: Session(role, device, (model_costs or {}).get(role, MODEL_COST), networks[role], place)
+        role: Session(Engine(role, device, (model_costs or {}).get(role, MODEL_COST), networks[role], place))
         for role, place in method.places().items()
     }
 

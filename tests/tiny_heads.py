@@ -8,6 +8,7 @@ from repro.device.cost import FREE
 from repro.device.emulated import Device, EmulatedDevice
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import KnownStep, Logits, Network, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
@@ -44,6 +45,6 @@ def beside(
     device = device or EmulatedDevice(FREE)
     model_cost = ModelCost(Shape.of_medusa(count, hidden=8, vocab=VOCAB, tied=True), precision("fp32"))
     return device, {
-        "target": Session("target", device, MODEL_COST, target, RESIDENT),
-        "draft": Session("draft", device, model_cost, heads, RESIDENT),
+        "target": Session(Engine("target", device, MODEL_COST, target, RESIDENT)),
+        "draft": Session(Engine("draft", device, model_cost, heads, RESIDENT)),
     }

@@ -14,6 +14,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.experiments.cli import plain
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from studies import fit_devices, fit_engines
@@ -31,7 +32,7 @@ def trace(engine: str, prompt: int = 40, tokens: int = 3) -> list[Any]:
     method = registered("method")[engine]()
     device = EmulatedDevice(machine(PHONE, engine))
     session = Session(
-        "target", device, fit.model_cost("gemma_2b_int8"), NoNetwork(), method.places()["target"]
+        Engine("target", device, fit.model_cost("gemma_2b_int8"), NoNetwork(), method.places()["target"])
     )
     request = Request("one", (0,) * prompt, tokens)
     session.start(Prefix.of(request.prompt))

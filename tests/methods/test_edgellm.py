@@ -13,6 +13,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Generation, Request
 from repro.methods.speculative.edgellm import EdgeLLM, tree_confidence
 from repro.models.forward.network import KnownStep, Logits, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -58,7 +59,7 @@ def sure(said: tuple[int, ...]) -> Sequence[float]:
 
 
 def draft_of(chances: Chances) -> Session:
-    return Session("draft", EmulatedDevice(toy()), MODEL_COST, Written(chances), RESIDENT)
+    return Session(Engine("draft", EmulatedDevice(toy()), MODEL_COST, Written(chances), RESIDENT))
 
 
 def said(tree: TokenTree) -> list[list[int]]:

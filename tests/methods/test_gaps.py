@@ -14,6 +14,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -29,14 +30,14 @@ SLOW, EVEN, FAST = 2e4, 1e8, 1e9  # bytes per second from flash; a layer's 2304 
 def pair(rate: float, place: Placement) -> tuple[Session, Session]:
     """A streamed target and a draft on one processor."""
     device = EmulatedDevice(toy(flash=Flash(Curve(((1.0, rate),))), processors={"cpu": processor()}))
-    target = Session("target", device, MODEL_COST, NoNetwork(), place)
-    return target, Session("draft", device, MODEL_COST, NoNetwork(), IN_GAPS)
+    target = Session(Engine("target", device, MODEL_COST, NoNetwork(), place))
+    return target, Session(Engine("draft", device, MODEL_COST, NoNetwork(), IN_GAPS))
 
 
 def verified(rate: float, place: Placement, beside: bool) -> tuple[float, int]:
     """Seconds of a target's pass, and how many of a draft's lay within it, which may run `beside` it."""
     target, draft = pair(rate, place)
-    draft.yield_to(target)
+    draft.engine.yield_to(target.engine)
 
     async def run() -> None:
         text = Prefix.of([1, 2])
@@ -72,15 +73,15 @@ def test_a_gap_is_what_is_left_of_a_read() -> None:
 
     async def look() -> None:
         text = Prefix.of([1])
-        told.append(target.gap)
+        told.append(target.engine.gap)
         first = device.spawn(target.forward([text]))
-        told.append(target.gap)
+        told.append(target.engine.gap)
         await first
         device.spawn(target.forward([text.then(0)]))
-        told.append(target.gap)
+        told.append(target.engine.gap)
         while told[-1] < inf:
-            await target._moved
-            told.append(target.gap)
+            await target.engine._moved
+            told.append(target.engine.gap)
 
     device.play(look())
     seconds = MODEL_COST.layer_bytes / 1e6
@@ -143,10 +144,10 @@ def test_while_layers_really_stream_the_text_is_the_targets_own(
     for strength in (0.0, 0.2, 20.0):
         device, model_cost, places = here(), model_cost_of(whole), method.places()
         reader = LayerReader(file, slots=places["target"].prefetch + 1)
-        target = Session("target", device, model_cost, DecoderNetwork(bare), places["target"], reader)
+        target = Session(Engine("target", device, model_cost, DecoderNetwork(bare), places["target"], reader))
         noised = NoisedNetwork(DecoderNetwork(whole), strength)
-        draft = Session("draft", device, model_cost, noised, places["draft"])
+        draft = Session(Engine("draft", device, model_cost, noised, places["draft"]))
         made = device.play(method.serve(request, device, {"target": target, "draft": draft}))
         device.close()
-        target.close()
+        target.engine.close()
         assert made.tokens == plain(whole, request), f"at noise {strength}"

@@ -17,6 +17,7 @@ from repro.methods.ghidorah.verification_tree import VerificationTree
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.network import KnownStep, Logits, NoNetwork, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -36,8 +37,8 @@ def machine(gpu_tile: int = 64, cpu_tile: int = 16, cpu: float = 1e9, both: bool
 
 def opened(on: Machine, calibration: Calibration | None = KNOWN) -> tuple[EmulatedDevice, dict[str, Session]]:
     device = EmulatedDevice(on)
-    target = Session("target", device, ModelCost(TARGET, precision("fp16")), NoNetwork(), RESIDENT)
-    draft = Session("draft", device, ModelCost(HEADS, precision("fp16")), NoNetwork(), RESIDENT)
+    target = Session(Engine("target", device, ModelCost(TARGET, precision("fp16")), NoNetwork(), RESIDENT))
+    draft = Session(Engine("draft", device, ModelCost(HEADS, precision("fp16")), NoNetwork(), RESIDENT))
     draft.calibration = calibration
     return device, {"target": target, "draft": draft}
 
@@ -121,7 +122,7 @@ class Ranks:
 def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
     device, _ = opened(machine())
     heads = Ranks()
-    draft = Session("draft", device, ModelCost(HEADS, precision("fp16")), heads, RESIDENT)
+    draft = Session(Engine("draft", device, ModelCost(HEADS, precision("fp16")), heads, RESIDENT))
     draft.start(Prefix.of((1, 2)))
     form = VerificationTree.parse("0;1;0.0;0.2;1.1;0.0.0")
     tree = device.play(drafted(form, Prefix.of((1, 2, 3)), draft))

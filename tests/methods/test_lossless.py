@@ -25,6 +25,7 @@ from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy, chooser
 from repro.models.forward.network import DecoderNetwork, Network
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import Lineage
@@ -189,7 +190,7 @@ def verify_random_trees(family: str, seed: int) -> tuple[list[int], float, set[s
     """Verify random trees to the answer's end: its tokens, the worst logit error, what acceptance did."""
     made, chance, right = decoder(family), random.Random(seed), truth(family)
     device = EmulatedDevice(toy())
-    session = Session("target", device, model_cost_of(made), DecoderNetwork(made), RESIDENT)
+    session = Session(Engine("target", device, model_cost_of(made), DecoderNetwork(made), RESIDENT))
     prompt = request(family).prompt
     worst, seen, count = 0.0, set(), len(prompt)
 
@@ -263,7 +264,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
     """As a draft grows a tree: node after node, among the nodes that came before."""
     made, chance = decoder(family), random.Random(7)
     device = EmulatedDevice(toy())
-    draft = Session("draft", device, model_cost_of(made), DecoderNetwork(made), RESIDENT)
+    draft = Session(Engine("draft", device, model_cost_of(made), DecoderNetwork(made), RESIDENT))
 
     async def grow() -> TokenTree:
         tree = TokenTree(Prefix.of(request(family).prompt))

@@ -20,6 +20,7 @@ from repro.methods.mllm_npu.scheduling import ORDERS
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import subgraphs
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from tiny import alone, decoder, model_cost_of, plain, processor, toy
@@ -47,7 +48,7 @@ def served(
     device = EmulatedDevice(machine())
     model_cost = model_cost or ModelCost(SHAPE, precision("int8"))
     (placement,) = method.places().values()
-    target = Session("target", device, model_cost, network or NoNetwork(), placement)
+    target = Session(Engine("target", device, model_cost, network or NoNetwork(), placement))
     serving = device.play(method.prepare(device, {"target": target}))
     request = Request(**{"id": "a", "prompt": prompt, "max_tokens": 2, **more})
     for _ in range(2):
@@ -139,14 +140,14 @@ def test_what_is_profiled_is_what_runs() -> None:
     method = MllmNpu(chunk=32, pruned=0.5)
     device = EmulatedDevice(machine())
     target = Session(
-        "target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"]
+        Engine("target", device, ModelCost(SHAPE, precision("int8")), NoNetwork(), method.places()["target"])
     )
     device.play(method.prepare(device, {"target": target}))
-    arrangement: Any = target._arrangement
+    arrangement: Any = target.engine._arrangement
     target.start(Prefix.of((0,) * 160))
     before = device.now
     device.play(target.forward([Prefix.of((0,) * 160)]))
-    parts = subgraphs(target.model_cost, arrangement.layout, 160)
+    parts = subgraphs(target.engine.model_cost, arrangement.layout, 160)
     took = {s.name: s.seconds for s in device.trace if s.start >= before}
     for part in parts:
         assert arrangement.profile.seconds(part.op) == pytest.approx(took[part.op.name], rel=1e-6), part
@@ -164,7 +165,7 @@ def test_without_an_npu_the_fastest_processor_stands_in() -> None:
     method = MllmNpu(chunk=4)
     device = EmulatedDevice(toy(processors={CPU: processor()}))
     (placement,) = method.places().values()
-    target = Session("target", device, model_cost_of(made), DecoderNetwork(made), placement)
+    target = Session(Engine("target", device, model_cost_of(made), DecoderNetwork(made), placement))
     serving = device.play(method.prepare(device, {"target": target}))
     target.start(Prefix.of(prompt))
     request = Request("a", prompt, max_tokens=4)

@@ -25,6 +25,7 @@ from repro.methods.serving.systems.base import profile_of
 from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import config_of_shape
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -136,7 +137,7 @@ def test_a_profile_says_what_decoding_takes() -> None:
     toy_profile = profile_of(found, EmulatedDevice(toy()), lengths)
     for level in (0.5, 1.0):
         device = EmulatedDevice(toy())
-        session = Session("model", device, found.levels[level], NoNetwork(), RESIDENT)
+        session = Session(Engine("model", device, found.levels[level], NoNetwork(), RESIDENT))
         session.start(Prefix.of((0,) * 24))
         made = device.play(decode(Request("", (0,) * 24, 6), device, session))
         costs = toy_profile.costs(level, 24, 6, level)

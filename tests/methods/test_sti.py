@@ -14,6 +14,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.trace import Span
 from repro.models.costs.shard_plan import FULL, Layers, Sharding, ShardPlan, plan, stored_bits
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -109,7 +110,7 @@ def test_where_shards_cannot_be(project: Project) -> None:
 
 def passed(placement: Placement, found: ShardPlan, device: EmulatedDevice) -> tuple[float, list[Span]]:
     """Seconds of a pass over one row after `CONTEXT` others, and the reads of it."""
-    session = Session("target", device, MODEL_COST, NoNetwork(), placement, plan=found)
+    session = Session(Engine("target", device, MODEL_COST, NoNetwork(), placement, plan=found))
     text = Prefix.of([0] * CONTEXT)
 
     async def run() -> None:

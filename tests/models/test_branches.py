@@ -11,6 +11,7 @@ from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, Logits, apart
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session, Verification, padded
 from repro.models.tokens.prefix import Prefix
@@ -40,7 +41,7 @@ def verify(
     made = decoder(family)
     right = plain(made, Request("", PROMPT, 6 * ROUNDS))
     network, device = DecoderNetwork(made), EmulatedDevice(toy())
-    session, chance = Session("target", device, model_cost_of(made), network, place), random.Random(5)
+    session, chance = Session(Engine("target", device, model_cost_of(made), network, place)), random.Random(5)
     verdicts, rows = [], []
 
     async def run() -> None:

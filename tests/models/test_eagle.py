@@ -30,6 +30,7 @@ from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -282,7 +283,7 @@ def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple
 
 def test_guesses_are_dropped_and_computed_again() -> None:
     device = EmulatedDevice(toy())
-    session = Session("draft", device, HEAD_BILL, NoNetwork(), RESIDENT)
+    session = Session(Engine("draft", device, HEAD_BILL, NoNetwork(), RESIDENT))
     prompt = Prefix.of(PROMPT)
     session.start(prompt)
     root = prompt.then(1)
@@ -303,7 +304,7 @@ def test_guesses_are_dropped_and_computed_again() -> None:
 
 def test_levels_that_are_guessed_one_after_the_other() -> None:
     device = EmulatedDevice(toy())
-    session = Session("draft", device, HEAD_BILL, NoNetwork(), RESIDENT)
+    session = Session(Engine("draft", device, HEAD_BILL, NoNetwork(), RESIDENT))
     session.start(Prefix.of((1, 2)))
     root = Prefix.of((1, 2, 3))
     found = ops(session, device, root.extend((1, 2)), root.then(4))

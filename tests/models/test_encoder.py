@@ -15,6 +15,7 @@ from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -33,7 +34,7 @@ PROMPT = 5
 
 def session(placement: Placement, device: EmulatedDevice | None = None, tokens: int = 0) -> Session:
     return Session(
-        "target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, tokens=tokens
+        Engine("target", device or EmulatedDevice(toy()), MODEL_COST, NoNetwork(), placement, tokens=tokens)
     )
 
 
@@ -131,14 +132,14 @@ def test_the_encoder_or_its_slots_take_memory(placement: Placement, encoder: int
     tables = 2 * 8 * 10
     keys_and_values = 3 * 2 * (PROMPT + 7) * 8
     device = EmulatedDevice(toy())
-    session(placement, device, tokens=PROMPT + 7).reserve()
+    session(placement, device, tokens=PROMPT + 7).engine.reserve()
     assert device.memory.held == 4 * (tables + encoder + held + keys_and_values)
 
 
 def test_what_is_read_at_the_start_is_what_stays() -> None:
     def loaded(placement: Placement) -> float:
         opened = session(placement)
-        opened.device.play(opened.load())
+        opened.device.play(opened.engine.load())
         return opened.device.trace.spans[0].bytes
 
     assert loaded(RESIDENT) == 4 * (2 * 8 * 10 + 2 * ENCODER_LAYER + 3 * LAYER)
@@ -148,7 +149,7 @@ def test_what_is_read_at_the_start_is_what_stays() -> None:
 def test_reading_ahead_to_a_bound_leaves_room_for_the_encoder() -> None:
     def slots(budget: int) -> int:
         device = EmulatedDevice(toy(dram_budget=4.0 * (2 * 8 * 10 + 2 * ENCODER_LAYER + budget)))
-        return session(Placement(resident=0.0, prefetch=1, fill=1.0), device).residency.slots
+        return session(Placement(resident=0.0, prefetch=1, fill=1.0), device).engine.residency.slots
 
     assert (slots(3 * LAYER), slots(3 * LAYER - 1)) == (3, 2)
 

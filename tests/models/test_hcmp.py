@@ -19,6 +19,7 @@ from repro.models.parallel import tensor_parallel
 from repro.models.parallel.divided_linear import ColumnSplit, Part, RowSplit, split_linear
 from repro.models.parallel.tensor_parallel import DividableNetwork, DividedDecoder, divided_linears
 from repro.models.parallel.tree_kernels import Partial, TreePattern
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -195,16 +196,16 @@ def test_a_real_session_divides_within_its_ops() -> None:
     """An emulated one makes ops of the parts; here the whole pass is one op, and attention another."""
     made, device = plain("llama-2"), here()
     network, text = DividableNetwork(made), Prefix.of([3, 1, 4, 1, 5])
-    session = Session("target", device, model_cost_of(made), network, RESIDENT)
+    session = Session(Engine("target", device, model_cost_of(made), network, RESIDENT))
     session.start(text)
     device.play(session.forward([text]))
-    session.divide(Split(0.5, left=1))
+    session.engine.divide(Split(0.5, left=1))
     assert isinstance(network.decoder, DividedDecoder)
     nodes = [text.then(7), text.then(7).then(8), text.then(7).then(9)]
     rows = device.play(session.forward(nodes))
-    device.play(session.attend(AttentionExtent(3, 5, [1, 2, 2])))
+    device.play(session.engine.attend(AttentionExtent(3, 5, [1, 2, 2])))
     assert [span.kind for span in device.trace.spans] == ["embed", "layer", "head"] * 2 + ["attention"]
     for node, row in zip(nodes, rows, strict=True):
         torch.testing.assert_close(row.logits, alone(made, node.tokens()), **CLOSE)
-    session.divide(None)
+    session.engine.divide(None)
     assert network.decoder is made

@@ -30,6 +30,7 @@ from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Captured, Features
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import DecoderNetwork, Logits, Network, NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.models.tokens.kv_slots import MedusaLineage
@@ -305,7 +306,7 @@ def ops(session: Session, device: EmulatedDevice, *wanted: Prefix) -> list[tuple
 @pytest.mark.parametrize(("shape", "together"), [(SHARED, (3, 2)), (OWN, (1, 1))])
 def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: tuple[int, int]) -> None:
     device = EmulatedDevice(toy())
-    session = Session("draft", device, ModelCost(shape, precision("fp32")), NoNetwork(), RESIDENT)
+    session = Session(Engine("draft", device, ModelCost(shape, precision("fp32")), NoNetwork(), RESIDENT))
     assert session.heads == 5
     prompt = Prefix.of(PROMPT)
     session.start(prompt)
@@ -326,7 +327,7 @@ def test_one_pass_pays_for_the_heads_that_are_asked_for(shape: Shape, together: 
 
 def test_other_models_have_no_heads() -> None:
     device = EmulatedDevice(toy())
-    assert Session("target", device, model_cost_of(target()), NoNetwork(), RESIDENT).heads == 0
+    assert Session(Engine("target", device, model_cost_of(target()), NoNetwork(), RESIDENT)).heads == 0
 
 
 def test_a_place_is_the_last_feature_and_a_head() -> None:

@@ -15,6 +15,7 @@ from repro.device.trace import Span, most_at_once
 from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
@@ -37,7 +38,7 @@ def session(
     tokens: int = 0,
 ) -> Session:
     return Session(
-        "target", device or EmulatedDevice(toy()), model_cost, NoNetwork(), placement, tokens=tokens
+        Engine("target", device or EmulatedDevice(toy()), model_cost, NoNetwork(), placement, tokens=tokens)
     )
 
 
@@ -172,7 +173,7 @@ def test_each_streamed_layer_is_read_once_a_pass_into_few_slots(
     slots = min(prefetch + 1, len(streamed))
     assert in_hand(spans) == slots
     assert in_hand(chains(session(placement), 3, 1, 1)) <= slots
-    assert opened.resident_bytes == TABLE_BYTES + (4 - len(streamed) + slots) * LAYER_BYTES
+    assert opened.engine.resident_bytes == TABLE_BYTES + (4 - len(streamed) + slots) * LAYER_BYTES
     for layer, load in zip(
         [s for s in spans if s.kind == "layer" and "-" not in s.name],
         [s for s in spans if s.kind == "load"],
@@ -235,7 +236,7 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
 ) -> None:
     network, device = Counting(real), EmulatedDevice(toy())
     model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
-    spans = chains(Session("target", device, model_cost, network, placement), 3, 1)
+    spans = chains(Session(Engine("target", device, model_cost, network, placement)), 3, 1)
     assert network.ran == [list(range(real))] * 2
     moved = sum(s.bytes for s in spans if s.kind == "layer")
     assert moved == billed * (2 * LAYER_BYTES + 32 * 3 + 32 * 4)
@@ -245,7 +246,7 @@ def test_each_real_layer_runs_once_whatever_depth_is_billed(
 def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None:
     made = decoder("llama-2")
     model_cost = ModelCost(replace(SHAPE, layers=billed), MODEL_COST.stored)
-    opened = Session("target", EmulatedDevice(toy()), model_cost, DecoderNetwork(made), STREAMED)
+    opened = Session(Engine("target", EmulatedDevice(toy()), model_cost, DecoderNetwork(made), STREAMED))
     tokens = [5, 3, 8, 1]
     (row,) = opened.device.play(opened.forward([Prefix.of(tokens)]))
     assert torch.equal(row.logits, alone(made, tokens))
@@ -254,18 +255,18 @@ def test_a_proxys_answers_do_not_depend_on_the_billed_depth(billed: int) -> None
 def test_memory_is_reserved_by_role_and_refused_when_it_does_not_fit() -> None:
     need = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 100 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=need))
-    session(RESIDENT, device, tokens=100).reserve()
+    session(RESIDENT, device, tokens=100).engine.reserve()
     assert device.memory.held == device.memory.peak == need
     with pytest.raises(InputError, match=r"target weights needs .* \(held: target weights .*100 tokens"):
-        session(STREAMED, device, tokens=1).reserve()
+        session(STREAMED, device, tokens=1).engine.reserve()
     streamed = EmulatedDevice(toy())
-    session(STREAMED, streamed).reserve()
+    session(STREAMED, streamed).engine.reserve()
     assert streamed.memory.held == TABLE_BYTES + 2 * LAYER_BYTES
 
 
 def test_loading_reads_once_what_stays() -> None:
     opened = session(Placement(resident=0.5))
-    opened.device.play(opened.load())
+    opened.device.play(opened.engine.load())
     (load,) = opened.device.trace.spans
     assert (load.on, load.kind, load.bytes) == ("flash", "load", TABLE_BYTES + 2 * LAYER_BYTES)
 
@@ -303,8 +304,8 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     model_cost = model_cost_of(decoder("qwen-3"))
     placement = Placement(resident=0.0, prefetch=prefetch, preload=preload)
     bare, whole = (weights.load(folder, packed=False, resident=resident) for resident in (False, True))
-    streamed = Session("target", device, model_cost, DecoderNetwork(bare), placement, reader)
-    resident = Session("target", device, model_cost, DecoderNetwork(whole), RESIDENT)
+    streamed = Session(Engine("target", device, model_cost, DecoderNetwork(bare), placement, reader))
+    resident = Session(Engine("target", device, model_cost, DecoderNetwork(whole), RESIDENT))
 
     async def passes(opened: Session) -> list[torch.Tensor]:
         text, out = Prefix.of([1, 2, 3]), []
@@ -323,14 +324,14 @@ def test_layers_streamed_from_the_disk_say_what_resident_ones_say(
     assert len(found) == 7
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     device.close()
-    streamed.close()
+    streamed.engine.close()
     assert reader.bytes_read >= 4 * 4 * file.layer_bytes
 
 
 def test_a_draft_yields_to_the_target_on_a_processor_that_both_want() -> None:
     device = EmulatedDevice(toy())
-    target = Session("target", device, MODEL_COST, NoNetwork(), RESIDENT)
-    draft = Session("draft", device, MODEL_COST, NoNetwork(), Placement(background=True))
+    target = Session(Engine("target", device, MODEL_COST, NoNetwork(), RESIDENT))
+    draft = Session(Engine("draft", device, MODEL_COST, NoNetwork(), Placement(background=True)))
     hold = [device.spawn(session(RESIDENT, device).forward([Prefix.of([0] * 50)])) for _ in range(2)]
 
     async def both() -> None:
@@ -354,7 +355,7 @@ def test_an_engine_that_keeps_no_tables_reads_the_projection_like_one_more_layer
     head_bytes = TABLE_BYTES / 2
     assert [s.bytes for s in spans if s.kind == "load"] == [LAYER_BYTES] * 4 + [head_bytes]
     assert [s.name for s in spans[-2:]] == ["target load 4", "target head"]
-    assert session(STREAMED, device).resident_bytes == 2 * LAYER_BYTES
+    assert session(STREAMED, device).engine.resident_bytes == 2 * LAYER_BYTES
 
 
 @pytest.mark.parametrize(("short", "loads"), [(0, 0), (1, 4)])
@@ -362,7 +363,7 @@ def test_what_swaps_is_resident_if_it_fits_and_else_read_in_every_pass(short: in
     whole = TABLE_BYTES + 4 * LAYER_BYTES + 4 * 2 * 10 * 2 * 2 * 4
     device = EmulatedDevice(toy(dram_budget=whole - short))
     opened = session(Placement(policy="swap", prefetch=0), device, tokens=10)
-    opened.reserve()
+    opened.engine.reserve()
     assert len([s for s in chains(opened, 1) if s.kind == "load"]) == loads
 
 
@@ -370,7 +371,7 @@ def test_what_swaps_is_resident_if_it_fits_and_else_read_in_every_pass(short: in
 def test_layers_are_read_ahead_as_far_as_the_memory_bound_goes(layers: int, slots: int) -> None:
     device = EmulatedDevice(toy(dram_budget=2 * (TABLE_BYTES + layers * LAYER_BYTES)))
     opened = session(Placement(resident=0.0, prefetch=1, preload=True, fill=0.5), device)
-    assert opened.residency.slots == slots
-    opened.reserve()
+    assert opened.engine.residency.slots == slots
+    opened.engine.reserve()
     chains(opened, 1, 1)
     assert in_hand(device.trace.spans) <= slots

@@ -299,7 +299,7 @@ def test_a_model_that_cannot_be_rounded_so_says_so(folder: Path, tmp_path: Path)
         InputError, match="would stream tiny's layers as they are stored, not rounded to 3 bits"
     ):
         coarse.local_session("draft", device, STREAMED)
-    coarse.local_session("draft", device, RESIDENT).close()
+    coarse.local_session("draft", device, RESIDENT).engine.close()
     device.close()
     sharding = replace(STREAMED, shards=Sharding((2,), 1.0, 0.0))
     with pytest.raises(

@@ -18,6 +18,7 @@ from repro.models.drafting.early_exit import Candidates
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, Network
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -78,7 +79,7 @@ def begun(
     tree: TokenTree | None = None,
 ) -> Session:
     """A session that has read the prompt."""
-    session = Session("target", device, model_cost_of(made), network, place)
+    session = Session(Engine("target", device, model_cost_of(made), network, place))
     session.start(Prefix.of(PROMPT))
     assert tree.root.parent
     device.play(session.forward([tree.root.parent]))
@@ -209,7 +210,7 @@ def test_levers_text_is_the_targets(changes: dict[str, object], strength: float)
     networks = {"target": DecoderNetwork(made), "draft": NoisedNetwork(DecoderNetwork(made), strength)}
     model_costs = dict.fromkeys(networks, model_cost_of(made))
     sessions = {
-        role: Session(role, device, model_costs[role], networks[role], place)
+        role: Session(Engine(role, device, model_costs[role], networks[role], place))
         for role, place in method.places().items()
     }
     if method.places()["target"].early_exit:

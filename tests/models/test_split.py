@@ -15,6 +15,7 @@ from repro.device.op import CPU, GPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.partition import FORMS, AttentionExtent, Split, attention, extent, stages
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -31,9 +32,9 @@ def device(sync: float = 0.0, bandwidth: float = 1e9) -> EmulatedDevice:
 
 
 def pass_seconds(machine: EmulatedDevice, split: Split | None, rows: int = 5) -> float:
-    session = Session("target", machine, MODEL_COST, NoNetwork(), RESIDENT)
+    session = Session(Engine("target", machine, MODEL_COST, NoNetwork(), RESIDENT))
     session.start(Prefix.of((1,)))
-    session.divide(split)
+    session.engine.divide(split)
     root = Prefix.of((1,))
     start = machine.now
     machine.play(session.forward([root.then(token) for token in range(rows)]))
@@ -97,20 +98,20 @@ def test_contention_stretches_both_halves_and_no_byte_is_lost() -> None:
 
 def test_attention_alone_takes_what_its_slower_half_takes() -> None:
     machine = device()
-    session = Session("target", machine, MODEL_COST, NoNetwork(), RESIDENT)
-    session.divide(Split(0.5, keys=0.25))
+    session = Session(Engine("target", machine, MODEL_COST, NoNetwork(), RESIDENT))
+    session.engine.divide(Split(0.5, keys=0.25))
     look = AttentionExtent(8, 1000, [1] * 8)
-    machine.play(session.attend(look))
+    machine.play(session.engine.attend(look))
     here = max(p.flops / 1e9 for p in attention(MODEL_COST, Split(0.5, keys=0.25), look) if not p.other)
     assert machine.now == pytest.approx(here)
 
 
 def test_what_cannot_be_divided_is_said() -> None:
-    session = Session("target", device(), MODEL_COST, NoNetwork(), Placement(resident=0.5))
+    session = Session(Engine("target", device(), MODEL_COST, NoNetwork(), Placement(resident=0.5)))
     with pytest.raises(InputError, match="decoder in memory"):
-        session.divide(Split(0.5))
+        session.engine.divide(Split(0.5))
     with pytest.raises(RuntimeError, match="not divided"):
-        device().play(session.attend(AttentionExtent(1, 1, [1])))
+        device().play(session.engine.attend(AttentionExtent(1, 1, [1])))
     with pytest.raises(InputError, match=r"share is 1\.5"):
         Split(1.5)
     with pytest.raises(InputError, match=r"'rows'.*columns"):

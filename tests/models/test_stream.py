@@ -19,6 +19,7 @@ from repro.device.trace import most_at_once
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
 from repro.models.runtime import layer_streaming
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
@@ -195,7 +196,7 @@ def said_by(
     device = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
     decoder = weights.load(folder, packed=False, resident=reader is None)
     model_cost = ModelCost(shape, precision("fp32"))
-    session = Session("target", device, model_cost, DecoderNetwork(decoder), placement, reader)
+    session = Session(Engine("target", device, model_cost, DecoderNetwork(decoder), placement, reader))
 
     async def run() -> list[int]:
         text = Prefix.of([5, 17, 3])
@@ -206,7 +207,7 @@ def said_by(
         return text.tokens()
 
     tokens = device.play(run())
-    session.close()
+    session.engine.close()
     device.close()
     return tokens, [span.name for span in device.trace if span.on == "flash"]
 

@@ -8,6 +8,7 @@ from repro.device.op import CPU
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request, Round
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Pass, Session
 from repro.scenarios.generation import figures
@@ -16,7 +17,7 @@ from tiny import MODEL_COST, toy
 
 def passed(*spans: tuple[float, float, float]) -> Session:
     """A session whose passes had these starts, ends and seconds of loading, and dropped 1 of 4 rows."""
-    session = Session("m", EmulatedDevice(toy()), MODEL_COST, NoNetwork(), RESIDENT)
+    session = Session(Engine("m", EmulatedDevice(toy()), MODEL_COST, NoNetwork(), RESIDENT))
     session.passes += [Pass(4, start, end, loading, 3) for start, end, loading in spans]
     return session
 

@@ -8,7 +8,7 @@ from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
-from repro.models.runtime.session import Session
+from repro.models.runtime.engine import Engine
 from studies import fit_devices
 
 FITS = {fit.device: fit for fit in fit_devices.FITS}
@@ -105,5 +105,5 @@ def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft:
     device = EmulatedDevice(machine(fit_devices.device_file(name)))
     for role, model in (("draft", draft), ("target", target)):
         model_cost, place = fit_devices.model_cost(model), EdgeLLM().places()[role]
-        Session(role, device, model_cost, NoNetwork(), place, tokens=500).reserve()
+        Engine(role, device, model_cost, NoNetwork(), place, tokens=500).reserve()
     assert 0 < device.memory.peak <= device.memory.budget

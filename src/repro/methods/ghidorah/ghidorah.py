@@ -133,7 +133,7 @@ class Plan(TreeDecoding):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Rounds of drafting and verifying, attention divided by how long the text has become."""
         target, draft = sessions["target"], sessions["draft"]
-        draft.divide(self.split)
+        draft.engine.divide(self.split)
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
             self._divide(target, decoding.text.length)
@@ -144,7 +144,7 @@ class Plan(TreeDecoding):
 
     def _divide(self, target: Session, context: int) -> None:
         split = self.split
-        target.divide(replace(split, keys=self.keys.at(context)) if split and self.keys else None)
+        target.engine.divide(replace(split, keys=self.keys.at(context)) if split and self.keys else None)
 
 
 register("method", "ghidorah")(Ghidorah)

@@ -50,8 +50,8 @@ class Medusa(Method):
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """The tree of the width."""
         target, draft = sessions["target"], sessions["draft"]
-        target.divide(None)
-        draft.divide(None)
+        target.engine.divide(None)
+        draft.engine.divide(None)
         return TreeDecoding(searched(calibration(draft), self.width))
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:

@@ -58,7 +58,7 @@ class DividedDecoding(TreeDecoding):
         """As `TreeDecoding`, with the split in force."""
         target, draft = sessions["target"], sessions["draft"]
         for session in (target, draft):
-            session.divide(self.split)
+            session.engine.divide(self.split)
         return await super().serve(request, device, sessions)
 
 

@@ -43,7 +43,7 @@ class Rehearsal:
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
-            self.target.divide(split)
+            self.target.engine.divide(split)
             seconds.append(await self._timed(self.target.forward(nodes, on=on)))
         return median(seconds)
 
@@ -55,7 +55,7 @@ class Rehearsal:
         seconds = []
         for _ in range(REPEATS):
             await self._begin()
-            self.draft.divide(split)
+            self.draft.engine.divide(split)
             seconds.append(await self._timed(self.draft.forward(levels)))
         return median(seconds)
 
@@ -64,14 +64,16 @@ class Rehearsal:
         depths = [0]
         for parent in self.form.parents[1:]:
             depths.append(depths[parent] + 1)
-        self.target.divide(split)
+        self.target.engine.divide(split)
         return await self._timed(
-            self.target.attend(AttentionExtent(self.form.width, context, [depth + 1 for depth in depths]))
+            self.target.engine.attend(
+                AttentionExtent(self.form.width, context, [depth + 1 for depth in depths])
+            )
         )
 
     async def _begin(self) -> None:
         for session in (self.target, self.draft):
-            session.divide(None)
+            session.engine.divide(None)
             session.start(TEXT)
         await self.target.forward([TEXT])
         self.target.keep(TEXT)

@@ -58,7 +58,7 @@ class PlainEngine(Method):
     def _ready(self, request: Request, target: Session) -> Op:
         """What needs the graph of a prompt's length and does nothing itself."""
         on, rows = self.prefills_on or self.processor, len(request.prompt)
-        arithmetic = target.model_cost.stored.arithmetic
+        arithmetic = target.engine.model_cost.stored.arithmetic
         return Op(on, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
 
 

@@ -83,17 +83,17 @@ class MllmNpu(Method):
         """The target in memory, on the CPU but for its prefill."""
         return {"target": Placement(on=CPU)}
 
-    def layout(self, target: Engine) -> Layout:
+    def layout(self, target: Session) -> Layout:
         """How the target's prompts are cut."""
         flat = "linear" if self.shapes else "linear_flat"
-        layers = target.model_cost.shape.layers
+        layers = target.engine.model_cost.shape.layers
         return Layout(
             chunk=self.chunk if self.chunks else 0,
             linear=flat if self.shadow else "linear_per_group",
             shadowed=shadowed(layers, self.pruned) if self.shadow else frozenset(),
             outliers=self.outliers,
             cold=self.cold,
-            beyond=beyond(target.model_cost, self.window),
+            beyond=beyond(target.engine.model_cost, self.window),
         )
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
@@ -105,29 +105,36 @@ class MllmNpu(Method):
             with device.phase("build"):
                 figures = await self._built(device, target, layout)
             with device.phase("profile"):
-                parts = subgraphs(target.model_cost, layout, 2 * self.chunk, target.name)
+                parts = subgraphs(target.engine.model_cost, layout, 2 * self.chunk, target.name)
                 await profile.measure(device, parts)
             for stage in (QKV, FFN):
                 op = next(part.op for part in parts if part.stage == stage)
                 figures[f"{stage}_per_token"] = profile.seconds(op) / self.chunk
         if layout.shadowed:
-            size = shadow_bytes(target.model_cost, layout, self.hot)
+            size = shadow_bytes(target.engine.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")
             figures |= {"shadow_layers": len(layout.shadowed), "shadow_bytes": size}
         figures |= {"linears_beyond": len(layout.beyond), "memory_bytes": device.memory.held}
         prefill = ChunkedPrefill(layout, ORDERS[self.order], profile)
-        target.arrange(prefill)
+        target.engine.arrange(prefill)
         return Prepared(self, target, prefill, figures)
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
         """Build all shared graphs, as one: a device file has the time of a whole model's."""
-        known = graphs(target.model_cost, layout.chunk, layout.chunk)
-        buffers = known.bytes - target.model_cost.shape.layers * target.model_cost.layer_bytes
+        known = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
+        buffers = known.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
-        start, on = device.now, device.resource(NPU, target.model_cost.stored.arithmetic)
+        start, on = device.now, device.resource(NPU, target.engine.model_cost.stored.arithmetic)
         name = f"{target.name} chunk graphs"
         await device.run(
-            Op(on, "graphs", name, self.chunk, precision=target.model_cost.stored.arithmetic, graph=name)
+            Op(
+                on,
+                "graphs",
+                name,
+                self.chunk,
+                precision=target.engine.model_cost.stored.arithmetic,
+                graph=name,
+            )
         )
         return {
             "graph_seconds": device.now - start,
@@ -157,7 +164,7 @@ class Prepared(Serving):
         NPU's subgraphs; and what sharing graphs saves at the longest prompt so far."""
         if not (self.method.chunks and self.prefill.longest):
             return self.known
-        made = graphs(self.target.model_cost, self.method.chunk, self.prefill.longest)
+        made = graphs(self.target.engine.model_cost, self.method.chunk, self.prefill.longest)
         return {
             **self.known,
             "graphs_shared": made.built,

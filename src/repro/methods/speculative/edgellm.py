@@ -110,7 +110,7 @@ class EdgeLLM(Method):
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting on, keep what survives."""
         target, draft = sessions["target"], sessions["draft"]
-        draft.yield_to(target if self.provisional == "gaps" else None)
+        draft.engine.yield_to(target.engine if self.provisional == "gaps" else None)
         decoding = await begin(request, device, target, draft)
         alpha, tree = self.alpha, TokenTree(decoding.text)
         with device.phase("decode"):

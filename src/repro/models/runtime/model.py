@@ -26,6 +26,7 @@ from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement, settle
 from repro.models.runtime.session import Session
@@ -293,9 +294,8 @@ class Model:
         plan: ShardPlan | None = None,
     ) -> Session:
         """The model on an emulated device: the network computes, the device is told the cost."""
-        return Session(
-            role, device, self.model_cost, network, placement, None, tokens, plan, self.predictor(placement)
-        )
+        engine = Engine(role, device, self.model_cost, network, placement, None, tokens, plan)
+        return Session(engine, self.predictor(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
         """The model on this very machine: resident, or its layers really streamed from the disk.
@@ -315,7 +315,8 @@ class Model:
             if isinstance(network, DecoderNetwork):
                 network = DividableNetwork(network.decoder, captured=self._captured)
             predictor = self.predictor(placement)
-            return Session(role, device, self.model_cost, network, placement, None, tokens, None, predictor)
+            engine = Engine(role, device, self.model_cost, network, placement, None, tokens)
+            return Session(engine, predictor)
         if held:
             raise InputError(
                 f"resident is {placement.resident}; a real device holds all layers (1) or none of them (0)"
@@ -335,4 +336,5 @@ class Model:
         assert self.folder is not None
         reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
         predictor = self.predictor(placement)
-        return Session(role, device, self.model_cost, network, placement, reader, tokens, None, predictor)
+        engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
+        return Session(engine, predictor)

@@ -10,17 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from repro.device.emulated import Device
-from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.partition import extent
-from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
-from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.network import Logits, Step
 from repro.models.runtime.engine import EarlyExitPoint, Engine, ForwardPass
-from repro.models.runtime.loading import LayerSource
-from repro.models.runtime.placement import Placement
 from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix
@@ -67,35 +62,21 @@ class Pruner(Protocol):
         """How many tokens it scores, each by a dot product of the hidden size."""
 
 
-class Session(Engine):
-    """One model on one device.
+class Session:
+    """One model on one device, and the sequences that it has computed.
 
     Attributes:
+        engine: what makes ops of passes.
         name: of the model's role, as timelines show it (`target`, `draft`).
         device: where it runs.
         passes: forward passes so far.
         predictor: what judges rows after a middle layer, if the placement asked for it.
         calibration: how often Medusa heads are right, for a search of trees; None where nobody knows.
-        residency: what of the model stays in memory.
     """
 
-    def __init__(
-        self,
-        name: str,
-        device: Device,
-        model_cost: ModelCost,
-        network: Network,
-        placement: Placement,
-        source: LayerSource | None = None,
-        tokens: int = 0,
-        plan: ShardPlan | None = None,
-        predictor: ExitPredictor | None = None,
-    ) -> None:
-        """Open a network with a model cost; `tokens` are the keys and values the memory must have room for.
-
-        With a `plan` each layer's shards are read as it says.
-        """
-        super().__init__(name, device, model_cost, network, placement, source, tokens, plan)
+    def __init__(self, engine: Engine, predictor: ExitPredictor | None = None) -> None:
+        self.engine = engine
+        self.name, self.device = engine.name, engine.device
         self.passes: list[Pass] = []
         self.predictor = predictor
         self.calibration: Calibration | None = None
@@ -108,21 +89,21 @@ class Session(Engine):
         Behind an encoder, which reads the prompt in the first pass, the prompt as a sequence stands for the
         decoder's start token, and nothing shorter has a row.
         """
-        self._encoded = not self._model_cost.shape.encoder
-        self._source = 0 if self._encoded else prompt.length
+        self.engine.start(prompt.length)
+        shape = self.engine.model_cost.shape
         if self.heads:
             self._lineage = MedusaLineage(prompt.length, self.heads)
-        elif self._model_cost.shape.features:
+        elif shape.features:
             self._lineage = HeadLineage(prompt.length)
         else:
-            self._lineage = Lineage(max(0, self._source - 1))
-        self._network.start(prompt)
+            self._lineage = Lineage(max(0, prompt.length - 1) if shape.encoder else 0)
+        self.engine.network.start(prompt)
         self._rows = {}
 
     @property
     def heads(self) -> int:
         """How many tokens one pass foresees by Medusa heads; 0 for another model."""
-        return self._model_cost.shape.medusa
+        return self.engine.model_cost.shape.medusa
 
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
@@ -143,9 +124,9 @@ class Session(Engine):
             for guessed in self._lineage.waves(new)[:-1]:
                 async with self._pass(guessed, (), on=on):
                     pass  # nobody asks for these rows; the next wave stands on them
-            async with self._pass(new, branches, on=on) as forward_pass, self._head():
+            async with self._pass(new, branches, on=on) as forward_pass, self.engine.head():
                 count = forward_pass.rows if branches else len(new)
-                rows = await self._project(forward_pass.step, count, on=on, late=late)
+                rows = await self.engine.project(forward_pass.step, count, on=on, late=late)
             self._rows.update(zip(new, rows, strict=True))
         return [self._rows[prefix] for prefix in wanted]
 
@@ -170,7 +151,7 @@ class Session(Engine):
         which is the only way with an encoder-decoder, and without it one sequence under a tree mask.
         """
         before = len(self.passes)
-        apart = apart or self._model_cost.shape.encoder is not None
+        apart = apart or self.engine.model_cost.shape.encoder is not None
         branches = [tree.prefixes[leaf] for leaf in tree.leaves()] if apart else []
         if pruner or on_demand:
             tree, (path, bonus) = await self._verify_sparingly(tree, chooser, branches, pruner, on_demand)
@@ -194,18 +175,18 @@ class Session(Engine):
         if pruner and (branches or len(nodes) < len(tree)):
             raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
         exit_point = _exit_point(pruner, tree) if pruner else None
-        async with self._pass(nodes, branches, exit_point) as forward_pass, self._head():
+        async with self._pass(nodes, branches, exit_point) as forward_pass, self.engine.head():
             if forward_pass.kept is not None:
                 tree = tree.only(forward_pass.kept)
                 nodes = tree.prefixes
             place = {prefix: i for i, prefix in enumerate(nodes)}
             if not on_demand:
-                rows = await self._project(forward_pass.step, len(nodes))
+                rows = await self.engine.project(forward_pass.step, len(nodes))
                 return tree, drive(chooser.walk(tree), lambda node: rows[place[tree.prefixes[node]]])
             walk = chooser.walk(tree)
             node = next(walk)
             while True:
-                (row,) = await self._project(forward_pass.step, 1, [place[tree.prefixes[node]]])
+                (row,) = await self.engine.project(forward_pass.step, 1, [place[tree.prefixes[node]]])
                 try:
                     node = walk.send(row)
                 except StopIteration as end:
@@ -214,7 +195,7 @@ class Session(Engine):
     def keep(self, text: Prefix) -> None:
         """Forget all that neither leads to `text` nor goes on from it."""
         self._lineage.keep(text)
-        self._network.keep(text)
+        self.engine.network.keep(text)
         # A Medusa head's row is of the text that it was asked after, and there is a new one.
         kept = {} if self.heads else self._rows
         self._rows = {p: row for p, row in kept.items() if p.starts_with(text)}
@@ -230,30 +211,21 @@ class Session(Engine):
         """A pass through all layers; its rows are projected within the block, at whose end it is over."""
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
-        context = self._lineage.length
-        look = extent(missing, context) if self._split else None
-        forward_pass = ForwardPass(self._network.begin(wanted, branches), rows, context, look)
-        start, self._waited, self._computing = self.device.now, 0.0, True
-        try:
-            if not self._encoded:
-                await self._encode()
-            if not self.heads:  # they read the target's rows and look no token up
-                await self._run("embed", on or self._on, rows, self._model_cost.embed(rows))
-            if fused := self._lineage.fused(missing):
-                await self._run("fuse", on or self._on, fused, self._model_cost.fuse(fused))
-            await self._all_layers(forward_pass, on, exit_point)
+        context, engine = self._lineage.length, self.engine
+        look = extent(missing, context) if engine.split else None
+        forward_pass = ForwardPass(engine.network.begin(wanted, branches), rows, context, look)
+        start = self.device.now
+        with engine.computes():
+            await engine.embed(rows, self._lineage.fused(missing), on)
+            await engine.layers(forward_pass, on, exit_point)
             yield forward_pass
-            self._encoded = True
-        finally:
-            self._computing = False
-            self._wake()
         gone = (
             set(wanted).difference(wanted[i] for i in forward_pass.kept)
             if forward_pass.kept is not None
             else ()
         )
         self._lineage.add([prefix for prefix in missing if prefix not in gone])
-        self.passes.append(Pass(rows, start, self.device.now, self._waited, forward_pass.rows))
+        self.passes.append(Pass(rows, start, self.device.now, engine.waited, forward_pass.rows))
 
 
 def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:

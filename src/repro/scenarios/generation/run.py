@@ -89,8 +89,8 @@ def opened_sessions(
                     sessions[role].calibration = Calibration(brought.trees.accuracies)
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens)
-            opened.callback(sessions[role].close)
-            sessions[role].reserve()
+            opened.callback(sessions[role].engine.close)
+            sessions[role].engine.reserve()
         yield sessions
 
 
@@ -99,7 +99,7 @@ def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Sessio
     if cell.emulated:
         for session in sessions.values():
             with device.phase("load"):
-                device.play(session.load())
+                device.play(session.engine.load())
     else:
         with device.phase("warm-up"):
             start(sessions, cell.requests[0])

@@ -24,10 +24,10 @@ from repro.models.checkpoints.checkpoint import require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.head_model import HeadModel, opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
-from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked
@@ -277,7 +277,7 @@ class GenerationScenario(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Session(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens).reserve()
+                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens).reserve()
         finally:
             device.close()
 
@@ -290,7 +290,7 @@ class GenerationScenario(Scenario):
         with closing(device), run.opened_sessions(self, device, matched) as sessions:
             serving = run.prepare(self, device, sessions)
             answers = run.serve(self, device, sessions, serving, progress)
-            planned = {name: value for one in sessions.values() for name, value in one.planned.items()}
+            planned = {name: value for one in sessions.values() for name, value in one.engine.planned.items()}
         values, spread = run.timing(self, answers, device.trace)
         values |= planned | dict(serving.figures)
         values |= figures.drafting(answers) | figures.passes(answers, sessions)

@@ -25,6 +25,7 @@ from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import UnevenCost
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.records.identity import files_read
@@ -177,4 +178,4 @@ def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS)
 
 
 def _costing(device: Device, model_cost: ModelCost) -> Session:
-    return Session("model", device, model_cost, NoNetwork(), RESIDENT)
+    return Session(Engine("model", device, model_cost, NoNetwork(), RESIDENT))

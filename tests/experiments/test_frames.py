@@ -1,0 +1,36 @@
+"""How deep the code is: frames of this project from the command to a layer of the target."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import repro
+from repro.models.transformer.decoder import Decoder
+from tiny_project import write_project
+
+MOST = 22
+
+
+def test_a_layer_is_few_frames_below_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, source = write_project(tmp_path), str(Path(repro.__file__).parent)
+    layer, deepest = Decoder.layer, [()]
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        frame, stack = sys._getframe(1), []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(source):
+                stack.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        deepest[0] = max(deepest[0], tuple(reversed(stack)), key=len)
+        return layer(*arguments, **named)
+
+    monkeypatch.setattr(Decoder, "layer", noted)
+    done = project.here("method=chain_sd", "prompts=1", "memo=false")
+    assert done.returncode == 0, done.stderr
+    stack = deepest[0]
+    assert stack[0] == "main"
+    assert len(stack) + 1 <= MOST, "\n".join(stack)
