@@ -6,10 +6,11 @@ fields mean.
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -24,6 +25,7 @@ _KINDS: dict[type, str] = {
     tuple: "a list",
     list: "a list",
     dict: "a mapping",
+    abc.Mapping: "a mapping",
     NoneType: "nothing",
 }
 
@@ -39,6 +41,8 @@ def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     Raises:
         InputError: a key is unknown or lacking, or a value has the wrong type.
     """
+    if not isinstance(mapping, Mapping):
+        raise InputError(f"{where}: {mapping!r} is {_kind(type(mapping))}; it must be a mapping")
     hints = get_type_hints(cls)
     wanted = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
     for key in mapping:
@@ -62,6 +66,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _value(next(kind for kind in arguments if kind is not NoneType), value, where)
     if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(_value(arguments[0], item, f"{where}.{i}") for i, item in enumerate(value))
+    if origin is Literal and value in arguments:
+        return value
+    if origin is Literal:
+        raise InputError(f"{where} is {value!r}; choices: {', '.join(map(repr, arguments))}")
+    if origin is abc.Mapping and isinstance(value, Mapping):
+        return {str(key): str(item) for key, item in value.items()}
     if origin is dict and isinstance(value, Mapping):
         return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):

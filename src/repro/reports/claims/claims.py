@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.core.typed import typed
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.spec.spec import parse_section
 from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import MARKS, Published
 
@@ -70,7 +70,7 @@ class ClaimsSpec:
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> ClaimsSpec:
         """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
-        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ Owns the section's schema and its errors. Knows neither records nor how a table 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.core.typed import typed
 
 
 @dataclass(frozen=True)
@@ -216,55 +216,4 @@ class TableSpec:
         Raises:
             InputError: a field is unknown, missing or of the wrong type; the sentence gives its place.
         """
-        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
-
-
-T = TypeVar("T")
-
-
-def parse_section(cls: type[T], section: object, where: str) -> T:
-    """A dataclass of a section's plain dictionaries and lists; `where` is its place, for errors.
-
-    Raises:
-        InputError: a field is unknown, missing or of the wrong type.
-    """
-    if not isinstance(section, Mapping):
-        raise InputError(f"{where} must be a mapping, not {section!r}")
-    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for name in section:
-        if name not in known:
-            raise InputError(f"in {where} {unknown('field', str(name), list(known))}")
-    for name, f in known.items():
-        if f.default is MISSING and f.default_factory is MISSING and name not in section:
-            raise InputError(f"{where} lacks the field {name!r}")
-    hints = get_type_hints(cls)
-    return cls(**{name: _value(hints[name], value, f"{where}, {name}") for name, value in section.items()})
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type `hint`: dataclasses, tuples, mappings, literals, optionals and scalars."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return None if value is None else _value(inner[0], value, where)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"{where} must be a list, not {value!r}")
-        return tuple(_value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is Literal:
-        if value not in inner:
-            raise InputError(f"{where} is {value!r}; choices: {', '.join(repr(choice) for choice in inner)}")
-        return value
-    if origin is not None:
-        return _mapping(value, where)
-    if hint not in (str, int, float, bool):
-        return parse_section(hint, value, where)
-    allowed = (int, float) if hint is float else (hint,)
-    if type(value) not in allowed:
-        raise InputError(f"{where} must be a {hint.__name__}, not {value!r}")
-    return hint(value)
-
-
-def _mapping(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where} must be a mapping, not {value!r}")
-    return {str(name): str(item) for name, item in value.items()}
+        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.reports.spec.spec import parse_section
+from repro.core.typed import typed
 
 Path = tuple[int, ...]
 """A node of a tree by the ranks that lead to it; the root is ()."""
@@ -96,7 +96,7 @@ class DiagramsSpec:
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> DiagramsSpec:
         """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
-        return parse_section(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
 @dataclass(frozen=True)
