@@ -321,7 +321,10 @@ class TestSpec:
         [
             ({"colums": []}, "there is no field 'colums'. Did you mean columns"),
             ({"columns": [{"key": "a"}]}, r"columns\.0: the field 'heading' is lacking"),
-            ({"columns": [{**SPEED, "digits": "2"}]}, r"columns\.0, digits: '2' is a text; it must be a whole number"),
+            (
+                {"columns": [{**SPEED, "digits": "2"}]},
+                r"columns\.0, digits: '2' is a text; it must be a whole",
+            ),
             ({"columns": [{**SPEED, "better": "up"}]}, "better is 'up'; choices: 'higher', 'lower', ''"),
             ({"columns": [{**SPEED, "per": None}]}, "column 'speed' needs either"),
             ({"columns": [{**SPEEDUP, "over": {"method": "std"}}]}, "column 'speedup' has two baselines"),

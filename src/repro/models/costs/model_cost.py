@@ -15,6 +15,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.core.typed import typed
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ class Shape:
         """The shape that one file of `conf/model/shape/` describes."""
         if mapping.get("medusa"):
             return cls.of_medusa(**mapping)
-        encoder = mapping.get("encoder")
-        return cls(**{**mapping, "encoder": EncoderShape(**encoder) if encoder else None})
+        return typed(cls, mapping, "shape")
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

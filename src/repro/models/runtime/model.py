@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
+from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
@@ -83,11 +84,9 @@ class ModelConfig:
                 raise InputError(
                     f"rounded is {given['rounded']!r}; it is null or {WIDTHS[0]} to {WIDTHS[-1]} bits"
                 )
-        return cls(
-            checkpoint=Checkpoint.from_mapping(checkpoint) if checkpoint else None,
-            shape=Shape.parse(shape) if shape else None,
-            **given,
-        )
+        given["checkpoint"] = Checkpoint.from_mapping(checkpoint) if checkpoint else None
+        given["shape"] = Shape.parse(shape) if shape else None
+        return typed(cls, given, f"model {given['name']!r}")
 
 
 class Model:
