@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 THREADS = 2
 PROMPT = "def fibonacci(n):\n    '''Return the n-th Fibonacci number.'''\n"
@@ -192,12 +193,13 @@ class Arm:
         self.process.stdin.close()
         self.process.wait()
 
-    def _answer(self) -> dict[str, object]:
+    def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"the {self.name} arm ended without an answer (exit {self.process.wait()})")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def compare(dtype: str, args: argparse.Namespace) -> dict[str, object]:

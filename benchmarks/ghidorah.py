@@ -219,7 +219,8 @@ def main() -> None:
         arm, dataset, number = chosen.only
         print(json.dumps(asdict(measured(arm, dataset, int(number), chosen))))
     elif chosen.judge:
-        print(json.dumps(judged(chosen.judge[0], *json.loads(chosen.judge[1]), chosen)))
+        name, ours, own = json.loads(chosen.judge[1])
+        print(json.dumps(judged(chosen.judge[0], name, ours, own, chosen)))
     elif chosen.report:
         begun, *lines = map(json.loads, chosen.report.read_text().splitlines())
         show([Run.parse(noted_line) for noted_line in lines], begun)

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any, TypeVar
 
 from lever_run import BASE, PAIRS, Answer, Run, judged, measured, pair_of
 from paired import Strata, spread
@@ -43,6 +44,10 @@ TREE = 0.02
 """The most of a cycle that building trees may take: this project's own aim."""
 
 
+R = TypeVar("R")
+"""A dataclass of one run."""
+
+
 def runs(chosen: argparse.Namespace) -> Iterator[Run]:
     """All methods in turn on each dataset, round after round."""
     for number in range(chosen.rounds):
@@ -53,16 +58,16 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
                 yield Run.parse(alone(sys.argv[1:], "--only", arm, dataset, str(number)))
 
 
-def noting(found: Iterable[Run], file: Path, options: Sequence[str]) -> Iterator[Run]:
+def noting(found: Iterable[R], file: Path, options: Sequence[str]) -> Iterator[R]:
     """Runs as they come, each noted in a file that begins with the options."""
     with file.open("x", buffering=1) as out:
         out.write(json.dumps(list(options)) + "\n")
         for run in found:
-            out.write(json.dumps(asdict(run)) + "\n")
+            out.write(json.dumps(asdict(run)) + "\n")  # type: ignore[call-overload]
             yield run
 
 
-def ratios(found: Iterable[Run], arm: str, base: str) -> dict[str, list[list[float]]]:
+def ratios(found: Iterable[Any], arm: str, base: str) -> dict[str, list[list[float]]]:
     """How many times faster a method is than another, by dataset, prompt and round.
 
     Answers of a single token took no time and have no ratio.
@@ -165,7 +170,7 @@ def line(dataset: str, what: str, strata: Strata) -> str:
     """One ratio and its spread."""
     s = spread(strata)
     interval, ends = f"{s.low:.2f} to {s.high:.2f}", f"{s.least:.2f} to {s.most:.2f}"
-    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval:<14} {ends:<14} {s.count:>5}"
+    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval:<14} {ends:<14} {s.pairs:>5}"
 
 
 def method(arm: str) -> str:

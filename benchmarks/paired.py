@@ -22,7 +22,7 @@ class Spread(NamedTuple):
     high: float
     least: float
     most: float
-    count: int
+    pairs: int
 
 
 def spread(strata: Strata) -> Spread:

@@ -138,7 +138,7 @@ def compare(bench: Bench, rows: int, passes: int, rounds: int) -> str:
     """One line: medians over rounds in which the three arms take turns."""
     arms: list[tuple[Arm, Arm, Arm]] = []
     for number in range(rounds + 1):
-        each = tuple(arm(passes, rows) for arm in (bench.read_alone, bench.compute_alone, bench.both))
+        each = bench.read_alone(passes, rows), bench.compute_alone(passes, rows), bench.both(passes, rows)
         if number:  # the first round warms up
             arms.append(each)
     read, alone, both = (list(arm) for arm in zip(*arms, strict=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from math import ceil, log
 from typing import Any
 
@@ -165,7 +165,7 @@ def miss(device: Mapping[str, Any], dataset: str, tokens: int) -> float:
 
 def settled(device: Mapping[str, Any]) -> dict[str, int]:
     """Each dataset's best length on a device."""
-    return {d: min(allowed(device, d), key=lambda n, d=d: miss(device, d, n)) for d in DATASETS}
+    return {d: min(allowed(device, d), key=partial(miss, device, d)) for d in DATASETS}
 
 
 def together(rounds: int = 20, sweeps: int = 4) -> tuple[dict[str, Any], dict[str, int]]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +34,13 @@ from repro.training.train_predictor import read, split
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.18, 0.25)
 TEMPERATURES = (0.5, 1.0, 2.0)
-POLICIES = ({}, {"shadow": False}, {"safeguards": False}, {"near_children": 1}, {"near_children": 3})
+POLICIES: tuple[dict[str, Any], ...] = (
+    {},
+    {"shadow": False},
+    {"safeguards": False},
+    {"near_children": 1},
+    {"near_children": 3},
+)
 
 
 @dataclass(frozen=True)

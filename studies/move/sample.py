@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +107,9 @@ def load() -> list[dict[str, Any]]:
 def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
     """Append each cell's outcome to a file, unless it is there."""
     import torch
-    from repro.composing import load_components
-    from repro.core.provenance import circumstances
 
     torch.set_num_threads(1)
-    load_components()
-    made, run, generation = code()
+    made, run, generation, host = code()
     answers: list[Any] = []
     serve = generation.serve
 
@@ -122,7 +120,6 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
 
     generation.serve = remembered
     done = {json.loads(line)["old_key"] for line in out.read_text().splitlines()} if out.exists() else set()
-    host = circumstances()["host"]
     for number, one in enumerate(cells):
         if one["key"] in done:
             continue
@@ -162,16 +159,25 @@ def asked(config: dict[str, Any]) -> dict[str, Any]:
     return renamed(config)
 
 
-def code() -> tuple[Any, Any, Any]:
-    """What makes a cell, what runs it, and the module whose `serve` answers: today's, or those of c40f672."""
+def code() -> tuple[Any, Any, Any, dict[str, Any]]:
+    """What makes a cell, what runs it, the module whose `serve` answers, and the kind of host.
+
+    Of today's code, or of c40f672's, on which the other side of a comparison is made.
+    """
     try:
+        from repro.experiments.composing import load_components
+        from repro.records.provenance import circumstances
         from repro.scenarios.generation import run
         from repro.scenarios.registry import made
     except ImportError:
-        from repro import compute, kinds
-
-        return kinds.made, kinds.compute, compute
-    return made, lambda cell, told: cell.run(told), run
+        old = {
+            name: import_module(f"repro.{name}") for name in ("kinds", "compute", "run", "core.provenance")
+        }
+        old["run"].load_components()
+        kinds = old["kinds"]
+        return kinds.made, kinds.compute, old["compute"], old["core.provenance"].circumstances()["host"]
+    load_components()
+    return made, lambda cell, told: cell.run(told), run, circumstances()["host"]
 
 
 def compare(old: Path, new: Path) -> int:

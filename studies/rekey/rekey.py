@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from repro.composing import load_components
-from repro.core.identity import portable
-from repro.core.record import Record, Store, content_hash, write_atomically
-from repro.paths import conf_dir, project_root
 
+from repro.core.paths import conf_dir, project_root
+from repro.experiments.composing import load_components
+from repro.records.identity import portable
+from repro.records.record import Record, Store, content_hash, write_atomically
 from repro.scenarios.registry import made
 
 HERE = Path(__file__).resolve().parent

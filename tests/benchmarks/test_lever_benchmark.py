@@ -67,7 +67,7 @@ def test_each_dataset_counts_alike_however_many_prompts_it_has() -> None:
 def test_ratios_that_agree_have_no_spread_and_others_lie_within_it() -> None:
     same = paired.spread([[[1.5, 1.5], [1.5, 1.5]]])
     assert same[:5] == pytest.approx((1.5,) * 5)
-    assert same.count == 4
+    assert same.pairs == 4
     found = paired.spread([[[1.0, 1.1], [2.0, 2.2], [1.6, 1.5]]])
     assert found.least == 1.0 <= found.low < found.mean < found.high <= found.most == 2.2
 
