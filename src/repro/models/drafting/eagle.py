@@ -1,4 +1,4 @@
-"""An EAGLE-3 head as a network, which drafts from its target's features and beyond them from its own output.
+"""An EAGLE-3 head as a network: it drafts from its target's features, and beyond them from its own output.
 
 Owns the head's KV cache and guesses. Must not know about devices or costs. The head's input for a sequence is
 its last token paired with the target's feature at the token before, at that feature's position: the first

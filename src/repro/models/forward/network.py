@@ -25,11 +25,11 @@ else:
     torch = late("torch")
 
 VERSION = 1
-"""Version of the model runtime (networks, caches, draft heads, sessions), computed values and billing. Raised
-by hand when an outcome changes."""
+"""Version of what the model runtime (networks, caches, draft heads, sessions) computes and bills. Raised by
+hand when an outcome changes."""
 
 RANKED = 64
-"""Top tokens that a memo keeps of a distribution, and the limit of `Logits.top`."""
+"""Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
 
 
 class Logits:

@@ -68,8 +68,8 @@ class Lineage:
     def mask(self, *groups: Sequence[Prefix]) -> Tensor | None:
         """The attention mask, bool `[rows, length + rows]`, or `None` if it is causal.
 
-        Each group is a separate branch and may repeat sequences of others; a sequence sees its ancestors in
-        its own group, in the first group and in the cache.
+        Groups after the first are separate branches and may repeat each other's sequences; a sequence sees
+        its ancestors in its own group, in the first group and in the cache.
         """
         if len(groups) == 1 and self._continues(groups[0]):
             return None
@@ -128,7 +128,7 @@ class Lineage:
         return self._rearrange(*self._line(text), ahead)
 
     def cut(self, text: Prefix) -> tuple[int, list[int]]:
-        """Drop everything but the prefixes of `text`, continuations too; returns as `keep`."""
+        """Drop all sequences that are not a prefix of `text`; returns as `keep`."""
         if self._on_trunk(text):
             return self._rearrange(text, self._slots(text.length), [], [])
         return self._rearrange(*self._line(text), [])
@@ -181,7 +181,7 @@ class HeadLineage(Lineage):
         return prefix.length <= self.boundary + 1
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """The missing sequences by pass: a guess comes one pass after its parent, all others in the first."""
+        """The missing sequences by pass: one that needs its parent's guess comes after it, others first."""
         turn: dict[Prefix, int] = {}
         waves: dict[int, list[Prefix]] = {}
         for prefix in self.missing(wanted):
