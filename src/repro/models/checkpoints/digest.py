@@ -1,6 +1,6 @@
-"""The content hash of a folder of weights: what its files say, and not who wrote them.
+"""The content hash of a checkpoint folder, independent of the software that wrote the files.
 
-Owns what counts as content, and the notes that spare a second reading. Must not know what tensors are for.
+Owns what counts as content, and the cached hashes in `.digests.json`. Must not know what tensors are for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from repro.records.record import content_hash
 
 DIGESTS = ".digests.json"
 FORM = 2
-"""Of the notes in `.digests.json`; others are made anew."""
+"""Format version of `.digests.json`; files of other versions are rebuilt."""
 TENSORS = ".safetensors"
 OUR_NOTES = "repro.json"
 VOLATILE = frozenset(
@@ -30,20 +30,19 @@ VOLATILE = frozenset(
         "is_local",
     }
 )
-"""Entries of JSON files in which packages note themselves, a switch, or where they found something."""
+"""JSON keys that do not count as content: package versions, switches and paths."""
 BLOCK = 1 << 24
-"""Bytes that are hashed at once."""
+"""Bytes read at a time for hashing."""
 
 
 def digest(folder: Path | str) -> str:
-    """SHA-256 in hex over what a folder's files say: tensors, configuration, vocabulary, and whatever else.
+    """SHA-256 in hex over the contents of a folder: tensors, configuration, vocabulary and other files.
 
-    What a package writes into them about itself does not count (`VOLATILE`, the metadata and the order of a
-    safetensors file, `repro.json`), so that the same weights have one digest wherever and by whichever
-    version they were converted. Hidden files and texts for people (`*.md`) do not count either.
+    Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`.
+    So the same weights have the same digest wherever and with whichever package version they were converted.
 
-    Each file's hash is kept in the folder's `.digests.json` with its size and modification time, and computed
-    again when either changed.
+    Each file's hash is cached in the folder's `.digests.json` with its size and modification time, and
+    recomputed when either changes.
     """
     folder = Path(folder)
     files = sorted(path for path in folder.iterdir() if _counts(path))
@@ -59,13 +58,13 @@ def digest(folder: Path | str) -> str:
 
 
 def _counts(path: Path) -> bool:
-    """Whether a file's content is part of its folder's digest; an index only names tensors that are."""
+    """Whether a file is part of the digest; the safetensors index is not, since its tensors are."""
     hidden = path.name.startswith(".") or path.name in (OUR_NOTES, "model.safetensors.index.json")
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
 def _file_digest(path: Path, known: list[Any] | None) -> list[Any]:
-    """Size in bytes, modification time in ns, and the digest of one file; of tensors one for each."""
+    """Size in bytes, modification time in ns, and digest of one file (a list, per tensor, for tensors)."""
     stat = path.stat()
     if known is not None and known[:2] == [stat.st_size, stat.st_mtime_ns]:
         return known
@@ -86,7 +85,7 @@ def _content(path: Path) -> str | list[str]:
 
 
 def _tensor_digests(path: Path) -> list[str]:
-    """Of each tensor of a safetensors file its name, type, shape and the SHA-256 of its bytes."""
+    """Name, dtype, shape and SHA-256 of each tensor in a safetensors file."""
     found = []
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -106,14 +105,14 @@ def _tensor_digests(path: Path) -> list[str]:
 
 
 def _lasting(value: Any) -> Any:
-    """JSON without what a package's version or a machine's switches wrote into it."""
+    """A JSON value without its `VOLATILE` keys."""
     if isinstance(value, dict):
         return {name: _lasting(below) for name, below in value.items() if name not in VOLATILE}
     return [_lasting(each) for each in value] if isinstance(value, list) else value
 
 
 def _known_digests(path: Path) -> dict[str, list[Any]]:
-    """What was noted of a folder's files; nothing where the note is damaged or of an older form."""
+    """The cached hashes of a folder's files; empty if the cache is damaged or of another version."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -124,7 +123,7 @@ def _known_digests(path: Path) -> dict[str, list[Any]]:
 
 
 def _remember(path: Path, digests: dict[str, list[Any]]) -> None:
-    """Write the hashes whole; a folder that is read-only is hashed anew each time, which is only slower."""
+    """Write the hashes atomically; no effect in a read-only folder, which is then hashed on every call."""
     if not os.access(path.parent, os.W_OK):
         return
     with NamedTemporaryFile("w", dir=path.parent, prefix=DIGESTS, delete=False, encoding="utf-8") as file:

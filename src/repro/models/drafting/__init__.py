@@ -1,1 +1,1 @@
-"""What drafts beside a draft model: EAGLE and Medusa heads, early exits, calibrated drafts."""
+"""Drafting without a plain draft model: EAGLE and Medusa heads, early exit, calibrated drafts."""

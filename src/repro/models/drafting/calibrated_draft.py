@@ -1,6 +1,6 @@
-"""A draft that agrees with its target as often as wanted: in some contexts its first choice is the target's.
+"""A draft calibrated to a given agreement with its target, by using the target's choice in some contexts.
 
-Knows nothing of papers, devices or costs: the target that is asked here is an oracle and never billed.
+The target is an oracle here and never billed. Must not know about papers, devices or costs.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from repro.models.transformer.layer import LayerWeights
 
 
 class MatchedNetwork:
-    """A draft's network in which, by a coin for each context, the target's choice takes the first place.
+    """A draft network that ranks the target's choice first in a random subset of contexts.
 
-    The coin depends on the context's tokens and a seed alone, so a context has the same row in every method,
-    on every device, on and off the accepted path; and a larger probability keeps all swaps of a smaller one.
-    Greedy decoding only: a swapped row has ranks and no logits.
+    The random number depends only on the context's tokens and a seed. So a context has the same ranks in
+    every method, on every device, on and off the accepted path, and a larger probability keeps all swaps of
+    a smaller one. Greedy decoding only: swapped logits have ranks but no values.
     """
 
     def __init__(self, draft: Network, oracle: Network, probability: float, seed: int) -> None:
-        """`oracle` is the target with a cache of its own, asked only where the coin says so."""
+        """`oracle` is the target with a separate cache; it runs only in the selected contexts."""
         self._draft = draft
         self._oracle = oracle
         self._probability = probability
@@ -31,17 +31,17 @@ class MatchedNetwork:
         self.depth = draft.depth
 
     def start(self, prompt: Prefix) -> None:
-        """Pass it on to both."""
+        """See `Network`; starts both networks."""
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """A pass of the draft; the oracle answers when its rows are read."""
+        """A pass of the draft; the oracle runs when the logits are read."""
         swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
         return _MatchedStep(self._draft.begin(wanted, branches), wanted, self._oracle, swapped)
 
     def keep(self, text: Prefix) -> None:
-        """Pass it on to both."""
+        """See `Network`; applies to both networks."""
         self._draft.keep(text)
         self._oracle.keep(text)
 
@@ -70,16 +70,15 @@ class _MatchedStep(Step):
 
 
 def coin(context: Prefix, seed: int) -> float:
-    """A number in [0, 1) that depends on a context's tokens and a seed alone."""
+    """A pseudorandom number in [0, 1) from a context's tokens and a seed."""
     tossed = blake2b(b"%d " % seed + context.digest, digest_size=8).digest()
     return int.from_bytes(tossed, "little") / 2**64
 
 
 def with_first(row: Logits, token: int) -> Logits:
-    """A row whose first token and `token` have changed places, the sorted log-probabilities as they were.
+    """Swap the top token with `token`; the sorted log-probabilities stay unchanged.
 
-    A token beyond the ranks that a row keeps comes to the first place all the same; what was first is then
-    beyond them.
+    If `token` is not among the kept ranks, it replaces the top token.
     """
     tokens, logps = row.ranked()
     if tokens[0] == token:
@@ -89,16 +88,16 @@ def with_first(row: Logits, token: int) -> Logits:
 
 
 def swap_probability(native: float, wanted: float) -> float:
-    """How often the target's choice must come first, for an agreement of `native` to become `wanted`.
+    """The swap probability that raises an agreement of `native` to `wanted`.
 
-    Where the draft is right already a swap changes nothing, so native + (1 - native) p = wanted.
+    A swap changes nothing where the draft already agrees, so native + (1 - native) p = wanted.
 
     Args:
-        native: share of contexts in which the draft's own first choice is the target's.
-        wanted: the share that it shall be.
+        native: share of contexts in which the draft's own top token is the target's.
+        wanted: the share to reach.
 
     Raises:
-        InputError: the draft agrees more often than wanted, which no swap can undo.
+        InputError: the draft already agrees more often than wanted.
     """
     if native > wanted:
         raise InputError(

@@ -1,6 +1,6 @@
-"""Medusa heads that are right as often as wanted: at a coin's rank stands the token that the target will say.
+"""Medusa heads calibrated to given accuracies, by placing the target's next token at a random rank.
 
-Knows nothing of papers, devices or costs: the target that is asked here is an oracle and never billed.
+The target is an oracle here and never billed. Must not know about papers, devices or costs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from repro.models.transformer.layer import LayerWeights
 
 
 class MatchedHeads:
-    """Heads' network in which a coin for each feature and head gives the target's own token its rank.
+    """A Medusa network that places the target's token at a random rank, drawn per feature and head.
 
-    The coins are independent and depend on the feature's text, the head and a seed alone, so a head says the
-    same in every tree and every method, and a path is accepted as often as the product of its accuracies
-    says. Greedy decoding only: rows have ranks and no logits.
+    The random numbers are independent and depend only on the feature's text, the head and a seed. So a head
+    predicts the same in every tree and method, and a path is accepted with the product of its accuracies.
+    Greedy decoding only: logits have ranks but no values.
     """
 
     def __init__(
         self, draft: Network, oracle: Network, accuracies: Sequence[Sequence[float]], seed: int
     ) -> None:
         """Args:
-        draft: the heads as they are, whose other guesses stay in their order.
-        oracle: the target with a cache of its own.
-        accuracies: `[head][rank]`: how often that rank is the target's own token; what is left to 1 is how
-            often none is.
-        seed: of the coins.
+        draft: the uncalibrated heads; their other tokens keep their order.
+        oracle: the target with a separate cache.
+        accuracies: `[head][rank]`: probability that the token at that rank is the target's; the remainder to
+            1 is the probability that none is.
+        seed: of the random ranks.
         """
         self._draft = draft
         self._oracle = oracle
@@ -43,31 +43,31 @@ class MatchedHeads:
         self.depth = draft.depth
 
     def start(self, prompt: Prefix) -> None:
-        """Pass it on to both."""
+        """See `Network`; starts both networks."""
         self._lineage = MedusaLineage(prompt.length, len(self._sums))
         self._said.clear()
         self._draft.start(prompt)
         self._oracle.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """A pass of the heads; the oracle answers when its rows are read."""
+        """A pass of the heads; the oracle runs when the logits are read."""
         return _MatchedStep(self, self._draft.begin(wanted, branches), wanted)
 
     def keep(self, text: Prefix) -> None:
-        """Pass it on to both."""
+        """See `Network`; applies to both networks."""
         self._lineage.keep(text)
         self._draft.keep(text)
         self._oracle.keep(text)
 
     def matched(self, wanted: Prefix, row: Logits) -> Logits:
-        """A head's row with the target's own token at the rank of the coin."""
+        """A head's logits with the target's token moved to the random rank."""
         feature, head = self._lineage.place(wanted)
         rank = bisect_right(self._sums[head], coin(feature, head, self._seed))
         token = self._ahead(wanted.up_to(feature.length + 1), head)
         return with_rank(row, token, rank if rank < len(self._sums[head]) else None)
 
     def _ahead(self, root: Prefix, head: int) -> int:
-        """The target's own token `head + 1` places after a text."""
+        """The target's greedy token `head + 1` places after a text."""
         for _ in range(head):
             root = root.then(self._choice(root))
         return self._choice(root)
@@ -93,13 +93,13 @@ class _MatchedStep(Step):
 
 
 def coin(feature: Prefix, head: int, seed: int) -> float:
-    """A number in [0, 1) that depends on a text's tokens, a head and a seed alone."""
+    """A pseudorandom number in [0, 1) from a text's tokens, a head and a seed."""
     tossed = blake2b(b"%d %d " % (seed, head) + feature.digest, digest_size=8).digest()
     return int.from_bytes(tossed, "little") / 2**64
 
 
 def with_rank(row: Logits, token: int, rank: int | None) -> Logits:
-    """A row in which a token has a rank, or with `None` is in none of those that a row keeps.
+    """Move a token to a rank, or with `None` remove it from the kept ranks.
 
     The other tokens keep their order, and the sorted log-probabilities stay as they were.
     """

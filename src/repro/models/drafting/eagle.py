@@ -1,9 +1,9 @@
-"""An EAGLE-3 head as a network: it drafts from what its target computed, and from own guesses beyond that.
+"""An EAGLE-3 head as a network: it drafts from its target's features, and beyond them from its own output.
 
-Knows nothing of devices or of what a pass costs. The row of a sequence comes from the pair of its last token
-and the target's feature of all before it, at the position of that feature: the first pair, of the second
-token, is at 0. Where the target has not been, the head's output for the pair before stands for the feature
-(`HeadLineage`); once the target has been there, all such pairs are computed again.
+Owns the head's KV cache and guesses. Must not know about devices or costs. The head's input for a sequence is
+its last token paired with the target's feature at the token before, at that feature's position: the first
+pair, of the second token, is at position 0. Where the target has not computed the feature, the head's output
+(a guess) replaces it (`HeadLineage`). Such pairs are recomputed once the target's features exist.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ else:
 
 
 class DraftRow(Logits):
-    """A row over a head's own vocabulary, told in the target's tokens."""
+    """Logits over a head's reduced vocabulary, with tokens mapped to the target's ids."""
 
     def __init__(self, own: Tensor, targets: Tensor, vocab: int) -> None:
-        """Logits `[draft vocab]`, the target's token for each, and how many tokens the target has."""
+        """From logits `[draft vocab]`, the target's id of each token, and the target's vocabulary size."""
         super().__init__(None)
         self._own, self._targets, self._vocab = own, targets, vocab
 
     @property
     def logits(self) -> Tensor:
-        """All logits `[target vocab]`, fp32; -inf where the head has no token."""
+        """All logits `[target vocab]`, fp32; -inf for tokens outside the head's vocabulary."""
         whole = self._own.new_full((self._vocab,), -torch.inf)
         whole[self._targets] = self._own
         return whole
 
     def ranked(self) -> tuple[list[int], list[float]]:
-        """See `Logits`; no more than the head has tokens."""
+        """See `Logits`; at most the head's vocabulary."""
         if self._ranked is None:
             best = self._own.topk(min(RANKED, len(self._own)))
             logps = best.values - self._own.logsumexp(dim=-1)
@@ -55,7 +55,7 @@ class DraftRow(Logits):
 
 
 class EagleNetwork:
-    """A head, its cache and its guesses; see `Network`."""
+    """A head with its KV cache and its guesses at features; see `Network`."""
 
     depth = 1
 
@@ -67,7 +67,7 @@ class EagleNetwork:
         device: torch.device | str = "cpu",
         capacity: int = 512,
     ) -> None:
-        """`load` gives the weights, on `device`, when they are first needed; `capacity` as of a
+        """`load` returns the weights on `device` and is called on first use; `capacity` as in
         `DecoderNetwork`."""
         self._load = load
         self.features = features
@@ -81,18 +81,18 @@ class EagleNetwork:
         return self._load()
 
     def start(self, prompt: Prefix) -> None:
-        """See `Network`; the target reads the prompt before its head drafts."""
+        """See `Network`; the target prefills the prompt before its head drafts."""
         self.lineage = HeadLineage(prompt.length)
         self.guesses.clear()
         self.features.start()
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """See `Network`; a tree's levels follow one another within the pass."""
+        """See `Network`; the levels of a tree are computed one after the other within the pass."""
         return _EagleStep(self, wanted)
 
     @inference
     def keep(self, text: Prefix) -> None:
-        """Forget what neither leads to `text` nor goes on from it, and what was guessed before it."""
+        """Keep only the prefixes of `text` whose slots were computed from the target's features."""
         self.cache.keep(*self.lineage.keep(text))
         self.guesses = {
             prefix: guess
@@ -109,7 +109,7 @@ class _EagleStep(Step):
         coming = {prefix for wave in self._waves for prefix in wave}
         if not all(prefix in coming or prefix in network.guesses for prefix in wanted):
             raise RuntimeError("a sequence was asked for that has no pair, or whose pass is forgotten")
-        network.cache.truncate(network.lineage.length)  # a pass that was left half way has no slots
+        network.cache.truncate(network.lineage.length)  # drop slots of an unfinished pass
 
     @inference
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
@@ -148,7 +148,7 @@ class _EagleStep(Step):
 
 
 class CachedHead(MemoNetwork):
-    """A head behind a memo: what it says depends also on how far the target has been."""
+    """An EAGLE head behind a logit cache; the key includes how many tokens have target features."""
 
     def __init__(self, network: EagleNetwork, memo: LogitCache) -> None:
         super().__init__(network, memo)

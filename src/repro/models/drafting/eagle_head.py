@@ -1,8 +1,8 @@
-"""An EAGLE-3 head: its configuration, its weights in the public checkpoint format, and its operators on rows.
+"""An EAGLE-3 head: configuration, weights in the public checkpoint format, and operators.
 
-Knows nothing of caches' bookkeeping, of token trees or of where features come from. The format is that of
-`SafeAILab/EAGLE`, SpecForge and AngelSlim: one decoder layer whose attention reads a token's embedding beside
-a feature of the target, and an output projection over a vocabulary of its own.
+The format is that of `SafeAILab/EAGLE`, SpecForge and AngelSlim: one decoder layer whose attention reads a
+token's embedding concatenated with a feature of the target, and an output projection over a separate draft
+vocabulary. Must not know about cache bookkeeping, token trees or where features come from.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ else:
     F = late("torch.nn.functional")
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
-"""Of SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM` and are told by `draft_vocab_size`."""
+"""Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""
 
 DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
@@ -43,13 +43,13 @@ LEVELS = 3
 
 @dataclass(frozen=True)
 class EagleConfig:
-    """An EAGLE-3 head.
+    """Configuration of an EAGLE-3 head.
 
     Attributes:
-        layer: its one layer as a decoder's, with the head's own vocabulary.
-        target_vocab: tokens of the target.
-        target_hidden: width of the target's hidden rows.
-        outputs: target layers whose outputs are read, if the checkpoint names them.
+        layer: configuration of its single decoder layer, with the draft vocabulary.
+        target_vocab: vocabulary size of the target.
+        target_hidden: hidden size of the target.
+        outputs: target layers whose outputs the head reads; `None` if the checkpoint does not name them.
     """
 
     layer: DecoderConfig
@@ -59,7 +59,7 @@ class EagleConfig:
 
     @property
     def shape(self) -> Shape:
-        """What it costs."""
+        """Dimensions for the cost model."""
         c = self.layer
         return Shape(
             layers=1,
@@ -74,19 +74,19 @@ class EagleConfig:
 
     @property
     def features(self) -> int:
-        """Width of what it reads of the target."""
+        """Width of the concatenated target features."""
         return self.target_hidden * (LEVELS if self.outputs is None else len(self.outputs))
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that it has; `None` is any number."""
+        """Position limit; `None` if unlimited."""
         return self.layer.max_positions
 
     def depths(self, layers: int) -> tuple[int, ...]:
-        """After how many of a target's `layers` its hidden rows are read: low, middle, high.
+        """Numbers of target layers after which hidden states are read: low, middle, high.
 
         Raises:
-            InputError: the target has no such layers.
+            InputError: the target does not have these layers.
         """
         outputs = self.outputs or (1, layers // 2 - 1, layers - 4)
         if not all(0 <= output < layers for output in outputs):
@@ -98,10 +98,10 @@ class EagleConfig:
 
 
 def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
-    """The head that a `config.json` describes, or `None` if it describes another model.
+    """The configuration in a `config.json`, or `None` if the model is not an EAGLE-3 head.
 
     Raises:
-        InputError: it describes a head of another build.
+        InputError: an unsupported head: more than one layer, biases or another activation.
     """
     named = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
     if not named and raw.get("draft_vocab_size") is None:
@@ -123,12 +123,12 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
 
 @dataclass(frozen=True)
 class EagleHead:
-    """Operators of one head on rows; hidden rows are fp32 in every precision of the weights.
+    """Operators of one head; hidden states are fp32 for every weight precision.
 
     Attributes:
-        fuse: target features `[rows, features]` to the head's width.
-        targets: the target's token for each of the head's, int64 `[draft vocab]`; `None` if the same.
-        embedding: the target's, `[target vocab, hidden]`.
+        fuse: projects target features `[rows, features]` to the head's hidden size.
+        targets: the target's id of each draft token, int64 `[draft vocab]`; `None` if the ids are equal.
+        embedding: token embeddings, the head's or the target's, `[target vocab, hidden]`.
     """
 
     config: EagleConfig
@@ -148,15 +148,15 @@ class EagleHead:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return self.embedding.device
 
     def layer(
         self, tokens: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache
     ) -> Tensor:
-        """What the head makes of tokens `[rows]` paired with fused features or guesses `[rows, hidden]`.
+        """Run the head's layer on tokens `[rows]` paired with fused features or guesses `[rows, hidden]`.
 
-        The result, `[rows, hidden]`, is the guess at the feature of each token. Positions and mask are as in
+        The result `[rows, hidden]` is the head's guess at each token's feature. Positions and mask are as in
         `Decoder.layer`; keys and values are appended to the cache.
         """
         c = self.config.layer
@@ -174,24 +174,24 @@ class EagleHead:
         return x + self.down(F.silu(gate).mul_(up)).float()
 
     def logits(self, guesses: Tensor) -> Tensor:
-        """Logits over the head's own vocabulary, fp32 `[rows, draft vocab]`."""
+        """Logits over the draft vocabulary, fp32 `[rows, draft vocab]`."""
         return self.output(self.final_norm(guesses)).float()
 
 
 def load(
     folder: Path, config: EagleConfig, dtype: str, embedding: Tensor, device: torch.device | str = "cpu"
 ) -> EagleHead:
-    """The head in a folder.
+    """Load the head in a folder.
 
     Args:
         folder: `config.json` and `*.safetensors` with EAGLE-3's tensor names.
-        config: of the head.
+        config: the head's configuration.
         dtype: `float32` or `bfloat16`.
-        embedding: the target's, `[target vocab, hidden]`, for a head that has none of its own.
-        device: where it computes.
+        embedding: the target's embedding, `[target vocab, hidden]`, used if the checkpoint has none.
+        device: device of the weights.
 
     Raises:
-        InputError: another dtype; a tensor that is missing, or has the wrong shape or content.
+        InputError: unsupported dtype; a tensor is missing or has the wrong shape or content.
     """
     if dtype not in DTYPES:
         raise InputError(
@@ -224,7 +224,7 @@ class _Stored:
         self._dtype, self._device = dtype, device
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A tensor by its name, with or without the prefix that most of a file's names have."""
+        """A tensor by name, stored with or without the checkpoint's common prefix."""
         place = self._prefix + name
         return self._tensors.take(place if place in self._tensors else name, shape).to(self._device)
 
@@ -235,7 +235,7 @@ class _Stored:
         return RMSNorm.of(self.take(f"{name}.weight", (c.hidden,)).float(), c.norm_eps)
 
     def qkv(self, c: DecoderConfig, wide: int) -> Linear:
-        """Queries, keys and values as one weight, rotated pairs side by side."""
+        """The fused QKV weight, with RoPE pairs interleaved."""
         order, parts = interleave(c.rope, c.head_dim).to(self._device), []
         for part, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
             weight = self.take(f"midlayer.self_attn.{part}_proj.weight", (heads * c.head_dim, wide))
@@ -245,13 +245,13 @@ class _Stored:
         return self._built(torch.cat(parts))
 
     def up(self, c: DecoderConfig) -> Linear:
-        """Gate and up as one weight."""
+        """The fused gate and up weight."""
         shape = (c.intermediate, c.hidden)
         names = ("gate", "up")
         return self._built(torch.cat([self.take(f"midlayer.mlp.{n}_proj.weight", shape) for n in names]))
 
     def targets(self, config: EagleConfig) -> Tensor | None:
-        """`d2t` holds how far a target's token lies behind the head's own."""
+        """Target id of each draft id, from `d2t`, which stores target id minus draft id."""
         count, most = config.layer.vocab, config.target_vocab
         if count == most and "d2t" not in self._tensors:
             return None
@@ -267,7 +267,7 @@ class _Stored:
         return targets
 
     def embedding(self, config: EagleConfig, lent: Tensor) -> Tensor:
-        """The head's own, if it has one, or the target's."""
+        """The checkpoint's embedding if present, else the target's (`lent`)."""
         shape = (config.target_vocab, config.layer.hidden)
         if "embed_tokens.weight" in self._tensors or f"{self._prefix}embed_tokens.weight" in self._tensors:
             return self.take("embed_tokens.weight", shape).to(self._dtype)

@@ -1,6 +1,6 @@
-"""LEVER's early-exit predictor: what a middle layer's rows say of the tokens that may come next (sec. 4.3).
+"""LEVER's early-exit predictor: scores candidate next tokens from a middle layer's hidden states (sec. 4.3).
 
-Owns the scores. Knows nothing of trees, of what is pruned, of what a device is billed, or of training.
+Owns the scores. Must not know about trees, pruning, billing or training.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ else:
     torch = late("torch")
 
 Candidates = tuple[int, ...]
-"""C(u): the token ids that a draft holds possible after a node, and those of the node's children."""
+"""C(u): the draft's candidate tokens after a node, plus the tokens of the node's children."""
 
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """What a predictor's `config.json` says.
+    """Contents of a predictor's `config.json`.
 
     Attributes:
-        target: name and content digest of the checkpoint that it was trained on.
-        layers: layers of that target.
-        layer: layers that have been computed when the predictor looks.
-        hidden: width d of the rows.
-        vocab: tokens that have a score.
-        rank: of the change to the frozen output projection.
-        temperatures: that it was trained at: `kd` of Eq. 9, `candidates` of Eq. 10.
+        target: name and content digest of the checkpoint it was trained on.
+        layers: number of layers of that target.
+        layer: number of layers computed before the predictor runs.
+        hidden: hidden size d.
+        vocab: vocabulary size.
+        rank: rank of the update to the frozen output projection.
+        temperatures: training temperatures: `kd` of Eq. 9, `candidates` of Eq. 10.
     """
 
     target: Mapping[str, str]
@@ -51,7 +51,7 @@ class PredictorConfig:
 
     @classmethod
     def read(cls, folder: Path | str) -> PredictorConfig:
-        """The configuration in a predictor's folder; InputError for a missing file or other fields."""
+        """Read a predictor folder's configuration; InputError if it is missing or has wrong fields."""
         found: dict[str, Any] = read_config(folder)
         if set(found) != set(cls.__dataclass_fields__):
             raise InputError(
@@ -67,27 +67,26 @@ class PredictorConfig:
 
 
 class ExitPredictor:
-    """Scores s(u, a) = W[a] . h_u (Eq. 7), with W = E (I + P Q) over rows that the final norm has scaled.
+    """Scores s(u, a) = W[a] . h_u (Eq. 7), with W = E (I + P Q) and h_u after the target's final norm.
 
-    E is the target's frozen output projection, `inner` is Q and `outer` is P: the change turns rows of the
-    middle layer into the basis that E reads. Only the rows E[a] of candidates are ever read.
+    E is the target's frozen output projection, `inner` is Q and `outer` is P. The low-rank update maps hidden
+    states of the middle layer to the basis that E expects. Only the rows E[a] of candidates are read.
 
-    Deviation: the paper multiplies the hidden row as it is. Here the target's own final norm comes first, as
-    before every use of E; for one node it divides all scores by one number, for many it puts them on one
-    scale, which a single threshold needs.
+    Deviation: the paper uses the unnormalized hidden state. Here the target's final norm is applied first, as
+    it is before every use of E. It puts the scores of all nodes on one scale, which a single threshold needs.
 
     Attributes:
-        config: what it belongs to.
+        config: its configuration.
         digest: content hash of its folder.
     """
 
     def __init__(
         self, config: PredictorConfig, decoder: Decoder, inner: Tensor, outer: Tensor, digest: str = ""
     ) -> None:
-        """A predictor on a target's frozen parts; `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`.
+        """A predictor for a target; `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`.
 
         Raises:
-            InputError: the target has another shape, or an output projection that is not its embedding table.
+            InputError: the target has another shape, or its output projection is not its embedding table.
         """
         require_fit(config, decoder)
         self.config = config
@@ -99,10 +98,10 @@ class ExitPredictor:
 
     @classmethod
     def load(cls, folder: Path | str, decoder: Decoder) -> ExitPredictor:
-        """The predictor in a folder (`config.json`, `update.safetensors`) on its target's frozen parts.
+        """Load the predictor in a folder (`config.json`, `update.safetensors`) for its target.
 
         Raises:
-            InputError: a file or tensor is missing or has another shape; the target does not fit.
+            InputError: a file or tensor is missing or has the wrong shape; the target does not fit.
         """
         config, stored = PredictorConfig.read(folder), StoredTensors(folder)
         inner = stored.take("inner", (config.rank, config.hidden))
@@ -111,19 +110,19 @@ class ExitPredictor:
 
     @property
     def layer(self) -> int:
-        """Layers of the target that have been computed when it looks."""
+        """Number of target layers computed before the predictor runs."""
         return self.config.layer
 
     @property
     def rank(self) -> int:
-        """Of the change to the output projection."""
+        """Rank of the update to the output projection."""
         return self.config.rank
 
     @inference
     def scores(self, hidden: Tensor, candidates: Sequence[Candidates]) -> list[Tensor]:
-        """Scores of each row's candidates, fp32 `[len(candidates[i])]` for each row `i`.
+        """Scores of each node's candidates: for node `i` fp32 `[len(candidates[i])]`.
 
-        `hidden` is fp32 `[rows, d]`, as layer `layer - 1` left it. InputError if the counts differ.
+        `hidden` is fp32 `[nodes, d]`, the output of layer `layer - 1`. InputError if the counts differ.
         """
         if len(hidden) != len(candidates):
             raise InputError(f"{len(hidden)} hidden rows, but candidates for {len(candidates)}")
@@ -143,10 +142,10 @@ class ExitPredictor:
 
 
 def require_fit(config: PredictorConfig, decoder: Decoder) -> None:
-    """InputError unless a predictor's shape is a target's.
+    """InputError unless a predictor's shape matches the target's.
 
-    The digest in `config.target` says where a predictor comes from and is not compared: the same model has
-    another one when it was fetched in another format.
+    The digest in `config.target` is provenance only and not compared: it differs between formats of the same
+    model.
     """
     shape = decoder.config
     ours, theirs = (config.layers, config.hidden, config.vocab), (shape.layers, shape.hidden, shape.vocab)

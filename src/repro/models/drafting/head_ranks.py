@@ -1,6 +1,6 @@
-"""Which rank Medusa heads gave their target's own tokens: recorded along greedy answers, and as accuracies.
+"""Ranks that Medusa heads give to the target's tokens, recorded along greedy answers, and the accuracies.
 
-Owns the record and its file. Must not know trees, nor how heads compute.
+Owns the record and its file. Must not know about trees or how heads compute.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ else:
     torch = late("torch")
 
 FILE = "ranks.safetensors"
-"""The name of a record in the folder of the heads' checkpoint."""
+"""File name of a record in the heads' checkpoint folder."""
 
 TOP = 10
-"""Ranks of a head that trees may hold, as in Medusa's own trees."""
+"""Top tokens per head that trees may use, as in Medusa's own trees."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeadRanks:
-    """Ranks of the target's own tokens in its heads' rows, one answer after the other.
+    """Ranks of the target's tokens in its heads' logits, for all positions of all answers.
 
-    A position is a token of an answer from which a verification may start: the root. All tokens but an
-    answer's last are roots, so an answer has one position less than tokens.
+    A position is an answer token from which a verification may start (the root of a token tree). All tokens
+    but an answer's last are positions.
 
     Attributes:
-        ranks: int16 `[positions, heads]`: at each position the rank in head k's row of the token k + 1 places
-            after the root, 0 for the first; `RANKED` where it is not among them or the answer has ended.
-        begins: the first position of each answer, ascending, from 0 on.
+        ranks: int16 `[positions, heads]`: rank (from 0) in head k's logits of the token k + 1 places after
+            the position; `RANKED` if the token is not in the top `RANKED` or the answer has ended.
+        begins: first position of each answer, ascending from 0.
     """
 
     ranks: Tensor
@@ -59,27 +59,29 @@ class HeadRanks:
 
     @property
     def positions(self) -> int:
-        """Roots of all answers together."""
+        """Number of positions in all answers."""
         return len(self.ranks)
 
     @property
     def heads(self) -> int:
-        """Heads that were asked."""
+        """Number of heads."""
         return self.ranks.shape[1]
 
     @cached_property
     def ends(self) -> Tensor:
-        """For each position the first one after its answer, int64 `[positions]`."""
+        """For each position, the end (exclusive) of its answer, int64 `[positions]`."""
         after = torch.tensor([*self.begins[1:], self.positions])
         lengths = after - torch.tensor(self.begins)
         return after.repeat_interleave(lengths)
 
     def first(self, heads: int) -> HeadRanks:
-        """The record of the first heads alone."""
+        """The record of the first `heads` heads only."""
         return HeadRanks(self.ranks[:, :heads].contiguous(), self.begins)
 
     def accuracies(self, ranks: int = TOP) -> list[list[float]]:
-        """`[head][rank]`: how often that rank was the target's token, where the answer has one so far on.
+        """`[head][rank]`: share of positions where the head's token at that rank is the target's.
+
+        Positions whose answer ends before the head's token are left out.
 
         Raises:
             InputError: no answer is long enough for the last head.
@@ -97,12 +99,12 @@ class HeadRanks:
         return out
 
     def save(self, path: Path, about: Mapping[str, str]) -> None:
-        """Write a safetensors file; `about` says what was recorded."""
+        """Write a safetensors file with `about` as metadata."""
         write_tensors(path, {"ranks": self.ranks, "begins": torch.tensor(self.begins)}, about)
 
     @classmethod
     def load(cls, path: Path) -> HeadRanks:
-        """The record in a file; InputError when it is none."""
+        """Load the record in a file; InputError if it holds none."""
         found = read_tensors(path)
         if missing := {"ranks", "begins"} - found.keys():
             raise InputError(f"{path} holds no ranks of heads: it lacks {', '.join(sorted(missing))}")
@@ -111,11 +113,11 @@ class HeadRanks:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a search for verification trees knows of the heads.
+    """Accuracies of the heads, for the search for verification trees.
 
     Attributes:
-        accuracies: `[head][rank]`: how often that rank of that head is the target's own token.
-        ranks: the record that they come from; None where only the accuracies are known.
+        accuracies: `[head][rank]`: how often the head's token at that rank is the target's.
+        ranks: the record they come from; None if only the accuracies are known.
     """
 
     accuracies: tuple[tuple[float, ...], ...]
@@ -123,7 +125,7 @@ class Calibration:
 
     @classmethod
     def of(cls, ranks: HeadRanks) -> Calibration:
-        """What a record says."""
+        """From a record."""
         return cls(tuple(map(tuple, ranks.accuracies())), ranks)
 
 
@@ -131,8 +133,8 @@ def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Ten
     """One answer's part of `HeadRanks.ranks`.
 
     Args:
-        tokens: the target's own answer.
-        said: at each of its tokens but the last the rows of all heads.
+        tokens: the target's greedy answer.
+        said: the logits of all heads at each of its tokens but the last.
     """
     out = torch.full((len(said), len(said[0]) if said else 0), RANKED, dtype=torch.int16)
     for position, rows in enumerate(said):
@@ -144,10 +146,10 @@ def answer_ranks(tokens: Sequence[int], said: Sequence[Sequence[Logits]]) -> Ten
 
 
 def joined(answers: Sequence[Tensor]) -> HeadRanks:
-    """One record of several answers' ranks; answers without a position are left out.
+    """Concatenate the ranks of several answers; answers without positions are skipped.
 
     Raises:
-        InputError: none has a position.
+        InputError: no answer has a position.
     """
     kept = [ranks for ranks in answers if len(ranks)]
     if not kept:

@@ -1,7 +1,7 @@
-"""Medusa heads as a network: all that they foresee after a text comes from one hidden row of their target.
+"""Medusa heads as a network: all heads predict from one hidden state of the target.
 
-Knows nothing of devices or of what a pass costs. The row of a sequence is that of the head which foresees its
-next token (`MedusaLineage`), so what stands between the text and that token plays no part.
+Owns the pass of the heads. Must not know about devices or costs. The logits after a sequence come from the
+head that predicts its next token (`MedusaLineage`), independent of the draft tokens between.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ else:
 
 
 class MedusaNetwork:
-    """Heads and how far their target has been; see `Network`."""
+    """Medusa heads and the target's features they read; see `Network`."""
 
     depth = 1
 
     def __init__(
         self, count: int, load: Callable[[], MedusaHeads], features: Features, memo: LogitCache | None = None
     ) -> None:
-        """So many heads, which `load` gives when they are first needed; what they say is remembered."""
+        """`count` heads, which `load` returns on first use; with a memo their ranks are cached."""
         self._count = count
         self._load = load
         self.features = features
@@ -48,7 +48,7 @@ class MedusaNetwork:
         return self._load()
 
     def start(self, prompt: Prefix) -> None:
-        """See `Network`; the target reads the prompt before its heads draft."""
+        """See `Network`; the target prefills the prompt before its heads draft."""
         self.lineage = MedusaLineage(prompt.length, self._count)
         self.features.start()
 
@@ -86,7 +86,7 @@ class _MedusaStep(Step):
             self._hidden = heads.hidden(features, [head for _, head in self._missing])
 
     def _remembered(self) -> dict[Place, Logits]:
-        """Rows that a memo knows: of a sequence, and by a head's number which head's."""
+        """Logits found in the memo; the key is the feature's sequence and the head's number plus 1."""
         memo = self._network.memo
         if memo is None:
             return {}

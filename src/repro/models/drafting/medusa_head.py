@@ -1,8 +1,8 @@
-"""Medusa heads: their configuration, their weights in the public checkpoint format, their operators on rows.
+"""Medusa heads: configuration, weights in the public checkpoint format, and operators.
 
-Knows nothing of token trees, of memos or of where features come from. The format is that of
-`FasterDecoding/Medusa`: a residual block h + SiLU(W h + b) on the target's last hidden row after its final
-norm, then a linear to the vocabulary; head k reads the row of token t and foresees token t + k + 2.
+The format is that of `FasterDecoding/Medusa`: a residual block h + SiLU(W h + b) on the target's last hidden
+state after its final norm, then a linear to the vocabulary. Head k reads the hidden state at token t and
+predicts token t + k + 2. Must not know about token trees, memos or where features come from.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ NAMED = "medusa_num_heads"
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """Medusa heads of one folder.
+    """Configuration of the Medusa heads in a folder.
 
     Attributes:
-        heads: how many its file holds, whatever its `config.json` says.
-        layers: blocks of each head. The public code applies one as often, and stores it under as many names.
-        target_hidden: width of the target's hidden rows.
-        target_vocab: tokens of the target.
-        own: each head has an output projection; else all use the target's.
+        heads: number of heads in the tensor file; `config.json` is not consulted.
+        layers: blocks per head. The public code repeats one block and stores it under several names.
+        target_hidden: hidden size of the target.
+        target_vocab: vocabulary size of the target.
+        own: True if each head has an output projection; else all use the target's.
     """
 
     heads: int
@@ -57,29 +57,29 @@ class MedusaConfig:
 
     @property
     def shape(self) -> Shape:
-        """What they cost."""
+        """Dimensions for the cost model."""
         return Shape.of_medusa(self.heads, self.target_hidden, self.target_vocab, not self.own, self.layers)
 
     def depths(self, layers: int) -> tuple[int, ...]:
-        """After how many of a target's `layers` its hidden rows are read: after all."""
+        """Numbers of target layers after which hidden states are read: after all `layers`."""
         return (layers,)
 
 
 def describes(raw: Mapping[str, Any]) -> bool:
-    """Whether a `config.json` is that of Medusa heads."""
+    """Whether a `config.json` belongs to Medusa heads."""
     return NAMED in raw
 
 
 def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
-    """The heads that a folder holds.
+    """The configuration of the heads in a folder.
 
     Args:
-        folder: where the tensors are.
-        raw: its `config.json`.
-        vocab: tokens of the target, for heads that use its output projection.
+        folder: folder of the tensors.
+        raw: contents of its `config.json`.
+        vocab: vocabulary size of the target, for heads that use its output projection.
 
     Raises:
-        InputError: it holds no head, or its configuration says no number of layers.
+        InputError: the folder has no heads, or `medusa_num_layers` is invalid.
     """
     layers = raw.get("medusa_num_layers", 1)
     if type(layers) is not int or layers < 1:
@@ -102,11 +102,11 @@ def config_of(folder: Path, raw: Mapping[str, Any], vocab: int) -> MedusaConfig:
 
 @dataclass(frozen=True)
 class MedusaHeads:
-    """Operators of all heads on rows, of which each is for one head; rows are fp32 in every precision.
+    """Operators of all heads; each input row belongs to one head, and rows are fp32 in every precision.
 
     Attributes:
-        blocks: of each layer one linear a head, `[hidden] -> [hidden]`.
-        projections: one a head, or one that all use.
+        blocks: per layer one linear per head, `[hidden] -> [hidden]`.
+        projections: one output projection per head, or a single shared one.
         norm: the target's final norm.
     """
 
@@ -117,19 +117,19 @@ class MedusaHeads:
     device: torch.device
 
     def hidden(self, features: Tensor, heads: Sequence[int]) -> Tensor:
-        """What heads make of the target's rows after its last layer, both `[rows, hidden]`."""
+        """The heads' hidden states from the target's after its last layer, both `[rows, hidden]`."""
         x = features if self.norm is None else self.norm(features)
         for linears in self.blocks:
             x = x + F.silu(_each(linears, x, heads))
         return x
 
     def logits(self, hidden: Tensor, heads: Sequence[int]) -> Tensor:
-        """Logits of `hidden` rows, fp32 `[rows, vocab]`."""
+        """Logits of hidden states, fp32 `[rows, vocab]`."""
         return _each(self.projections, hidden, heads)
 
 
 def _each(linears: Sequence[Linear], x: Tensor, heads: Sequence[int]) -> Tensor:
-    """Each row through its head's linear, or all through the only one."""
+    """Apply each row's head's linear, or the single shared one."""
     if len(linears) == 1:
         return linears[0](x).float()
     chosen = torch.tensor(heads, device=x.device)
@@ -141,17 +141,17 @@ def _each(linears: Sequence[Linear], x: Tensor, heads: Sequence[int]) -> Tensor:
 def load(
     folder: Path, config: MedusaConfig, dtype: str, ends: EmbeddingAndHead, device: torch.device | str = "cpu"
 ) -> MedusaHeads:
-    """The heads in a folder.
+    """Load the heads in a folder.
 
     Args:
         folder: `config.json`, and `medusa_lm_head.pt` or `*.safetensors` with the same tensor names.
-        config: of the heads.
+        config: the heads' configuration.
         dtype: `float32` or `bfloat16`.
-        ends: the target's, for its final norm and, where heads have none, its output projection.
-        device: where they compute.
+        ends: the target's final norm, and its output projection for heads without one.
+        device: device of the weights.
 
     Raises:
-        InputError: another dtype; a tensor that is missing, or has the wrong shape.
+        InputError: unsupported dtype; a tensor is missing or has the wrong shape.
     """
     if dtype not in DTYPES:
         raise InputError(f"Medusa heads compute in {' or '.join(DTYPES)}: {unknown('dtype', dtype, DTYPES)}")
@@ -171,7 +171,7 @@ def load(
 
 
 def _tensors(folder: Path) -> Tensors:
-    """Safetensors, if there are any, before what is pickled; recorded ranks are no weights."""
+    """The weights from safetensors if any exist (the rank record does not count), else from the pickle."""
     if any(path.name != RANKS for path in folder.glob("*.safetensors")):
         return StoredTensors(folder)
     return PickledTensors(folder / MEDUSA)

@@ -1,1 +1,1 @@
-"""Encoders that look at a prompt, and heads on them."""
+"""Encoders that read a prompt, and heads on top of them."""

@@ -1,11 +1,11 @@
-"""ElastiLM's dual-head tiny language model (3.3): one encoder, whose upper layers there are twice.
+"""ElastiLM's dual-head tiny language model (3.3): one encoder with two copies of its upper layers.
 
-Owns the network, what of it is trained, and the file of a trained head. Must not know where heads lie, which
-tokenizer it reads, what a request is, or how labels come about.
+Owns the network, its trainable parameters, and the file of a trained head. Must not know where heads are
+stored, which tokenizer is used, what a request is, or how labels are made.
 
-A request's objective is told in two tokens of the encoder's vocabulary that are not words: [02] to [10] for
-TTFT, <02> to <10> for TPOT, orthogonal at first. Deviation: the paper needs <05> to <10> only; objectives of
-time and energy (5.6) go down to 0.2, so every level has both.
+A request's SLO is encoded as two special tokens: [02] to [10] for TTFT, <02> to <10> for TPOT, with
+orthogonal initial embeddings. Deviation: the paper needs <05> to <10> only; time and energy objectives (5.6)
+go down to 0.2, so every level has both tokens.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from repro.core.registry import unknown
 from repro.models.checkpoints.safetensors_io import CONFIG, read_config, read_tensors, write_tensors
 
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""What the classes of the decision head mean, for prompt and model alike, and what objectives are told in."""
+"""Levels of the decision head's classes, for prompt and model, and of the SLO tokens."""
 
 PARTS = ("score", "decision")
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """What is trained beside an encoder.
+    """Settings of the trainable heads on an encoder.
 
     Attributes:
-        shared: the share of layers that both heads have in common and that nothing trains.
-        rank: of the update of each matrix of the upper layers; 0 trains these layers whole, as in the paper.
-            Deviation: with a rank heads are small enough to lie with the project.
-        seed: of everything that is drawn.
+        shared: fraction of layers that both heads share; these are frozen.
+        rank: rank of the low-rank updates to the upper layers; 0 trains these layers fully, as in the paper.
+            Deviation: low-rank heads are small enough to be stored in the repository.
+        seed: seed of the random initialization.
     """
 
     shared: float = 0.5
@@ -47,7 +47,7 @@ class HeadSettings:
 
     @classmethod
     def read(cls, folder: Path) -> HeadSettings:
-        """The form of the heads in a folder; InputError if its `config.json` says none."""
+        """The settings of the heads in a folder; InputError if its `config.json` has none."""
         said = read_config(folder).get("form")
         if not isinstance(said, dict) or set(said) != set(cls.__dataclass_fields__):
             raise InputError(f"{folder} holds no heads: its {CONFIG} must say their form, not {said!r}")
@@ -55,7 +55,7 @@ class HeadSettings:
 
 
 class Updated(nn.Module):
-    """A linear that stays as it is, and an update of low rank that at first adds nothing."""
+    """A frozen linear plus a low-rank update (LoRA), which is zero at first."""
 
     def __init__(self, linear: nn.Linear, rank: int, chance: torch.Generator) -> None:
         super().__init__()
@@ -71,15 +71,15 @@ class Updated(nn.Module):
 
 
 class DualHead(nn.Module):
-    """The network. Nothing is trainable until `train_only` says what is.
+    """The network. All parameters are frozen until `train_only` is called.
 
     Attributes:
-        words: ids of the encoder's own vocabulary; the ids behind it are the objective's tokens.
-        positions: how many ids a text may have.
+        words: size of the encoder's vocabulary; larger ids are SLO tokens.
+        positions: maximum length of a text in tokens.
     """
 
     def __init__(self, encoder: nn.Module, form: HeadSettings) -> None:
-        """`encoder` is one that `load_encoder` gave; its layers become this network's."""
+        """`encoder` comes from `load_encoder`; the network takes over its layers."""
         super().__init__()
         if not 0.0 <= form.shared < 1.0:
             raise InputError(f"heads cannot share {form.shared} of the layers; choose from 0 to below 1")
@@ -105,23 +105,23 @@ class DualHead(nn.Module):
         return table.detach()
 
     def objective_ids(self, ttft: float, tpot: float) -> tuple[int, int]:
-        """The ids of two levels' tokens; InputError if a level has none."""
+        """The ids of the SLO tokens of two levels; InputError if a level is not in `LEVELS`."""
         for level in (ttft, tpot):
             if level not in LEVELS:
                 raise InputError(unknown("level", f"{level:g}", [f"{one:g}" for one in LEVELS]))
         return self.words + LEVELS.index(ttft), self.words + len(LEVELS) + LEVELS.index(tpot)
 
     def retain(self, ids: Tensor, real: Tensor | None = None) -> Tensor:
-        """Logits of dropping and retaining each token, `[texts, tokens, 2]`.
+        """Logits of dropping and of keeping each token, `[texts, tokens, 2]`.
 
         Args:
             ids: `[texts, tokens]`.
-            real: bool of the same shape, False where a text is filled up; None where none is.
+            real: bool of the same shape, False for padding; None if there is no padding.
         """
         return cast(Tensor, self.keep(self._rows("score", ids, real)))
 
     def decide(self, ids: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits of prompt and model levels, each `[texts, levels]`, by each text's first token."""
+        """Logits of prompt and model levels, each `[texts, levels]`, from each text's first token."""
         first = self._rows("decision", ids, real)[:, 0]
         return self.prompt(first), self.model(first)
 
@@ -132,7 +132,7 @@ class DualHead(nn.Module):
         words = torch.where(own[..., None], told, words)
         mask = None
         if real is not None:
-            words = words.masked_fill(~real[..., None], 0.0)  # MobileBERT's embedding looks at neighbours
+            words = words.masked_fill(~real[..., None], 0.0)  # MobileBERT's embedding reads neighbours
             mask = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
         x: Tensor = self.embeddings(inputs_embeds=words)
         for layer in (*self.bottom, *cast(nn.ModuleList, self.upper[part])):
@@ -141,7 +141,7 @@ class DualHead(nn.Module):
         return x
 
     def part(self, name: str) -> dict[str, nn.Parameter]:
-        """What training one head changes: its upper layers, or their updates, and what reads them."""
+        """The trainable parameters of one head: its upper layers, or their updates, and its classifiers."""
         if name not in PARTS:
             raise InputError(unknown("head", name, PARTS))
         heads = {"score": ("keep.",), "decision": ("prompt.", "model.")}[name]
@@ -154,20 +154,20 @@ class DualHead(nn.Module):
         }
 
     def train_only(self, name: str) -> None:
-        """Freeze all but one head."""
+        """Make only one head's parameters trainable."""
         self.requires_grad_(False)
         for value in self.part(name).values():
             value.requires_grad_(True)
 
     def save(self, name: str, path: Path) -> None:
-        """Write one head in fp16; the decision's with the objective's tokens, which it trains too."""
+        """Write one head in fp16; the decision head's file also holds the SLO token embeddings."""
         tensors = {key: value.detach() for key, value in self.part(name).items()}
         if name == "decision":
             tensors["objective"] = self.objective.detach()
         write_tensors(path, {key: value.half().contiguous() for key, value in tensors.items()}, {})
 
     def load(self, name: str, path: Path) -> None:
-        """Take one head from a file; InputError if it is not of this form."""
+        """Load one head from a file; InputError if its tensors do not match."""
         found = read_tensors(path)
         into: dict[str, nn.Parameter] = dict(self.part(name))
         if name == "decision":
@@ -180,10 +180,10 @@ class DualHead(nn.Module):
 
 
 def orthogonal(count: int, words: Tensor, chance: torch.Generator) -> Tensor:
-    """Vectors at right angles to each other, as long as words' vectors are in the mean.
+    """`count` orthogonal random vectors with the mean norm of the word embeddings.
 
     Raises:
-        InputError: the vectors have fewer dimensions than there are to be vectors.
+        InputError: the embedding width is smaller than `count`.
     """
     width = words.shape[1]
     if width < count:

@@ -1,7 +1,6 @@
-"""Where tokens lie in the text that they decode to, so that two tokenizers of one text can be compared.
+"""Character spans of tokens, to map per-token values from one tokenizer to another.
 
-Owns the character spans of tokens and what numbers about spans of one kind say of spans of another. Must not
-know what the numbers mean.
+Owns the spans and the mapping of values between them. Must not know what the values mean.
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from typing import NamedTuple
 Decode = Callable[[Sequence[int]], str]
 
 BROKEN = "\ufffd"
-"""What a character decodes to while some of its bytes are missing."""
+"""What an incomplete UTF-8 character decodes to."""
 LONGEST = 8
-"""Tokens that may share one character; behind so many a broken one is taken for itself."""
+"""Most tokens that may share one character; after that many, a broken character is taken literally."""
 
 
 class TextSpan(NamedTuple):
-    """Characters `start` to `stop` of a text, the latter left out; of no character if both are equal."""
+    """The half-open character range `start` to `stop` of a text; may be empty."""
 
     start: int
     stop: int
 
 
 def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[TextSpan]]:
-    """The text of tokens, and the span of each; tokens that make one character together share its span.
+    """The text of tokens and the span of each; tokens that form one character together share its span.
 
-    Each token is decoded behind the one before it, since some tokenizers drop the blank in front of a text.
+    Each token is decoded after the previous one, since some tokenizers drop a leading space.
     """
     whole, spans, held = "", [], list[int]()
     before: list[int] = []
@@ -46,13 +45,13 @@ def located(tokens: Sequence[int], decode: Decode) -> tuple[str, list[TextSpan]]
 def carried(
     values: Sequence[float], at: Sequence[TextSpan], to: Sequence[TextSpan], bare: float
 ) -> list[float]:
-    """For each span of `to` the mean of the values of those spans of `at` that share a character with it.
+    """For each span of `to`, the mean value of the spans of `at` that overlap it.
 
     Args:
-        values: one for each span of `at`.
-        at: in the order of the text, none within another.
-        to: likewise.
-        bare: the value of a span that shares none.
+        values: one per span of `at`.
+        at: spans in text order, not nested.
+        to: spans in text order, not nested.
+        bare: the value for spans without overlap.
     """
     found, first = [], 0
     for span in to:

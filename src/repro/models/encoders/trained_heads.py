@@ -1,6 +1,6 @@
-"""Trained heads of the dual-head model: which lie with the project, and their opening.
+"""Trained heads of the dual-head model: those in the repository, and loading them.
 
-Owns the folders of heads and what is noted of them. Must not know the network's insides, nor who reads it.
+Owns the heads' folders and digests. Must not know the network's internals or its users.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ COMMITTED: dict[str, Parts] = {
         "assets/tlm/minilm", "7ca24eceb8e2d956139331ee0d559a98bda96cd6890f79768a335fa38ab786ca"
     ),
 }
-"""By `fingerprint` of an encoder, the heads that `repro.training.train_tlm` trained on it."""
+"""Heads trained with `repro.training.train_tlm`, by the encoder's `fingerprint`."""
 
 
 def heads_digest() -> str:
-    """Content hash of all heads that lie with the project."""
+    """Content hash of all heads in the repository."""
     return content_hash(COMMITTED)
 
 
 def fingerprint(folder: Path) -> str:
-    """What tells encoders apart: the hash of their weights' files."""
+    """SHA-256 of an encoder's weight files, which identifies it."""
     whole = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -40,10 +40,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def committed(encoder: Path) -> Path:
-    """The folder of the heads that lie with the project for an encoder.
+    """The folder of the repository's heads for an encoder.
 
     Raises:
-        InputError: there are none, or what is there is not what was noted.
+        InputError: there are none, or their digest does not match `COMMITTED`.
     """
     parts = COMMITTED.get(fingerprint(encoder))
     if parts is None:
@@ -58,12 +58,12 @@ def committed(encoder: Path) -> Path:
 
 
 def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = None) -> tuple[DualHead, Path]:
-    """The network of an encoder with trained heads, and the folder of the heads.
+    """Load an encoder with trained heads; also returns the folder of the heads.
 
     Args:
-        encoder: see `open_encoder`.
-        heads: folder of the heads; None takes those that lie with the project.
-        part: the only head that is wanted; None for both.
+        encoder: name as in `open_encoder`.
+        heads: folder of the heads; None for those in the repository.
+        part: the only head to load; None for both.
 
     Raises:
         InputError: no such encoder, or no such heads for it.
@@ -80,5 +80,5 @@ def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = N
 
 
 def head_file(name: str) -> str:
-    """The name of the file of one head."""
+    """The file name of one head."""
     return f"{name}.safetensors"

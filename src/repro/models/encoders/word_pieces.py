@@ -1,6 +1,6 @@
-"""Encoders of the kind of BERT through `transformers`: their weights, and the word pieces that they read.
+"""BERT-like encoders through `transformers`: their weights and their word-piece tokenizer.
 
-Owns both openings. Must not know what is built on an encoder.
+Owns the loading of both. Must not know what is built on an encoder.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.encoders.token_spans import TextSpan
 
 KINDS = ("bert", "mobilebert")
-"""Those whose layers take hidden rows and a mask, one after the other."""
+"""Supported model types: those whose layers take hidden states and a mask."""
 
 
 def load_encoder(folder: Path) -> nn.Module:
-    """The encoder in a folder, in fp32 and evaluation mode.
+    """Load the encoder in a folder, in fp32 and evaluation mode.
 
     Raises:
-        InputError: it is of another kind.
+        InputError: its model type is not in `KINDS`.
     """
     import transformers  # late: takes seconds to import
 
@@ -40,19 +40,19 @@ def load_encoder(folder: Path) -> nn.Module:
 
 
 class WordPieces:
-    """Text to the ids of an encoder's vocabulary.
+    """An encoder's tokenizer.
 
     Attributes:
-        first: the id that stands before a text.
-        last: the id behind it.
-        padding: the id that fills up the rows of a batch.
+        first: id of the token before a text (CLS).
+        last: id of the token after a text (SEP).
+        padding: id of the padding token.
     """
 
     def __init__(self, folder: Path) -> None:
         """Open the tokenizer in an encoder's folder."""
         from transformers import AutoTokenizer
 
-        # Texts are cut here, so the tokenizer need not warn of long ones.
+        # Callers limit the length, so disable the tokenizer's warning about long texts.
         self._inner: Any = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, model_max_length=1 << 30
         )
@@ -60,7 +60,7 @@ class WordPieces:
         self.padding = int(self._inner.pad_token_id)
 
     def split(self, text: str) -> tuple[list[int], list[TextSpan]]:
-        """The pieces of a text, without the ids around it, and where each lies in it."""
+        """Ids of a text's word pieces, without CLS and SEP, and the span of each."""
         found = self._inner(
             text, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False
         )

@@ -1,1 +1,1 @@
-"""One forward pass over tokens, computed or remembered."""
+"""Forward passes over token sequences, computed or read from a cache of logits."""

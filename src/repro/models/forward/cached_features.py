@@ -1,6 +1,7 @@
-"""A target's features where its own passes may not have computed them: by a decoder apart, or from a memo.
+"""A target's hidden states for draft heads, from a second decoder or a cache on disk.
 
-Knows nothing of heads, and nothing here is billed: the target that a device is billed for has them for free.
+Used where the target's own passes may have been skipped by a logit cache. Must not know about heads. Nothing
+here is billed: on a device the target's billed passes produce these features as a by-product.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ else:
 
 
 class CachedFeatures:
-    """Features that a memo keeps across runs, or that a decoder of their own computes; see `Features`."""
+    """Features from a cache kept across runs, or else from a separate decoder; see `Features`."""
 
     def __init__(self, depths: Sequence[int], make: Callable[[], Decoder], memo: LogitCache | None) -> None:
-        """`make` loads the target when it is first needed; without a memo all is computed."""
+        """`make` loads the target on first use; without a memo all features are computed."""
         self._captured = Captured(depths)
         self._make = make
         self._memo = memo
@@ -68,5 +69,5 @@ class CachedFeatures:
 
 
 def lowest(decoder: Decoder, layers: int) -> Decoder:
-    """A decoder of the first layers of another one, whose weights it shares."""
+    """A decoder made of the first `layers` layers of another one; shares its weights."""
     return Decoder(replace(decoder.config, layers=layers), decoder.layers[:layers], decoder.ends)

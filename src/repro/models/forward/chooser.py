@@ -1,4 +1,4 @@
-"""How a request's tokens are chosen: what a draft proposes and what a target accepts, greedy or sampled."""
+"""Token choice for one request: what a draft proposes and what the target accepts, greedy or sampled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 
 class Proposal(NamedTuple):
-    """A drafted token, its log-probability, and the distribution that it was drawn from (`None`: chosen)."""
+    """A draft token, its log-probability, and the distribution it was sampled from (`None` if greedy)."""
 
     token: int
     logp: float
@@ -28,25 +28,25 @@ class Proposal(NamedTuple):
 
 
 class Chooser(Protocol):
-    """One request's way of choosing."""
+    """Chooses the tokens of one request."""
 
     greedy: bool
 
     def first(self, row: Logits) -> int:
-        """The token that follows, from the target alone."""
+        """The next token from the target's logits alone."""
 
     def propose(self, row: Logits) -> Proposal:
-        """The token that a draft puts forward in a chain."""
+        """The draft's token for the next node of a chain."""
 
     def branch(self, row: Logits, count: int) -> list[Proposal]:
-        """So many tokens that a draft puts forward side by side."""
+        """`count` draft tokens for sibling nodes of a tree."""
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
-        """The accepted path of a tree, and the target's own next token; asks for rows on its way."""
+        """Generator: yields a node, receives the target's logits there, returns the accepted path."""
 
 
 class Greedy:
-    """The most likely token, always."""
+    """Always takes the most likely token."""
 
     greedy = True
 
@@ -64,12 +64,12 @@ class Greedy:
         return [Proposal(token, logp, None) for token, logp in row.top(count)]
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
-        """Follow the target's choices."""
+        """Greedy acceptance: follow the target's argmax from node to node."""
         return translated(acceptance.greedy(tree), lambda row: row.choice)
 
 
 class Sampled:
-    """Draws from the target's distribution, and from the draft's to propose."""
+    """Samples emitted tokens from the target's distribution and proposals from the draft's."""
 
     greedy = False
 
@@ -78,17 +78,17 @@ class Sampled:
         self._chance = torch.Generator().manual_seed(seed)
 
     def first(self, row: Logits) -> int:
-        """A draw from the target."""
+        """A sample from the target's distribution."""
         return draw(self._probabilities(row), self._chance)
 
     def propose(self, row: Logits) -> Proposal:
-        """A draw from the draft, with the distribution that it came from."""
+        """A sample from the draft, with its distribution."""
         probabilities = self._probabilities(row)
         token = draw(probabilities, self._chance)
         return Proposal(token, float(probabilities[token].log()), probabilities)
 
     def branch(self, row: Logits, count: int) -> list[Proposal]:
-        """As many draws, each from the whole distribution; one token may come several times."""
+        """`count` independent samples with replacement; a token may occur more than once."""
         return [self.propose(row) for _ in range(count)]
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
@@ -100,7 +100,7 @@ class Sampled:
 
 
 def translated(walk: AcceptanceWalk[Said], meaning: Callable[[Logits], Said]) -> AcceptanceWalk[Logits]:
-    """A walk that is sent rows, from one that is sent what is made of them."""
+    """Adapt a walk so that it receives logits, which `meaning` converts to what the walk expects."""
     node = next(walk)
     while True:
         row = yield node
@@ -112,5 +112,5 @@ def translated(walk: AcceptanceWalk[Said], meaning: Callable[[Logits], Said]) ->
 
 
 def chooser(sampling: Sampling, seed: int) -> Chooser:
-    """The way of choosing that a request asks for."""
+    """The greedy or the sampled chooser, as `sampling` says."""
     return Greedy() if sampling.greedy else Sampled(sampling, seed)

@@ -1,10 +1,10 @@
 """Encoder-decoder models (T5, mT5, BART) through `transformers`, behind the same `Network` as decoders.
 
-Owns their structure, what the encoder said, and the mini-batch of branch sequences in which several next
-tokens are found at once (EdgeLLM sec. III-B). Knows nothing of devices, costs or methods.
+Owns their configuration, the encoder's output, and the mini-batch of tree branches that verifies several
+positions in one pass (EdgeLLM sec. III-B). Must not know about devices, costs or methods.
 
-A sequence is still prompt and answer: what the encoder reads is the prompt, the prompt itself stands for the
-decoder's start token, and each token of the answer for itself.
+A sequence is prompt plus answer, as for decoders. The encoder reads the prompt, the full prompt maps to
+decoder position 0 (the start token), and answer tokens map to the positions after it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig:
-    """One model's structure.
+    """Configuration of one encoder-decoder.
 
     Attributes:
-        shape: what a device is billed for it.
-        start: the token that the decoder begins with.
-        max_positions: the most tokens that encoder and decoder each have positions for; `None` is any number.
+        shape: dimensions for the cost model.
+        start: the decoder's start token.
+        max_positions: position limit of encoder and decoder each; `None` if unlimited.
     """
 
     shape: Shape
@@ -49,10 +49,10 @@ class EncoderDecoderConfig:
 
 
 def config_of(raw: Mapping[str, Any]) -> EncoderDecoderConfig | None:
-    """The structure that a `config.json` describes; `None` if that is no encoder-decoder's.
+    """The configuration in a `config.json`, or `None` if the model is not an encoder-decoder.
 
     Raises:
-        InputError: an unknown `model_type`, or a key that is lacking.
+        InputError: unknown `model_type`, or a missing key.
     """
     if not raw.get("is_encoder_decoder"):
         return None
@@ -106,10 +106,10 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], EncoderDecoderConfig]] = {
 
 
 class EncoderDecoder:
-    """The weights: an encoder, and a decoder that attends to what it said.
+    """The weights of encoder and decoder.
 
     Attributes:
-        config: their structure.
+        config: their configuration.
     """
 
     def __init__(self, config: EncoderDecoderConfig, model: Any) -> None:
@@ -119,19 +119,19 @@ class EncoderDecoder:
 
     @inference
     def encode(self, tokens: Sequence[int]) -> Tensor:
-        """The encoder's rows of a source, `[1, tokens, hidden]`."""
+        """The encoder's output for a prompt, `[1, tokens, hidden]`."""
         rows: Tensor = self._model.get_encoder()(input_ids=self._tensor([tokens])).last_hidden_state
         return rows
 
     def cache(self) -> Any:
-        """A cache with nothing in it: keys and values of the decoder's tokens and of the source."""
+        """An empty KV cache for self-attention and cross-attention."""
         from transformers import DynamicCache, EncoderDecoderCache
 
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     @inference
     def decode(self, sequences: Sequence[Sequence[int]], encoded: Tensor, cache: Any) -> Tensor:
-        """Logits `[batch, tokens, vocab]` of equally long sequences that go on from a cache, which grows."""
+        """Logits `[batch, tokens, vocab]` of equally long continuations of a cache; appends to the cache."""
         out = self._model(
             decoder_input_ids=self._tensor(sequences),
             encoder_outputs=(encoded.expand(len(sequences), -1, -1),),
@@ -148,10 +148,10 @@ class EncoderDecoder:
 def load(
     folder: Path, config: EncoderDecoderConfig, dtype: str, device: torch.device | str = "cpu"
 ) -> EncoderDecoder:
-    """The weights in a checkpoint folder.
+    """Load the weights of a checkpoint folder.
 
     Raises:
-        InputError: a dtype that is not one of `DTYPES`.
+        InputError: the dtype is not one of `DTYPES`.
     """
     from transformers import AutoModelForSeq2SeqLM  # late: takes seconds to import
 
@@ -164,14 +164,15 @@ def load(
 
 
 class EncoderDecoderNetwork:
-    """An encoder-decoder, the source that it read, and the cache of one sequence, the line.
+    """An encoder-decoder with its prompt and the KV cache of one sequence (`_line`).
 
-    Several wanted sequences run as a right-padded mini-batch of the branches behind their common start, whose
-    keys and values are computed once and lent to each branch. `transformers` runs all layers in one call, so
-    a step's `layers` computes nothing and `rows` everything: a real device shows the pass as its head.
+    Several wanted sequences run as a right-padded mini-batch of branches after their common prefix. The
+    prefix's keys and values are computed once and copied for each branch. `transformers` runs all layers in
+    one call, so a step computes everything in `rows` and nothing in `layers`; a timeline on real hardware
+    shows the whole pass as the head.
 
-    Deviation: a checkpoint's own settings of `generate` (forced first tokens, banned n-grams, beams) are left
-    out; a row is what the decoder says.
+    Deviation: a checkpoint's settings for `generate` (forced first tokens, banned n-grams, beams) are
+    ignored; logits are the decoder's own.
     """
 
     depth = 0
@@ -182,27 +183,27 @@ class EncoderDecoderNetwork:
         self._forget()
 
     def start(self, prompt: Prefix) -> None:
-        """A new request: forget all; what the encoder will read is the prompt."""
+        """Start a request: clear all state and set the encoder's input to the prompt."""
         self._source = prompt.tokens()
         self._forget()
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> _Pass:
-        """A pass over the wanted sequences, as the branches that are given or else as few as hold them all.
+        """A pass over the wanted sequences, one batch entry per branch (default: the fewest that cover them).
 
         Raises:
-            RuntimeError: `start` was not told of a prompt, or a sequence is wanted that is shorter.
+            RuntimeError: `start` was not called with a prompt, or a wanted sequence is shorter than it.
         """
         if not self._source or any(prefix.length < len(self._source) for prefix in wanted):
             raise RuntimeError("an encoder-decoder is told its prompt first, and asked for nothing shorter")
         return _Pass(self, list(wanted), list(branches) or _ends(wanted))
 
     def keep(self, text: Prefix) -> None:
-        """Forget what neither leads to `text` nor goes on from it."""
+        """Crop the cache to its common prefix with `text`, unless the cached sequence extends `text`."""
         if not self._line.starts_with(text):
             self._crop(_fork(self._line, text))
 
     def rows(self, wanted: list[Prefix], ends: list[Prefix]) -> list[Logits]:
-        """What the decoder says after each sequence, from a mini-batch of branches that hold them all."""
+        """Logits after each wanted sequence, from a mini-batch of the branches `ends`."""
         before = min(prefix.length for prefix in wanted) - 1
         common = min(before, *(_fork(ends[0], end) for end in ends))
         self._crop(min(common, _fork(self._line, ends[0])))
@@ -223,16 +224,16 @@ class EncoderDecoderNetwork:
         self._line = Prefix.empty()
 
     def _inputs(self, prefix: Prefix) -> int:
-        """How many tokens the decoder has read when it has read a sequence, its start token among them."""
+        """Decoder tokens of a sequence, including the start token."""
         return max(0, prefix.length - len(self._source) + 1)
 
     def _tokens(self, end: Prefix) -> list[int]:
-        """What the decoder reads of a sequence behind the line."""
+        """Decoder tokens of a sequence that are not in the cache yet."""
         inputs = [self.weights.config.start, *end.tokens(after=len(self._source))]
         return inputs[self._inputs(self._line) : self._inputs(end)]
 
     def _crop(self, length: int) -> None:
-        """Cut the line to a length at most."""
+        """Cut the cached sequence to at most `length` tokens."""
         if length < self._line.length:
             shorter = self._line.up_to(length)
             if self._inputs(shorter):
@@ -242,17 +243,17 @@ class EncoderDecoderNetwork:
             self._line = shorter
 
     def _extend(self, end: Prefix) -> Tensor:
-        """Go on with the line to `end`; logits `[1, tokens, vocab]` of what it thereby reads."""
+        """Extend the cached sequence to `end`; logits `[1, tokens, vocab]` of the new tokens."""
         tokens = self._tokens(end)
         logits = self._decode([tokens], self._cache) if tokens else torch.empty(0)
         self._line = end
         return logits
 
     def _branches(self, ends: list[Prefix]) -> Tensor:
-        """Logits `[branches, longest, vocab]` behind the line, a copy of whose cache each branch has."""
+        """Logits `[branches, longest, vocab]` after the cached sequence, from a copy of the cache."""
         branches = [self._tokens(end) for end in ends]
         longest = max(map(len, branches))
-        # What stands behind a branch's end is seen by nothing that is read.
+        # Right padding is safe: attention is causal, and logits at padded positions are not read.
         padded = [tokens + [self.weights.config.start] * (longest - len(tokens)) for tokens in branches]
         cache = deepcopy(self._cache)
         cache.batch_repeat_interleave(len(ends))
@@ -269,7 +270,7 @@ class _Pass(Step):
         self._network, self._wanted, self._branches = network, wanted, branches
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        """Nothing yet: see `rows`."""
+        """Nothing: `rows` runs all layers."""
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         rows = self._network.rows(self._wanted, self._branches)
@@ -277,7 +278,7 @@ class _Pass(Step):
 
 
 def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:
-    """The wanted sequences that lead to no other wanted one."""
+    """The wanted sequences that are not a prefix of another wanted one."""
     inner: set[Prefix] = set()
     for prefix in wanted:
         node = prefix.parent
@@ -288,7 +289,7 @@ def _ends(wanted: Sequence[Prefix]) -> list[Prefix]:
 
 
 def _fork(a: Prefix, b: Prefix) -> int:
-    """Length of the longest start that two sequences share."""
+    """Length of the longest common prefix of two sequences."""
     length = min(a.length, b.length)
     one: Prefix | None = a.up_to(length)
     other: Prefix | None = b.up_to(length)

@@ -1,7 +1,7 @@
-"""Where two answers of one model part: a tie that rounding decided, or a fault. Knows nothing of methods.
+"""Comparison of two greedy answers of one model: is their first difference a rounding tie or a bug?
 
-Batched rows round differently from single ones, so in low precision two candidates that are as good as
-equal may change places. Anything beyond that is a fault of whoever claims to be lossless.
+Batched and single-token passes round differently, so in low precision two nearly equal candidates may swap.
+A larger difference is a bug in a method that claims to be lossless. Must not know about methods.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from repro.models.forward.network import Network
 from repro.models.tokens.prefix import Prefix
 
 BOUNDS = {"float32": 1e-3}
-"""Largest logit margin that rounding explains. In fp32 batched rows differ from single ones by under 1e-4."""
+"""Largest logit margin that rounding explains. Batched fp32 logits differ from single ones by under 1e-4."""
 
 LOW_PRECISION = 0.25
-"""The same below fp32: bf16 numbers near 20 are 0.125 apart, and the errors of several layers add up."""
+"""The bound below fp32: bf16 values near 20 are 0.125 apart, and errors of several layers add up."""
 
 
 class Divergence(NamedTuple):
-    """The first token at which an answer leaves the model's own.
+    """The first token at which an answer differs from the model's own answer.
 
     Attributes:
-        position: tokens that agree before it.
-        margin: how much better the model likes its own token, in logits; infinite beyond its first 64 ranks.
-        tie: whether rounding explains it.
+        position: number of equal tokens before it.
+        margin: logit of the model's own token minus that of the answer's; infinite beyond the top 64.
+        tie: whether rounding explains the difference.
     """
 
     position: int
@@ -36,19 +36,19 @@ class Divergence(NamedTuple):
 def divergence(
     prompt: Sequence[int], ours: Sequence[int], own: Sequence[int], network: Network, dtype: str
 ) -> Divergence | None:
-    """The first difference between an answer and the model's own answer, `None` if there is none.
+    """The first difference between an answer and the model's own answer, `None` if they are equal.
 
     Args:
-        prompt: tokens before both.
+        prompt: the prompt tokens of both answers.
         ours: the answer of a method that claims to be lossless.
         own: the model's own greedy tokens.
         network: the model.
-        dtype: how it computes, one of `weights.DTYPES`.
+        dtype: its precision, one of `weights.DTYPES`.
     """
     if list(ours) == list(own):
         return None
     position = next((i for i, (a, b) in enumerate(zip(ours, own, strict=False)) if a != b), None)
-    if position is None:  # one goes on where the other ends, which no rounding explains
+    if position is None:  # one answer is a prefix of the other; rounding cannot explain that
         return Divergence(min(len(ours), len(own)), float("inf"), False)
     logps = _ranks(prompt, own[:position], network)
     margin = logps.get(own[position], float("-inf")) - logps.get(ours[position], float("-inf"))

@@ -1,7 +1,8 @@
-"""What a draft head reads of its target: the hidden rows at a few depths, at the end of given sequences.
+"""Features that a draft head reads from its target: hidden states at a few depths, one per sequence.
 
-Knows nothing of heads or of devices. On a real device the target's own passes leave them behind (`Captured`);
-where a memo may have answered for the target, they are computed apart (`cached_features.CachedFeatures`).
+On real hardware they are captured from the target's own passes (`Captured`). Where a logit cache may have
+replaced such passes, they are computed separately (`cached_features.CachedFeatures`). Must not know about
+heads or devices.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ else:
 
 
 class Features(Protocol):
-    """Hidden rows of a target."""
+    """Hidden states of a target."""
 
     def start(self) -> None:
-        """A new request: forget all of the one before."""
+        """Start a request: drop the state of the previous one."""
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """The rows at each sequence's last token, low to high side by side: fp32 `[n, depths * hidden]`."""
+        """Hidden states at each sequence's last token, depths concatenated: fp32 `[n, depths * hidden]`."""
 
     def keep(self, text: Prefix) -> None:
-        """Forget what neither leads to `text` nor goes on from it."""
+        """Drop sequences that are neither a prefix nor a continuation of `text`."""
 
 
 class Captured:
-    """What a decoder's passes leave behind; see `Features`.
+    """Hidden states captured from a decoder's passes; see `Features`.
 
     Attributes:
-        depths: after how many layers rows are kept, low to high. After i layers is the input of layer i.
+        depths: numbers of layers after which hidden states are kept, ascending; depth i is layer i's input.
     """
 
     def __init__(self, depths: Sequence[int]) -> None:
@@ -47,7 +48,7 @@ class Captured:
         return all(prefix in held for held in self._held.values())
 
     def see(self, depth: int, prefixes: Sequence[Prefix], x: Tensor) -> None:
-        """A pass has come through `depth` layers with these rows, `[n, hidden]`."""
+        """Record a pass's hidden states after `depth` layers, `[n, hidden]`."""
         if depth in self._held:
             self._held[depth].update(zip(prefixes, x.unbind(), strict=True))
 
@@ -57,14 +58,14 @@ class Captured:
             held.clear()
 
     def of(self, prefixes: Sequence[Prefix]) -> Tensor:
-        """See `Features`; RuntimeError for a sequence that the target has not computed."""
+        """See `Features`; RuntimeError for a sequence the target has not computed."""
         absent = next((prefix for prefix in prefixes if prefix not in self), None)
         if absent is not None:
             raise RuntimeError(f"the target has no features of {absent}: it has not computed it")
         return torch.cat([self.after(depth, prefixes) for depth in self.depths], dim=-1)
 
     def after(self, depth: int, prefixes: Sequence[Prefix]) -> Tensor:
-        """Their rows at one depth, `[n, hidden]`."""
+        """The sequences' hidden states at one depth, `[n, hidden]`."""
         return torch.stack([self._held[depth][prefix] for prefix in prefixes])
 
     def keep(self, text: Prefix) -> None:

@@ -1,4 +1,4 @@
-"""What a network says greedily, token by token, without a session, a device or a clock."""
+"""Greedy decoding of a network, token by token, without a session, a device or a clock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from repro.models.tokens.prefix import Prefix
 
 
 def greedy_tokens(network: Network, prompt: Prefix, max_tokens: int, stop: Container[int]) -> list[int]:
-    """The likeliest next token after a prompt, and after that, and so on.
+    """The greedy answer to a prompt.
 
     Args:
-        network: what computes.
-        prompt: what is answered.
-        max_tokens: the most tokens.
-        stop: tokens that end the answer; one that is said stays in it.
+        network: the model.
+        prompt: the prompt.
+        max_tokens: length limit.
+        stop: tokens that end the answer; the stop token is included in it.
     """
     tokens: list[int] = []
     text = prompt

@@ -1,7 +1,8 @@
-"""What a model said about a sequence, kept across runs, devices and billed shapes.
+"""A disk cache of a model's next-token ranks, shared across runs, devices and billed shapes.
 
-Knows nothing of models beyond `network`. A row is keyed by the checkpoint and the tokens before it, and is
-written once; a killed run leaves whole rows. Only ranks are kept, so sampled decoding computes for itself.
+Owns the SQLite file and the network that reads it first. Entries are keyed by the tokens before them, one
+file per checkpoint and precision, and written once; a killed run leaves whole entries. Only the top ranks are
+stored, so sampled decoding cannot use the cache. Must not know about models beyond `network`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ else:
 
 
 class LogitCache:
-    """One file of remembered rows of one checkpoint at one precision."""
+    """A file of cached ranks and hidden states of one checkpoint at one precision."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the file; several processes may share it."""
+        """Open or create the file; several processes may share it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
         self._file.execute("pragma journal_mode = wal")
@@ -44,20 +45,20 @@ class LogitCache:
         )
 
     def get(self, prefix: Prefix, source: int = 0) -> Logits | None:
-        """What was said after a sequence, if it is known; its first `source` tokens an encoder read."""
+        """The cached ranks after a sequence, or None; an encoder read its first `source` tokens."""
         key = (_key(prefix, source),)
         found = self._file.execute("select ranks from rows where prefix = ?", key).fetchone()
         return Logits(None, _unpack(found[0])) if found else None
 
     def put(self, prefixes: Sequence[Prefix], rows: Sequence[Logits], source: int = 0) -> None:
-        """Remember rows; what is known already stays as it is."""
+        """Store ranks; existing entries are not overwritten."""
         values = [(_key(prefix, source), _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
         self._file.execute("begin immediate")
         self._file.executemany("insert or ignore into rows values (?, ?)", values)
         self._file.execute("commit")
 
     def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
-        """The sequences' hidden rows after so many layers, fp32 `[n, hidden]`, if all of them are known."""
+        """Hidden states after `layers` layers, fp32 `[n, hidden]`; None unless all are cached."""
         ask = "select x from hidden where layers = ? and prefix = ?"
         found = [self._file.execute(ask, (layers, prefix.digest)).fetchone() for prefix in prefixes]
         if not all(found):
@@ -65,7 +66,7 @@ class LogitCache:
         return torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float32) for (x,) in found])
 
     def put_hidden(self, prefixes: Sequence[Prefix], layers: int, rows: Tensor) -> None:
-        """Remember hidden rows, fp32 `[n, hidden]`."""
+        """Store hidden states, fp32 `[n, hidden]`."""
         values = [
             (layers, prefix.digest, row.numpy().tobytes())
             for prefix, row in zip(prefixes, rows.float().cpu(), strict=True)
@@ -75,14 +76,14 @@ class LogitCache:
         self._file.execute("commit")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 def smallest_margin(folder: Path) -> float | None:
-    """The smallest difference of the first two log-probabilities in all memos of a folder; None without any.
+    """The smallest gap between the top two log-probabilities in all memos of a folder; None without any.
 
-    So close two tokens came that another order of additions might have exchanged.
+    Shows how close two tokens came to being swapped by a different summation order.
     """
     margins: list[float] = []
     for path in folder.glob("*.sqlite"):
@@ -93,7 +94,7 @@ def smallest_margin(folder: Path) -> float | None:
 
 
 def _key(prefix: Prefix, source: int) -> bytes:
-    """The same tokens mean something else where prompt and answer part at another place."""
+    """The entry's key; it includes `source` because an encoder's prompt length changes the logits."""
     return prefix.digest + source.to_bytes(4, "little") if source else prefix.digest
 
 
@@ -111,13 +112,13 @@ def _unpack(packed: bytes) -> tuple[list[int], list[float]]:
 
 
 class MemoNetwork:
-    """A network that first looks at what it has said before, and computes only if a wanted row is not there.
+    """A network that looks up logits in the cache and computes only if a wanted entry is missing.
 
-    What was looked up is not in the real cache; the pass that next computes catches up.
+    Looked-up sequences are not in the KV cache; the next computed pass fills them in.
     """
 
     def __init__(self, network: Network, memo: LogitCache, encodes: bool = False) -> None:
-        """`encodes` says that the network has an encoder, which reads the prompt."""
+        """`encodes`: whether the network has an encoder, which reads the prompt."""
         self._network = network
         self._memo = memo
         self._encodes = encodes
@@ -125,21 +126,21 @@ class MemoNetwork:
         self.depth = network.depth
 
     def start(self, prompt: Prefix) -> None:
-        """Pass it on."""
+        """See `Network`."""
         self._source = prompt.length if self._encodes else 0
         self._network.start(prompt)
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """A pass that is computed as far as the memo does not know it."""
+        """A pass that computes only what the memo lacks."""
         return _Remembering(self._network, self._memo, wanted, branches, self._source)
 
     def keep(self, text: Prefix) -> None:
-        """Pass it on."""
+        """See `Network`."""
         self._network.keep(text)
 
 
 class _Remembering(Step):
-    """Computes late, when something is asked for that the memo lacks; then all that is missing at once."""
+    """Defers computing until a missing entry is read, then computes all wanted sequences in one pass."""
 
     def __init__(
         self,
@@ -181,14 +182,14 @@ class _Remembering(Step):
         return ranked if at is None else [ranked[i] for i in at]
 
     def late_rows(self) -> list[Logits]:
-        """Of what is not known each row by itself, and only if it is looked at."""
+        """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
         if self._step is not None or self._branches:
             return self.rows()
         known = ((prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted)
         return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
 
     def _alone(self, prefix: Prefix) -> Logits:
-        """The row of one sequence, by a pass of its own."""
+        """Logits of one sequence, from a separate pass."""
         known = self._memo.get(prefix, self._source)
         if known is None:
             step = self._network.begin([prefix])
@@ -199,7 +200,7 @@ class _Remembering(Step):
         return known
 
     def _computed(self, layers: int) -> Step:
-        """The real pass, so far."""
+        """The real pass, run through `layers` layers."""
         if self._step is None:
             self._step = self._network.begin(self._wanted, self._branches)
         if layers > self._ran:

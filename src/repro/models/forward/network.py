@@ -1,7 +1,7 @@
-"""What computes the next token for a sequence: a decoder for real, a memo of what it said, or nothing at all.
+"""Networks compute next-token logits: a real decoder, a cache of its logits, or a stub.
 
-Knows nothing of devices or of what a pass costs. A pass is a `Step`: begun with the sequences whose next
-token is wanted, carried through the layers in runs, and read off at the end.
+Owns the protocols `Network` and `Step`. A step is one forward pass: it begins with the sequences whose next
+token is wanted, runs ranges of layers, and returns logits. Must not know about devices or costs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ else:
     torch = late("torch")
 
 VERSION = 1
-"""Of the model runtime: what networks, caches, draft heads and sessions compute and bill. Raised by hand when
-an outcome changes."""
+"""Version of what the model runtime (networks, caches, draft heads, sessions) computes and bills. Raised by
+hand when an outcome changes."""
 
 RANKED = 64
-"""Ranks that a memo keeps of a distribution, and the most that `Logits.top` gives."""
+"""Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
 
 
 class Logits:
-    """What a model says about the next token of one sequence."""
+    """A model's scores of the next token after one sequence."""
 
     def __init__(self, logits: Tensor | None, ranked: tuple[list[int], list[float]] | None = None) -> None:
-        """Logits `[vocab]`, or only the first ranks with their log-probabilities."""
+        """From logits `[vocab]`, or only from the top tokens and their log-probabilities."""
         self._logits = logits
         self._ranked = ranked
 
     @property
     def logits(self) -> Tensor:
-        """All logits `[vocab]`, fp32; a remembered row has none."""
+        """All logits `[vocab]`, fp32; RuntimeError if only ranks were cached."""
         if self._logits is None:
             raise RuntimeError("a remembered row has ranks, no logits: sampling must not read from a memo")
         return self._logits
@@ -68,7 +68,7 @@ class Logits:
 
 
 class LateLogits(Logits):
-    """A row that is computed once somebody looks at it."""
+    """Logits that are computed when first read."""
 
     def __init__(self, compute: Callable[[], Logits]) -> None:
         super().__init__(None)
@@ -87,56 +87,56 @@ class LateLogits(Logits):
 
 
 class Step(Protocol):
-    """One forward pass under way."""
+    """One forward pass in progress."""
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        """Carry all rows through layers `first` to `last - 1`, on just streamed weights or resident ones."""
+        """Run layers `first` to `last - 1` on all positions, with `streamed` or resident weights."""
 
     def hidden(self) -> Tensor:
-        """The wanted sequences' hidden rows after the layers so far, fp32 `[wanted, hidden]`."""
+        """The wanted sequences' hidden states after the layers so far, fp32 `[wanted, hidden]`."""
         raise RuntimeError(f"{type(self).__name__} has no hidden rows to judge by: only a decoder has")
 
     def drop(self, kept: Sequence[int]) -> None:
-        """Go on with these of the wanted sequences alone, in this order; their ancestors are among them."""
+        """Continue with only these wanted sequences, in this order; `kept` must include their ancestors."""
         raise RuntimeError(f"{type(self).__name__} cannot drop rows on the way: only a decoder can")
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        """What the model says, for each wanted sequence or for those at these places."""
+        """Logits of all wanted sequences, or of those at indices `at`."""
 
     def late_rows(self) -> list[Logits]:
-        """What the model says for each wanted sequence, of which only a few may ever be looked at."""
+        """Logits of each wanted sequence, possibly computed only when read."""
         return self.rows()
 
 
 class Network(Protocol):
-    """Something that computes passes and keeps what it computed.
+    """Runs forward passes and keeps their KV cache.
 
     Attributes:
-        depth: layers that it really has; 0 if it computes none.
+        depth: number of layers it computes; 0 if none.
     """
 
     depth: int
 
     def start(self, prompt: Prefix) -> None:
-        """A new request: forget all of the one before. Of the prompt only the tokens count."""
+        """Start a request: drop the state of the previous one. Only the prompt's tokens matter."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """Start a pass over the wanted sequences and whatever of them is not held yet.
+        """Start a pass over the wanted sequences and their ancestors that are not cached yet.
 
-        With `branches`, which together hold all that is wanted, each is computed as a sequence of its own.
+        With `branches`, which together cover the wanted sequences, each branch is computed separately.
         """
 
     def keep(self, text: Prefix) -> None:
-        """Forget what neither leads to `text` nor goes on from it."""
+        """Drop cached sequences that are neither a prefix nor a continuation of `text`."""
 
 
 class DecoderNetwork:
-    """A decoder and its cache."""
+    """A decoder and its KV cache."""
 
     def __init__(self, decoder: Decoder, capacity: int = 512, captured: Captured | None = None) -> None:
-        """`capacity` is the number of tokens that the cache first has room for; it grows.
+        """`capacity` is the cache's initial size in tokens; it grows.
 
-        Hidden rows that a draft head wants of this decoder are left in `captured`.
+        Hidden states for a draft head are stored in `captured`.
         """
         self.decoder = decoder
         self.captured = captured
@@ -145,16 +145,16 @@ class DecoderNetwork:
         self.cache = KVCache(decoder.config, capacity, device=decoder.device)
 
     def start(self, prompt: Prefix) -> None:
-        """Empty the cache: the prompt is computed with what is first wanted."""
+        """Empty the cache; the first pass computes the prompt."""
         self.keep(Prefix.empty())
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """Start a pass; the rows are the missing sequences, once or once a branch; wanted ones are read."""
+        """Start a pass over the uncached sequences; with several branches, shared ones repeat per branch."""
         return _DecoderStep(self, wanted, branches)
 
     @inference
     def keep(self, text: Prefix) -> None:
-        """Drop and compact slots; in the mode of the passes, whose cache may have grown in it."""
+        """Drop and compact slots; in inference mode because the cache may have grown in it."""
         self.cache.keep(*self.lineage.keep(text))
         if self.captured:
             self.captured.keep(text)
@@ -177,7 +177,7 @@ class _DecoderStep(Step):
         tokens = torch.tensor([prefix.token for prefix in self._rows], device=device)
         self._before = lineage.length
         self._done = 0
-        network.cache.truncate(self._before)  # a pass that was left half way has no slots
+        network.cache.truncate(self._before)  # drop slots of an unfinished pass
         with torch.inference_mode():
             self._x = network.decoder.embed(tokens, self._positions)
 
@@ -199,7 +199,7 @@ class _DecoderStep(Step):
 
     @inference
     def drop(self, kept: Sequence[int]) -> None:
-        """Rows that only catch up stay; the cache of the layers so far is compacted like the rows."""
+        """See `Step`; uncached ancestors stay, and the computed layers' cache is compacted to match."""
         wanted = [self._rows[i] for i in self._read]
         chosen = [wanted[i] for i in kept]
         gone = set(wanted).difference(chosen)
@@ -227,10 +227,10 @@ class _DecoderStep(Step):
 def apart(
     missing: Sequence[Prefix], wanted: Sequence[Prefix], branches: Sequence[Prefix]
 ) -> list[list[Prefix]]:
-    """What leads to all that is wanted; then for each branch what else is missing of it, from its start.
+    """The missing common ancestors of all wanted sequences, then each branch's other missing sequences.
 
-    What is wanted and several branches share is in each of them. A prompt that a memo spared the cache is
-    there once.
+    Sequences shared by several branches repeat in each. A prompt that is missing because a memo answered for
+    it appears once.
     """
     common = set.intersection(*(set(branch.back()) for branch in branches))
     first = min(prefix.length for prefix in wanted)
@@ -240,23 +240,23 @@ def apart(
 
 
 class NoNetwork:
-    """Weights that are nowhere: every next token is 0, and only costs are real."""
+    """A stub network for cost-only runs; always predicts token 0."""
 
     depth = 0
 
     def start(self, prompt: Prefix) -> None:
-        """Nothing is held."""
+        """No state."""
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """A pass that computes nothing."""
+        """A pass without computation."""
         return KnownStep([Logits(None, ([0], [0.0])) for _ in wanted])
 
     def keep(self, text: Prefix) -> None:
-        """Nothing is held."""
+        """No state."""
 
 
 class KnownStep(Step):
-    """A pass whose outcome is known."""
+    """A pass whose logits are known in advance."""
 
     def __init__(self, rows: list[Logits]) -> None:
         self._rows = rows
@@ -265,16 +265,16 @@ class KnownStep(Step):
         """Nothing to compute."""
 
     def drop(self, kept: Sequence[int]) -> None:
-        """Forget the others."""
+        """Keep only these logits."""
         self._rows = [self._rows[i] for i in kept]
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        """What was known."""
+        """The known logits."""
         return self._rows if at is None else [self._rows[i] for i in at]
 
 
 class LateNetwork:
-    """A decoder that is loaded when it is first asked: behind a memo that knows all, never."""
+    """A network that is created on the first pass: never, if a memo in front answers everything."""
 
     def __init__(self, depth: int, make: Callable[[], Network]) -> None:
         self.depth = depth
@@ -282,7 +282,7 @@ class LateNetwork:
         self._made: Network | None = None
 
     def start(self, prompt: Prefix) -> None:
-        """See `Network`; what was not made holds nothing."""
+        """See `Network`; no effect before the network is created."""
         if self._made is not None:
             self._made.start(prompt)
 
@@ -293,6 +293,6 @@ class LateNetwork:
         return self._made.begin(wanted, branches)
 
     def keep(self, text: Prefix) -> None:
-        """See `Network`; what was not made holds nothing."""
+        """See `Network`; no effect before the network is created."""
         if self._made is not None:
             self._made.keep(text)

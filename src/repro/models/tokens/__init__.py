@@ -1,1 +1,1 @@
-"""Sequences and trees of tokens: prefixes, acceptance, sampling, slots of a key-value cache."""
+"""Token sequences and trees: prefixes, acceptance, sampling, KV cache slots."""

@@ -1,7 +1,7 @@
-"""Which drafted tokens a target keeps, as walks from a tree's root that ask for one node's row at a time.
+"""Acceptance of draft tokens, as generators that walk a token tree from its root, one node at a time.
 
-Greedy acceptance emits exactly the target's greedy tokens; sampled acceptance leaves the target's
-distribution as it is, for chosen as for sampled drafts. Who drives a walk decides when a row is computed.
+Greedy acceptance emits exactly the target's greedy tokens. Sampled acceptance preserves the target's
+distribution, for greedy and for sampled drafts. The caller of a walk decides when logits are computed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Said = TypeVar("Said")
 
 
 class Accepted(NamedTuple):
-    """The accepted nodes, root first, and the target's own token after the last of them."""
+    """The accepted nodes, root first, and the target's own token after the last one (bonus token)."""
 
     path: list[int]
     bonus: int
 
 
 AcceptanceWalk = Generator[int, Said, Accepted]
-"""Yields the node at which it wants to know what the target said, is sent that, returns what is accepted."""
+"""Generator: yields a node, receives the target's output there, returns the accepted path."""
 
 
 def drive(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
-    """Drive a walk whose answers are at hand."""
+    """Run a walk to its end; `said` gives the target's output at a node."""
     node = next(walk)
     while True:
         try:
@@ -45,9 +45,9 @@ def drive(walk: AcceptanceWalk[Said], said: Callable[[int], Said]) -> Accepted:
 
 
 def greedy(tree: TokenTree) -> AcceptanceWalk[int]:
-    """Follow the target's choice from node to node for as long as the tree has it.
+    """Follow the target's choices from node to node while the tree contains them.
 
-    It is sent the target's most likely next token after each node that it asks for.
+    Receives the target's most likely next token after each yielded node.
     """
     path = [0]
     while True:
@@ -61,17 +61,17 @@ def greedy(tree: TokenTree) -> AcceptanceWalk[int]:
 def sampled(tree: TokenTree, generator: torch.Generator) -> AcceptanceWalk[Tensor]:
     """Multi-step speculative sampling (SpecInfer Alg. 2; Leviathan et al. for a chain).
 
-    At a node the children are tried in their order. One drawn from `q` is accepted with probability
-    `min(1, p/q)`, and a rejection leaves `norm(max(0, p - q))`; a chosen child is one drawn from certainty.
-    It is sent the target's distribution `[vocab]` after each node that it asks for.
+    Children of a node are tried in order. A child sampled from `q` is accepted with probability
+    `min(1, p/q)`; a rejection replaces p by `norm(max(0, p - q))`. A greedily chosen child has a one-hot `q`.
+    Receives the target's distribution `[vocab]` after each yielded node.
 
-    Deviation: SpecInfer tries a node's children in random order. Any order that does not depend on the drawn
-    tokens leaves the distribution as it is; draws from one `q` can change places, so that only where several
-    drafts drew does the order matter at all, and then for how many are accepted.
+    Deviation: SpecInfer tries a node's children in random order. Any order independent of the sampled tokens
+    preserves the distribution. Samples from the same `q` are exchangeable, so the order matters only with
+    several drafts, and only for the number of accepted tokens.
 
     Args:
-        tree: the drafted tree; `tree.drawn` holds each node's `q`, `[vocab]`.
-        generator: the source of chance, on the CPU.
+        tree: the draft tree; `tree.drawn` holds each node's `q`, `[vocab]`.
+        generator: random generator on the CPU.
     """
     path = [0]
     while True:
@@ -91,7 +91,7 @@ def _try_children(
         if torch.rand((), generator=generator) * proposed[token] < left[token]:
             return child, left
         rest = (left - proposed).clamp(min=0)
-        if not rest.any():  # the two differ by rounding alone, and then acceptance was certain
+        if not rest.any():  # p and q differ only by rounding, so acceptance was certain
             return child, left
         left = rest / rest.sum()
     return None, left

@@ -1,8 +1,8 @@
-"""Which sequences a key-value cache holds, in which slots. Knows nothing of keys and values themselves.
+"""Which sequences a KV cache holds, in which slots.
 
-A cache is a trunk, a sequence whose n-th token lies in slot n, and behind it branches in any order. What is
-asked for and not held is missing, ancestors included; what a mask lets a row see are its ancestors. Tokens
-that an encoder read lie before the trunk, in no slots.
+Owns the slot bookkeeping. Must not know about keys and values. A cache consists of a trunk (a sequence whose
+n-th token is in slot n) followed by branches in any order. A wanted sequence and its ancestors are missing if
+not cached. The attention mask lets a sequence see its ancestors. Tokens read by an encoder take no slots.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ else:
 
 
 class Lineage:
-    """The bookkeeping of one cache.
+    """Slot bookkeeping of one decoder cache.
 
     Attributes:
-        trunk: the longest sequence that lies in slots 0, 1, 2, ...
+        trunk: the longest sequence in slots 0, 1, 2, ...
         length: slots in use.
     """
 
     def __init__(self, outside: int = 0) -> None:
-        """Of every sequence the first `outside` tokens are held elsewhere and take no slots."""
+        """The first `outside` tokens of every sequence take no slots."""
         self.trunk = Prefix.empty()
         self.length = 0
         self._branches: dict[Prefix, int] = {}
@@ -44,7 +44,7 @@ class Lineage:
         return not self._fresh and self.trunk.starts_with(prefix)
 
     def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
-        """The wanted sequences and all their ancestors that are not held, parents first."""
+        """The wanted sequences and ancestors that are not cached, parents first."""
         found: dict[Prefix, None] = {}
         for prefix in wanted:
             for node in prefix.back():
@@ -54,22 +54,22 @@ class Lineage:
         return sorted(found, key=lambda node: node.length)
 
     def twin(self, prefix: Prefix) -> Prefix:
-        """The sequence whose row this one's is: itself."""
+        """The sequence that shares this one's logits: itself."""
         return prefix
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """What is missing of the wanted sequences, by the passes that it takes one after the other: one."""
+        """The missing sequences, grouped into successive passes: one group."""
         return [self.missing(wanted)]
 
     def fused(self, rows: Sequence[Prefix]) -> int:
-        """How many rows read features of another model: none."""
+        """How many sequences read features of another model: none."""
         return 0
 
     def mask(self, *groups: Sequence[Prefix]) -> Tensor | None:
-        """What each row may see: bool `[rows, length + rows]`, or `None` if that is all before it.
+        """The attention mask, bool `[rows, length + rows]`, or `None` if it is causal.
 
-        Rows of several groups, which may repeat each other's, see their own group and what leads to them in
-        the first.
+        Groups after the first are separate branches and may repeat each other's sequences; a sequence sees
+        its ancestors in its own group, in the first group and in the cache.
         """
         if len(groups) == 1 and self._continues(groups[0]):
             return None
@@ -95,7 +95,7 @@ class Lineage:
         seen[slots] = True
 
     def _continues(self, rows: Sequence[Prefix]) -> bool:
-        """Whether the rows are a chain that goes on from the end of a trunk without branches."""
+        """Whether the rows are a chain that extends the trunk, and the cache has no branches."""
         if self._branches:
             return False
         before = self.trunk if not self._fresh else rows[0].parent
@@ -106,7 +106,7 @@ class Lineage:
         return True
 
     def add(self, rows: Sequence[Prefix]) -> None:
-        """Take note of rows that were appended behind all slots in use; of repeated ones the first counts."""
+        """Record sequences appended after the slots in use; for repeated ones the first slot counts."""
         if self._continues(rows):
             self.trunk = rows[-1]
         else:
@@ -116,10 +116,10 @@ class Lineage:
         self.length += len(rows)
 
     def keep(self, text: Prefix) -> tuple[int, list[int]]:
-        """Forget all that is neither an ancestor of `text` nor goes on from it.
+        """Drop sequences that are neither a prefix nor a continuation of `text`.
 
         Returns:
-            How many of the first slots stay, and the other slots that stay, in their new order.
+            How many leading slots stay in place, and the other slots to keep, in their new order.
         """
         if self._on_trunk(text):
             ahead = [node for node in self._branches if node.starts_with(text)]
@@ -128,25 +128,25 @@ class Lineage:
         return self._rearrange(*self._line(text), ahead)
 
     def cut(self, text: Prefix) -> tuple[int, list[int]]:
-        """Forget all that does not lead to `text`, what goes on from it too; returns as `keep`."""
+        """Drop all sequences that are not a prefix of `text`; returns as `keep`."""
         if self._on_trunk(text):
             return self._rearrange(text, self._slots(text.length), [], [])
         return self._rearrange(*self._line(text), [])
 
     def _line(self, text: Prefix) -> tuple[Prefix, int, list[Prefix]]:
-        """How much of `text` is held, how many slots of that the trunk has, and what branches have of it."""
+        """The longest cached prefix of `text`, the number of its trunk slots, and its nodes in branches."""
         line: list[Prefix] = []
         trunk = Prefix.empty()
         for node in text.back():
             if node in self._branches:
                 line.append(node)
             elif node in self:
-                trunk = node  # and so is all before it
+                trunk = node  # its ancestors are on the trunk too
                 break
         return (line or [trunk])[0], self._slots(trunk.length), line[::-1]
 
     def _slots(self, length: int) -> int:
-        """Slots that the first `length` tokens of a sequence take."""
+        """Slots taken by the first `length` tokens of a sequence."""
         return max(0, length - self._outside)
 
     def _rearrange(
@@ -161,27 +161,27 @@ class Lineage:
 
 
 class HeadLineage(Lineage):
-    """The bookkeeping of a draft head, which goes on from what its target computed (EAGLE-3).
+    """Slot bookkeeping of an EAGLE-3 draft head.
 
-    The slot of a sequence holds its last token paired with the target's features of all before it, or with
-    the head's own guess at them where the target has not been: a guess needs the pass before. The first token
-    has no pair and no slot.
+    The slot of a sequence holds its last token paired with the target's feature at the token before. Where
+    the target has not computed that feature, the head's own output (a guess) from an earlier pass replaces
+    it. The first token has no pair and no slot.
 
     Attributes:
-        boundary: tokens of the text of which the target has features.
+        boundary: number of leading tokens for which the target has features.
     """
 
     def __init__(self, boundary: int) -> None:
-        """A prompt of `boundary` tokens, which the target reads before its head does."""
+        """`boundary`: prompt length; the target prefills the prompt before its head drafts."""
         super().__init__(outside=1)
         self.boundary = boundary
 
     def grounded(self, prefix: Prefix) -> bool:
-        """Whether the target has features of all before a sequence's last token."""
+        """Whether the target has features of all tokens before a sequence's last one."""
         return prefix.length <= self.boundary + 1
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """What is missing, each as soon as it can be: a guess after that of its parent, the rest at once."""
+        """The missing sequences by pass: one that needs its parent's guess comes after it, others first."""
         turn: dict[Prefix, int] = {}
         waves: dict[int, list[Prefix]] = {}
         for prefix in self.missing(wanted):
@@ -191,41 +191,41 @@ class HeadLineage(Lineage):
         return list(waves.values()) or [[]]
 
     def fused(self, rows: Sequence[Prefix]) -> int:
-        """How many rows read features of the target."""
+        """How many sequences read the target's features."""
         return sum(map(self.grounded, rows))
 
     def keep(self, text: Prefix) -> tuple[int, list[int]]:
-        """Forget all guesses, also on the way to `text`: of all but its last token there are features now."""
+        """Drop all slots computed from guesses: the target now has features of all tokens but the last."""
         solid = text.up_to(min(text.length, self.boundary + 1))
         self.boundary = text.length - 1
         return self.cut(solid)
 
 
 class MedusaLineage:
-    """The bookkeeping of Medusa heads: which head says what follows a sequence, from which feature.
+    """Bookkeeping of Medusa heads: which head predicts a sequence's next token, from which feature.
 
-    Head k reads the target's feature of the text without its last token, and says what comes k tokens after
-    the text, whatever stands between. So sequences of one length beyond the text are twins, and share a row.
-    Nothing is cached: no row stands on another one, and a new text makes all rows anew.
+    Head k (from 0) reads the target's feature at the text's last but one token and predicts token k + 1 after
+    the text, independent of the draft tokens between. So sequences that extend the text by equally many
+    tokens share logits (twins). Nothing is cached; a new text invalidates all logits.
 
     Attributes:
-        boundary: tokens of the text of which the target has features.
-        length: slots in use.
+        boundary: number of leading tokens for which the target has features.
+        length: slots in use, always 0.
     """
 
     length = 0
 
     def __init__(self, boundary: int, heads: int) -> None:
-        """A prompt of `boundary` tokens, which the target reads before its heads do."""
+        """`boundary`: prompt length; the target prefills the prompt before its heads draft."""
         self.boundary = boundary
         self._heads = heads
         self._twins: dict[tuple[Prefix, int], Prefix] = {}
 
     def place(self, prefix: Prefix) -> tuple[Prefix, int]:
-        """The sequence at whose end the target's feature is read, and which head reads it.
+        """The sequence at whose last token the target's feature is read, and the head that reads it.
 
         Raises:
-            InputError: there is no head for a sequence that goes on so far.
+            InputError: the sequence extends the text further than there are heads.
         """
         root = prefix.up_to(max(0, min(prefix.length - 1, self.boundary)))
         head = prefix.length - root.length - 1
@@ -237,25 +237,25 @@ class MedusaLineage:
         return root, head
 
     def twin(self, prefix: Prefix) -> Prefix:
-        """The sequence whose row this one's is: the first that was asked for of those with its place."""
+        """The sequence that shares this one's logits: the first one requested with the same `place`."""
         return self._twins.setdefault(self.place(prefix), prefix)
 
     def missing(self, wanted: Sequence[Prefix]) -> list[Prefix]:
-        """What has to be computed for the wanted sequences, of which none is another's twin: no more."""
+        """The sequences to compute: the wanted ones, which must not include twins."""
         return list(wanted)
 
     def waves(self, wanted: Sequence[Prefix]) -> list[list[Prefix]]:
-        """All of it in one pass."""
+        """All missing sequences in one pass."""
         return [self.missing(wanted)]
 
     def fused(self, rows: Sequence[Prefix]) -> int:
-        """How many rows' features have to be fused: none, a head reads one."""
+        """How many sequences need fused features: none, each head reads a single feature."""
         return 0
 
     def add(self, rows: Sequence[Prefix]) -> None:
         """Nothing is cached."""
 
     def keep(self, text: Prefix) -> None:
-        """Forget all rows: of all but the last token of `text` there are features now."""
+        """Drop all logits: the target now has features of all tokens of `text` but the last."""
         self.boundary = text.length - 1
         self._twins.clear()

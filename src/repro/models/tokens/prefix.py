@@ -1,7 +1,7 @@
-"""A token sequence as a point in a tree of sequences: what cache slots, tree nodes and memo entries share.
+"""Token sequences as nodes of a prefix tree: the keys of cache slots, tree nodes and memo entries.
 
-Knows nothing of models. Prefixes that share a start share the objects of that start, so a node is compared by
-identity, and whether a key-value slot still counts is a question about ancestors.
+Must not know about models. Sequences with a common prefix share its node objects, so nodes are compared by
+identity, and a KV slot is valid for a sequence if its node is an ancestor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 
 class Prefix:
-    """A sequence of tokens that ends in `token`; made by `then` from its parent, by `empty` from nothing."""
+    """A token sequence that ends in `token`; create it with `then` on its parent, or with `empty`."""
 
     __slots__ = ("_children", "_digest", "length", "parent", "token")
 
@@ -24,30 +24,30 @@ class Prefix:
 
     @classmethod
     def empty(cls) -> Prefix:
-        """The start of a new tree of sequences."""
+        """The root of a new prefix tree."""
         return cls(None, -1)
 
     @classmethod
     def of(cls, tokens: Iterable[int]) -> Prefix:
-        """A sequence in a tree of its own."""
+        """A sequence in a new prefix tree."""
         return cls.empty().extend(tokens)
 
     def then(self, token: int) -> Prefix:
-        """This sequence and one more token; the same object each time."""
+        """This sequence plus one token; returns the same object each time."""
         child = self._children.get(token)
         if child is None:
             child = self._children[token] = Prefix(self, token)
         return child
 
     def extend(self, tokens: Iterable[int]) -> Prefix:
-        """This sequence and more tokens."""
+        """This sequence plus more tokens."""
         end = self
         for token in tokens:
             end = end.then(token)
         return end
 
     def back(self) -> Iterator[Prefix]:
-        """This prefix and its ancestors, the empty one left out, from the end to the start."""
+        """This prefix and its ancestors, longest first, without the empty one."""
         node: Prefix | None = self
         while node is not None and node.length:
             yield node
@@ -65,10 +65,10 @@ class Prefix:
             yield node
 
     def up_to(self, length: int) -> Prefix:
-        """The ancestor (or self) of a length.
+        """The ancestor (or self) with `length` tokens.
 
         Raises:
-            ValueError: the sequence is shorter than that.
+            ValueError: the sequence is shorter than `length`.
         """
         if length > self.length:
             raise ValueError(f"a prefix of {self.length} tokens has no start of length {length}")
@@ -84,7 +84,7 @@ class Prefix:
 
     @property
     def digest(self) -> bytes:
-        """16 bytes that stand for the token sequence, whatever tree it lies in."""
+        """A 16-byte hash of the tokens, independent of the prefix tree."""
         missing = []
         node: Prefix | None = self
         while node is not None and node._digest is None:

@@ -1,4 +1,4 @@
-"""From logits to the next token: greedy, temperature, top-p. Pure functions of logits and a generator."""
+"""Sampling settings: greedy, temperature, top-p. Pure functions of logits and a generator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen. Temperature 0 is greedy; top-p keeps the smallest set that holds that mass."""
+    """Sampling settings. Temperature 0 is greedy; top-p keeps the smallest token set with that mass."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -30,11 +30,11 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken."""
+        """True if decoding is greedy (temperature 0)."""
         return self.temperature == 0
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution that tokens are drawn from: `[..., vocab]` to `[..., vocab]`, fp32."""
+        """The sampling distribution of logits: `[..., vocab]` to `[..., vocab]`, fp32."""
         probabilities = torch.softmax(logits.float() / self.temperature, dim=-1)
         return probabilities if self.top_p == 1 else _nucleus(probabilities, self.top_p)
 
@@ -51,5 +51,5 @@ def _nucleus(probabilities: Tensor, mass: float) -> Tensor:
 
 
 def draw(probabilities: Tensor, generator: torch.Generator) -> int:
-    """One token from a distribution `[vocab]`."""
+    """Sample one token from a distribution `[vocab]`."""
     return int(torch.multinomial(probabilities, 1, generator=generator))

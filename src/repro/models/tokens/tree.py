@@ -1,6 +1,6 @@
-"""Draft tokens as a tree: the root is the last emitted token, every other node a guess at what follows.
+"""The token tree: the root is the last emitted token, every other node is a draft token.
 
-Knows nothing of how tokens are drafted or verified.
+Must not know how tokens are drafted or verified.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ class TokenTree:
     """A token tree. Node 0 is the root; parents come before children.
 
     Attributes:
-        prefixes: for each node the whole sequence that ends in it.
-        parents: for each node its parent, -1 for the root.
-        logps: for each node the draft's log-probability of its token after its parent, 0 for the root.
-        drawn: for each node the distribution `[vocab]` that its token was sampled from, `None` where the
-            token was chosen and not sampled.
+        prefixes: each node's whole sequence.
+        parents: each node's parent, -1 for the root.
+        logps: each node's log-probability under the draft, given its parent; 0 for the root.
+        drawn: the distribution `[vocab]` each node's token was sampled from, `None` if it was not sampled.
     """
 
     def __init__(self, root: Prefix) -> None:
@@ -39,11 +38,11 @@ class TokenTree:
 
     @property
     def root(self) -> Prefix:
-        """The sequence up to and with the last emitted token."""
+        """The sequence up to and including the last emitted token."""
         return self.prefixes[0]
 
     def grow(self, parent: int, token: int, logp: float = 0.0, drawn: Tensor | None = None) -> int:
-        """Add a child and return its index; a chosen token that is there already is returned, not added."""
+        """Add a child and return its index; an existing child is returned if the token was not sampled."""
         prefix = self.prefixes[parent].then(token)
         if drawn is None:
             for child in self._children[parent]:
@@ -64,15 +63,15 @@ class TokenTree:
         return self.prefixes[node].token
 
     def children(self, node: int) -> Sequence[int]:
-        """A node's children, in the order in which they were added."""
+        """A node's children in insertion order."""
         return self._children[node]
 
     def leaves(self) -> Iterator[int]:
-        """Nodes without children; the bare root is one."""
+        """Nodes without children, including a root without children."""
         return (node for node in range(len(self)) if not self._children[node])
 
     def depth(self, node: int) -> int:
-        """Edges from the root."""
+        """Number of edges from the root."""
         return self.prefixes[node].length - self.root.length
 
     @property
@@ -93,16 +92,16 @@ class TokenTree:
         return out[::-1]
 
     def branch_length(self, node: int) -> int:
-        """Length of the branch through a node; of several the most confident's."""
+        """Length of the branch through a node; of several, the one with the highest confidence."""
         through = [leaf for leaf in self.leaves() if node in self.path(leaf)]
         return self.depth(max(through, key=self.confidence))
 
     def find(self, prefix: Prefix) -> int | None:
-        """The node that ends in a sequence, if there is one."""
+        """The node of a sequence, or None."""
         return next((node for node, have in enumerate(self.prefixes) if have is prefix), None)
 
     def only(self, nodes: Sequence[int]) -> TokenTree:
-        """The tree of these nodes alone, in their order: the root first, parents before their children."""
+        """The subtree of the given nodes, which must list the root first and parents before children."""
         out, index = TokenTree(self.root), {0: 0}
         for node in nodes[1:]:
             parent = index[self.parents[node]]
@@ -110,7 +109,7 @@ class TokenTree:
         return out
 
     def below(self, root: Prefix) -> TokenTree:
-        """The part of the tree under a sequence, which becomes the root; bare if no node ends in it."""
+        """The subtree below a sequence, which becomes the root; only the root if no node matches."""
         top, out = self.find(root), TokenTree(root)
         if top is None:
             return out

@@ -1,1 +1,1 @@
-"""The decoder: configuration, layers, attention, cache and weights."""
+"""The decoder: configuration, layers, attention, KV cache and weights."""

@@ -1,7 +1,6 @@
-"""Attention of rows over a cache, by explicit positions and mask.
+"""Attention of a pass's rows over a KV cache, with explicit positions and mask; a row is one token position.
 
-Owns which slots a row sees and how scores become values. Knows nothing of weights or of what a row
-stands for.
+Owns which slots a row sees, and the attention kernels. Must not know about weights or what a row means.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ else:
     torch = late("torch")
     F = late("torch.nn.functional")
 
-# From so many rows on, torch's tiled attention beats two grouped products: early where it skips the masked
-# half of a causal pass, late where it has to read a mask.
+# Numbers of rows from which torch's tiled attention is faster than two batched matmuls: small for a causal
+# pass, whose masked half it skips, and large if it has to read a mask.
 CAUSAL_ROWS = 32
 TILED_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMask:
-    """What every layer of one kind needs to know about the rows of a pass: computed once, used in each layer.
+    """RoPE factors and mask of a pass, computed once and shared by all layers of one kind.
 
-    `rotation` is `[rows, 1, head_dim / 2]` complex. A `tiled` pass reads `visible`, bool `[rows, slots]`, or
-    nothing where it is causal over an empty cache; the others add `bias`, 0 or -inf and
-    `[1, groups * rows, slots]`, or nothing where a row sees every slot.
+    `rotation` is complex `[rows, 1, head_dim / 2]`. A `tiled` pass uses `visible`, bool `[rows, slots]`, or
+    None if it is causal over an empty cache. Other passes add `bias`, 0 or -inf, `[1, groups * rows, slots]`,
+    or None if every slot is visible.
     """
 
     rotation: Tensor | None
@@ -51,7 +50,7 @@ def attention_mask(
     mask: Tensor | None,
     cache: KVCache,
 ) -> AttentionMask:
-    """What rows at `positions` see in `layer`, whose cache holds every slot before them.
+    """The mask of rows at `positions` in `layer`, before their keys are appended to the cache.
 
     Raises:
         InputError: the mask is not bool `[rows, cached + rows]`.
@@ -72,7 +71,7 @@ def attention_mask(
 def visible(
     config: DecoderConfig, layer: int, positions: Tensor, mask: Tensor | None, cache: KVCache
 ) -> Tensor:
-    """Which slots the rows of a pass see, bool `[rows, cached + rows]`; all else as of `attention_mask`."""
+    """Which slots each row sees, bool `[rows, cached + rows]`; otherwise as `attention_mask`."""
     rows, cached = positions.shape[0], cache.length_of(layer)
     if mask is None:
         mask = torch.ones(rows, cached + rows, dtype=torch.bool, device=positions.device).tril(cached)
@@ -86,13 +85,13 @@ def visible(
 
 
 def blindness(config: DecoderConfig, seen: Tensor) -> Tensor:
-    """What scores get added so that rows see these slots alone: 0 or -inf, `[1, groups * rows, slots]`."""
+    """The additive mask for the visible slots: 0 or -inf, `[1, groups * rows, slots]`."""
     blind = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
     return blind.repeat(config.groups, 1)[None]
 
 
 def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) -> Tensor | None:
-    """Which slots lie within the layer's window, bool `[rows, slots]`; None where all do."""
+    """Which slots are in the layer's sliding window, bool `[rows, slots]`; None if all are."""
     if not config.is_sliding(layer) or config.window is None or int(positions.max()) < config.window:
         return None
     return cache.positions_of(layer, positions.shape[0]) > positions[:, None] - config.window
@@ -101,7 +100,7 @@ def _near(config: DecoderConfig, layer: int, positions: Tensor, cache: KVCache) 
 def attend(
     config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, attention_mask: AttentionMask
 ) -> Tensor:
-    """Mix values by the softmax of scores.
+    """Scaled dot-product attention with grouped query heads.
 
     `queries` is `[rows, heads, head_dim]`, `keys` and `values` `[kv_heads, slots, head_dim]`; the result is
     `[rows, heads * head_dim]`.
@@ -111,7 +110,7 @@ def attend(
     if attention_mask.tiled:
         return _tiled(queries, keys, values, attention_mask.visible, config.query_scale)
     kv_heads, _, width = keys.shape
-    # Query heads that share a key-value head become rows of one product, so keys are never repeated.
+    # Query heads that share a key-value head are stacked as rows of one matmul, so keys are not repeated.
     grouped = (
         queries.view(kv_heads, -1, width)
         if rows == 1
@@ -124,7 +123,7 @@ def attend(
 
 
 def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    """`[kv_heads, groups * rows, slots]`, scaled, capped and masked."""
+    """Attention scores `[kv_heads, groups * rows, slots]`: scaled, soft-capped and masked."""
     found = torch.bmm(queries, keys.transpose(1, 2)).mul_(config.query_scale)
     if config.attention_cap is not None:
         found.div_(config.attention_cap).tanh_().mul_(config.attention_cap)
@@ -132,7 +131,7 @@ def scores(config: DecoderConfig, queries: Tensor, keys: Tensor, bias: Tensor | 
 
 
 def _tiled(queries: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, scale: float) -> Tensor:
-    """Many rows: torch's attention, which never holds all scores at once."""
+    """Attention through torch's fused kernel, which does not materialize all scores."""
     mixed = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
         keys[None],

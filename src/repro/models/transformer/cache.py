@@ -1,6 +1,6 @@
-"""Keys and values of the rows seen so far.
+"""The KV cache of a decoder.
 
-Owns the storage and which slots are valid. Knows nothing of tokens, trees or weights.
+Owns the storage and which slots are valid. Must not know about tokens, trees or weights.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ else:
 
 
 class KVCache:
-    """Keys and values of all layers in one preallocated block, `[layers, 2 * kv_heads, capacity, head_dim]`.
+    """Keys and values of all layers in one preallocated tensor, `[layers, 2 * kv_heads, capacity, head_dim]`.
 
-    Each layer has its own length, because a pass fills one layer after the other and may drop rows on the
-    way. fp32 is the default also beside bf16 weights: one-row attention is several times faster in it.
+    Each layer has a separate length, because a pass fills the layers one by one and may drop rows between
+    layers. fp32 is the default even with bf16 weights: single-row attention is several times faster in it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class KVCache:
         )
 
     def _adopt(self, data: Tensor, slots: Tensor) -> None:
-        """Take over storage; the views per layer are made once, because slicing costs microseconds a call."""
+        """Set the storage; the views per layer are created once, as slicing takes microseconds per call."""
         self._data, self._slots = data, slots
         self._rows = list(data.unbind(0))
         self._keys = [rows[: self._kv_heads] for rows in self._rows]
@@ -58,17 +58,17 @@ class KVCache:
 
     @property
     def capacity(self) -> int:
-        """Slots that fit before the next growth."""
+        """Allocated slots."""
         return self._data.shape[2]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the preallocated block."""
+        """Bytes of the preallocated tensor."""
         return self._data.nbytes
 
     @property
     def length(self) -> int:
-        """Valid slots of the first layer, which every row of a pass enters."""
+        """Number of valid slots of the first layer, which processes every row of a pass."""
         return self._lengths[0]
 
     @property
@@ -77,29 +77,29 @@ class KVCache:
         return self._slots[0, : self.length]
 
     def length_of(self, layer: int) -> int:
-        """Valid slots of one layer."""
+        """Number of valid slots of one layer."""
         return self._lengths[layer]
 
     def positions_of(self, layer: int, rows: int = 0) -> Tensor:
-        """Positions of one layer's slots, counting `rows` that are placed but not yet appended."""
+        """Positions of one layer's slots, including `rows` that are placed but not yet appended."""
         return self._slots[layer, : self._lengths[layer] + rows]
 
     def place(self, layer: int, positions: Tensor) -> None:
-        """Say which positions the next rows of `layer` and all later layers have, int64 `[rows]`."""
+        """Set the positions of the next rows of `layer` and all later layers, int64 `[rows]`."""
         start = self._lengths[layer]
         self._reserve(start + positions.shape[0])
         self._slots[layer:, start : start + positions.shape[0]] = positions
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add rows to one layer and return all of its keys and values.
+        """Append keys and values to one layer and return all of its keys and values.
 
-        `keys` and `values` are `[rows, kv_heads, head_dim]`; the two results are views
+        `keys` and `values` are `[rows, kv_heads, head_dim]`; the results are views
         `[kv_heads, length, head_dim]`, valid until the cache changes.
         """
         return self.append_joint(layer, torch.cat((keys, values), 1))
 
     def append_joint(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """`append` for keys and values that lie side by side, `[rows, 2 * kv_heads, head_dim]`."""
+        """`append` for concatenated keys and values, `[rows, 2 * kv_heads, head_dim]`."""
         start = self._lengths[layer]
         stop = start + rows.shape[0]
         if stop > self._data.shape[2]:
@@ -109,16 +109,15 @@ class KVCache:
         return self._keys[layer].narrow(1, 0, stop), self._values[layer].narrow(1, 0, stop)
 
     def truncate(self, length: int) -> None:
-        """Forget every slot from `length` on, in all layers."""
+        """Drop all slots from `length` on, in all layers."""
         if not 0 <= length <= max(self._lengths):
             raise InputError(f"cannot truncate to {length}: the cache holds 0 to {max(self._lengths)} slots")
         self._lengths = [min(length, held) for held in self._lengths]
 
     def keep(self, base: int, slots: Sequence[int], layers: range | None = None) -> None:
-        """Keep the first `base` slots, then the listed ones (absolute, in order): a tree's accepted path.
+        """Keep the first `base` slots, then the listed ones (absolute, in order), such as an accepted path.
 
-        `layers` limits this to some layers, for passes that dropped rows on the way and so filled other slots
-        below than above.
+        `layers` limits this to some layers, for passes that drop rows between layers.
         """
         chosen = range(len(self._lengths)) if layers is None else layers
         held = min(self._lengths[layer] for layer in chosen)
@@ -135,7 +134,7 @@ class KVCache:
             self._lengths[layer] = stop
 
     def _reserve(self, slots: int) -> None:
-        """Grow to at least `slots`, doubling so that growth stays rare."""
+        """Grow to at least `slots`, at least doubling the capacity."""
         if slots <= self.capacity:
             return
         old, places, held = self._data, self._slots, self.capacity

@@ -1,7 +1,7 @@
-"""What tells one decoder-only language model from another, as data.
+"""Configuration of decoder-only language models.
 
-Owns the shape and the switches of a decoder. Knows no family by name and no checkpoint:
-`families` translates.
+Owns the shape and options of a decoder. Must not know family names or checkpoints: `families` translates
+those.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RopeKind = Literal["default", "linear", "llama3"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: the base wavelength, the rotated share of each head, how long contexts stretch it.
+    """RoPE settings: base, the rotated share of each head, and scaling for long contexts.
 
-    `linear` divides every frequency by `factor`; `llama3` divides those whose wavelength is long against
-    `original_positions` and blends between the two bounds.
+    `linear` divides every frequency by `factor`. `llama3` divides frequencies whose wavelength is long
+    relative to `original_positions`, and interpolates between the two bounds.
     """
 
     theta: float = 10_000.0
@@ -34,12 +34,12 @@ class Rope:
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Shape and switches of one decoder; every field is read by `Decoder` or by `weights`.
+    """Shape and options of one decoder; every field is read by `Decoder` or by `weights`.
 
-    `block` says where norms stand: before each half (`pre`), after the residual sum (`post`), on both sides
-    of each half (`sandwich`), or once before both halves, which then run side by side (`parallel`).
-    `sliding[i]` says whether layer i sees only keys less than `window` positions back; such layers rotate by
-    `local_rope` where that is given.
+    `block` is the placement of norms: before attention and MLP (`pre`), after each residual sum (`post`),
+    before and after attention and MLP (`sandwich`), or one norm before both, which then run in parallel
+    (`parallel`). `sliding[i]` says whether layer i sees only keys less than `window` positions back; such
+    layers use `local_rope` if given.
     """
 
     vocab: int
@@ -52,7 +52,7 @@ class DecoderConfig:
     max_positions: int
     norm: NormKind = "rms"
     norm_eps: float = 1e-6
-    norm_offset: float = 0.0  # added to every stored norm weight: Gemma stores weight - 1
+    norm_offset: float = 0.0  # added to stored norm weights: Gemma stores weight - 1
     final_norm: bool = True
     qk_norm: bool = False
     block: Block = "pre"
@@ -64,17 +64,17 @@ class DecoderConfig:
     head_bias: bool = False
     rope: Rope | None = None
     local_rope: Rope | None = None
-    learned_positions: int = 0  # rows of the learned position table; 0 where there is none
-    position_offset: int = 0  # position p reads row p + offset: OPT keeps two rows for padding
+    learned_positions: int = 0  # size of the learned position table; 0 if there is none
+    position_offset: int = 0  # position p reads entry p + offset: OPT reserves two entries for padding
     window: int | None = None
     sliding: tuple[bool, ...] = ()
     query_scale: float = 1.0
     attention_cap: float | None = None
     logit_cap: float | None = None
     embedding_scale: float = 1.0
-    embedding_width: int = 0  # differs from `hidden` where projections stand between (OPT-350m)
+    embedding_width: int = 0  # differs from `hidden` if embeddings are projected (OPT-350m)
     tied: bool = False
-    shares_embeddings: bool = False  # the checkpoint holds no embedding and no output projection of its own
+    shares_embeddings: bool = False  # the checkpoint has no embedding and no output projection
 
     @property
     def groups(self) -> int:
@@ -88,13 +88,13 @@ class DecoderConfig:
 
     @property
     def projected(self) -> bool:
-        """Whether embeddings are narrower or wider than the hidden rows."""
+        """Whether the embedding width differs from the hidden size."""
         return self.embedding_width not in (0, self.hidden)
 
     def is_sliding(self, layer: int) -> bool:
-        """Whether this layer's attention is limited to the window."""
+        """Whether this layer uses sliding-window attention."""
         return self.window is not None and bool(self.sliding) and self.sliding[layer]
 
     def rope_of(self, layer: int) -> Rope | None:
-        """The rotary positions that this layer uses, if any."""
+        """This layer's RoPE settings, if any."""
         return self.local_rope if self.local_rope is not None and self.is_sliding(layer) else self.rope

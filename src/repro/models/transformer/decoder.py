@@ -1,7 +1,7 @@
-"""One decoder for all families: operators on rows, `[rows, hidden]`, never a batch axis.
+"""One decoder for all families: operators on `[rows, hidden]`, one row per token position, no batch axis.
 
-Owns the order of operations in a block. Knows nothing of family names, checkpoints, tokens' meaning or time.
-Hidden rows are fp32 in every precision of the weights: norms, sums and attention need it, and it is cheap.
+Owns the order of operations in a block. Must not know about family names, checkpoints, token meaning or time.
+Hidden states are fp32 for every weight precision: norms, sums and attention need it, and it is cheap.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingAndHead:
-    """What stands before the first layer and after the last one.
+    """The parts before the first layer and after the last one.
 
-    `embedding` is `[vocab, width]`; `positions` the learned position table; the projections stand between
-    embeddings and hidden rows of another width.
+    `embedding` is `[vocab, width]`; `positions` is the learned position table; the projections convert
+    between the embedding width and the hidden size if these differ.
     """
 
     embedding: Tensor
@@ -60,9 +60,9 @@ class EmbeddingAndHead:
 
 @dataclass(slots=True)
 class _Pass:
-    """The rows that layers were last asked about, so that what all layers share is computed once.
+    """The current pass, so that masks and rotations are computed once for all layers.
 
-    Rows are told apart by identity: a caller that drops rows between layers passes new tensors.
+    A pass is recognized by the identity of its tensors: callers that drop rows between layers pass new ones.
     """
 
     positions: Tensor
@@ -85,7 +85,7 @@ class _Pass:
 class Decoder:
     """Operators of one language model.
 
-    `layers[i]` is None for a layer whose weights are given at each call, for instance just read from flash.
+    `layers[i]` is None if the layer's weights are passed to each call, for example when streamed from flash.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the resident weights lie."""
+        """The device of the resident weights."""
         return self.ends.embedding.device
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of resident weights that one generated token reads: layers and output projection."""
+        """Bytes of resident weights read per generated token: layers and output projection."""
         layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
         return layers + self.ends.head.weight_bytes
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Hidden rows of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`."""
+        """Input hidden states of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`."""
         ends = self.ends
         x = F.embedding(tokens, ends.embedding).float()
         if self.config.embedding_scale != 1.0:
@@ -137,13 +137,13 @@ class Decoder:
         cache: KVCache,
         weights: LayerWeights | None = None,
     ) -> Tensor:
-        """Run layer `i` on rows `x`, fp32 `[rows, hidden]`, and append their keys and values to the cache.
+        """Run layer `i` on hidden states `x`, fp32 `[rows, hidden]`, and append keys and values to the cache.
 
         `positions` is int64 `[rows]`; `mask` is bool `[rows, cached + rows]`, True where a row sees a slot,
-        or None for causal order after all cached slots. `weights` stand in for the resident ones.
+        or None for causal attention over all cached slots. `weights` replace the resident ones.
 
         Raises:
-            InputError: the layer has no weights, or the mask has another shape.
+            InputError: the layer has no weights, or the mask has the wrong shape or dtype.
         """
         w = weights if weights is not None else self.layers[i]
         if w is None:
@@ -176,7 +176,7 @@ class Decoder:
         return self.head(x)
 
     def _sight(self, i: int, positions: Tensor, mask: Tensor | None, cache: KVCache) -> AttentionMask:
-        """What the rows see in layer `i`; computed in the first layer of each kind, kept for the others."""
+        """The mask and rotation of layer `i`; computed once per pass and kind of layer."""
         current = self._pass
         if current is None or not current.goes_on(i, positions, mask, cache):
             cache.place(i, positions)
@@ -219,7 +219,7 @@ class Decoder:
 
 
 def _join(x: Tensor, half: Tensor, norm: Norm | None, norm_last: bool) -> Tensor:
-    """Add one half of a block to its input, with the norm that may follow the half or the sum."""
+    """Residual sum of a block's attention or MLP output, with an optional norm of the output or the sum."""
     if norm is None:
         return x + half
     return norm(x + half) if norm_last else x + norm(half)

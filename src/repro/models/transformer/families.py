@@ -1,6 +1,6 @@
-"""Hugging Face's configurations, translated into ours.
+"""Translation of Hugging Face configurations into `DecoderConfig`.
 
-Owns one table entry per `model_type`. Reads no file and builds no tensor.
+Owns one table entry per `model_type`. Must not read files or create tensors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROPES: dict[str, RopeKind] = {"default": "default", "linear": "linear", "llama3
 
 @dataclass(frozen=True)
 class Family:
-    """How to read one `model_type`: its configuration, its names, the switches that must stand as given."""
+    """How to read one `model_type`: its configuration, tensor names, and options with a required value."""
 
     configure: Callable[[Raw], DecoderConfig]
     names: Names
@@ -50,7 +50,7 @@ def family_of(raw: Raw) -> Family:
     """The family of a `config.json`.
 
     Raises:
-        InputError: an unknown `model_type`, or a switch that no supported checkpoint sets.
+        InputError: an unknown `model_type`, or an unsupported option.
     """
     kind = raw.get("model_type")
     if kind not in FAMILIES:
@@ -65,7 +65,7 @@ def family_of(raw: Raw) -> Family:
 
 
 def config_of(raw: Raw) -> DecoderConfig:
-    """Our configuration for the contents of a `config.json`; errors as in `family_of`."""
+    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing key."""
     family = family_of(raw)
     try:
         return family.configure(raw)
@@ -80,7 +80,7 @@ def _choice(table: Mapping[str, Any], what: str, name: str) -> Any:
 
 
 def _rope(raw: Raw, theta: float = 10_000.0, share: float = 1.0, nested: str = "") -> Rope:
-    """Rotary settings from old configs (`rope_theta`, `rope_scaling`) and new ones (`rope_parameters`)."""
+    """RoPE settings from old configs (`rope_theta`, `rope_scaling`) and new ones (`rope_parameters`)."""
     new = raw.get("rope_parameters") or {}
     old = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if raw.get(key) is not None}
     merged = old | (raw.get("rope_scaling") or {}) | (new.get(nested) or {} if nested in new else new)
@@ -99,7 +99,7 @@ def _rope(raw: Raw, theta: float = 10_000.0, share: float = 1.0, nested: str = "
 
 
 def _shape(raw: Raw) -> dict[str, Any]:
-    """The fields that most families name alike."""
+    """Fields with the same names in most families."""
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim") or hidden // heads
     return {
@@ -116,7 +116,7 @@ def _shape(raw: Raw) -> dict[str, Any]:
 
 
 def _gated(raw: Raw, **more: Any) -> DecoderConfig:
-    """Gated blocks with RMS norms: the Llama line and all that followed it."""
+    """Llama-like decoders: gated MLP and RMSNorm."""
     settings = _shape(raw) | {
         "intermediate": raw["intermediate_size"],
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
@@ -128,7 +128,7 @@ def _gated(raw: Raw, **more: Any) -> DecoderConfig:
 
 
 def _layer_types(raw: Raw, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
-    """Which layers slide: as `layer_types` says, or by the family's older rule."""
+    """Which layers use a sliding window: from `layer_types`, or by the family's older rule."""
     types = raw.get("layer_types")
     if types is not None:
         return tuple(kind == "sliding_attention" for kind in types)
@@ -164,7 +164,7 @@ def _qwen3(raw: Raw) -> DecoderConfig:
 
 def _gemma(raw: Raw, **more: Any) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
-    # Gemma 1's first configs name plain gelu, but its weights were trained with the tanh form.
+    # Early Gemma 1 configs name plain GELU, but the weights were trained with the tanh approximation.
     settings = {
         "norm_offset": 1.0,
         "activation": "gelu_tanh",
@@ -206,7 +206,7 @@ def _gemma3(raw: Raw) -> DecoderConfig:
 
 
 def _gemma3_multimodal(raw: Raw) -> DecoderConfig:
-    """The text half of a multimodal checkpoint, whose config leaves defaults of the 4B model out."""
+    """The text model of a multimodal checkpoint, whose config omits defaults of the 4B model."""
     defaults = {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,

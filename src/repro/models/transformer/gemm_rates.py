@@ -1,6 +1,6 @@
-"""How fast this machine's linears are, by storage format and rows, and the few numbers that say it shortly.
+"""Measured speed of this machine's matmuls, by storage format and number of rows, and a summary of it.
 
-Owns which kernels stand for which arithmetic. Knows nothing of device files.
+Owns which kernels belong to which arithmetic, and the fit of the rates. Must not know about device files.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from repro.models.transformer.quantize import int4_linear, int8_linear
 Product = Callable[[Tensor], object]
 
 DENSE = ("fp32", "fp16")
-"""Arithmetics whose products read weights as they are stored."""
+"""Arithmetics with unquantized weights."""
 INT_MM_LEAST = 17
-"""Rows that torch's 8-bit product wants at least."""
+"""Minimum number of rows for `torch._int_mm`."""
 WRONG = (RuntimeError, NotImplementedError, AttributeError)
-"""What torch raises for a kernel that this build or this device does not have."""
+"""Exceptions torch raises for a kernel missing in this build or on this device."""
 
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """One way to multiply rows by a stored weight.
+    """One matmul kernel for a stored weight.
 
     Attributes:
-        name: of the storage format.
-        arithmetic: the precision under which ops are billed: `fp32`, `fp16` (any 16 bits) or `int8`.
-        bits: of a stored weight, scales left out.
-        rows: the type of the rows that it takes.
-        make: the product with a weight, fp32 `[outputs, inputs]`.
-        least: rows that it takes at least.
+        name: storage format.
+        arithmetic: precision under which operations are billed: `fp32`, `fp16` (any 16 bits) or `int8`.
+        bits: bits per stored weight, without scales.
+        rows: dtype of the input.
+        make: creates the product from a weight, fp32 `[outputs, inputs]`.
+        least: minimum number of rows.
     """
 
     name: str
@@ -52,7 +52,7 @@ class GemmKernel:
 
 
 class Measured(NamedTuple):
-    """One product: seconds for `rows` rows, its operations, and the bytes of weights that it reads."""
+    """One measured product: seconds for `rows` rows, its operations, and the bytes of weights it reads."""
 
     kernel: str
     arithmetic: str
@@ -69,14 +69,14 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly to measure.
+    """Settings of a measurement.
 
     Attributes:
-        seconds: spent on each point.
-        rows: that products are measured for.
-        outputs: of the weight.
-        inputs: of the weight.
-        footprint: bytes of weights used in turn, which should exceed all caches.
+        seconds: time per data point.
+        rows: numbers of rows to measure.
+        outputs: output features of the weight.
+        inputs: input features of the weight.
+        footprint: total bytes of the weights used in turn; should exceed the processor's caches.
     """
 
     seconds: float
@@ -87,7 +87,7 @@ class Effort:
 
 
 def kernels(device: torch.device) -> Iterator[GemmKernel]:
-    """The kernels that a device may have."""
+    """The candidate kernels of a device."""
     for name, arithmetic in (("float32", "fp32"), ("bfloat16", "fp16"), ("float16", "fp16")):
         kind = getattr(torch, name)
         make = _plain if kind == torch.float16 else _packed
@@ -112,7 +112,7 @@ def _int8(weight: Tensor) -> Product:
 
 
 def measure_products(device: torch.device, effort: Effort, say: Callable[[str], None]) -> Iterator[Measured]:
-    """Time every kernel for every number of rows; `say` hears what is found, and what this torch lacks."""
+    """Time every kernel for every number of rows; `say` gets a line per result and per missing kernel."""
     for kernel in kernels(device):
         try:
             products = _products(kernel, device, effort)
@@ -131,7 +131,7 @@ def _line(m: Measured) -> str:
 
 
 def _products(kernel: GemmKernel, device: torch.device, effort: Effort) -> list[Product]:
-    """Equal products over so many weights that the next one is in no cache."""
+    """Copies of a product with separate weights, enough of them that the next weight is not in a cache."""
     weight = torch.rand(effort.outputs, effort.inputs, device=device) - 0.5
     stored = weight.numel() * kernel.bits / 8
     return [kernel.make(weight) for _ in range(max(1, round(effort.footprint / stored)))]
@@ -156,19 +156,19 @@ def _measure(
 
 
 def _waiting(device: torch.device) -> Callable[[], None]:
-    """Waits until the device has done all that it was asked."""
+    """A function that waits until the device has finished all queued work."""
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
 def read_bandwidth(device: torch.device, footprint: int, seconds: float) -> float:
-    """Bytes per second of reading memory and nothing else: a sum over `footprint` bytes."""
+    """Memory read bandwidth in bytes per second, from a sum over `footprint` bytes."""
     x = torch.ones(footprint // 4, device=device)
     wait = _waiting(device)
     return x.nbytes / seconds_each(lambda: (x.sum(), wait()), seconds)
 
 
 def copy_bandwidth(device: torch.device, footprint: int, seconds: float) -> float:
-    """Bytes per second, read and written, of copying `footprint` bytes."""
+    """Copy bandwidth in bytes per second, reads plus writes, of `footprint` bytes."""
     x = torch.ones(footprint // 4, device=device)
     y = torch.empty_like(x)
     wait = _waiting(device)
@@ -177,15 +177,15 @@ def copy_bandwidth(device: torch.device, footprint: int, seconds: float) -> floa
 
 @dataclass(frozen=True)
 class Rates:
-    """What the cost model wants to know of a processor's products.
+    """A processor's matmul rates for the cost model.
 
-    Of one arithmetic the fastest kernel counts at each number of rows, as a decoder chooses it.
+    For each arithmetic and number of rows only the fastest kernel counts, as a decoder would choose it.
 
     Attributes:
-        bandwidth: bytes per second of weights that dense products of the fewest rows read; kernels' median.
-        peaks: operations per second by arithmetic, with the kernel that reaches them.
-        efficiency: share of the peak by rows: one curve for all, whose times are nearest the measured ones,
-            and on which no wider pass is cheaper than a narrower one.
+        bandwidth: bytes of weights per second of dense products with the fewest rows; median of the kernels.
+        peaks: peak operations per second by arithmetic, with the kernel that reaches it.
+        efficiency: share of the peak by rows: one curve for all arithmetics, fitted to the measured times,
+            with modeled compute time never decreasing in the number of rows.
     """
 
     bandwidth: float
@@ -194,7 +194,7 @@ class Rates:
 
     @classmethod
     def of(cls, measured: Sequence[Measured]) -> Rates:
-        """The rates that fit measured products; at the fewest rows these should be bound by memory."""
+        """Fit the rates to measured products; those with the fewest rows should be memory-bound."""
         best = fastest(measured)
         fewest = min(m.rows for m in measured)
         bandwidth = median(
@@ -210,24 +210,24 @@ class Rates:
         return cls(bandwidth, peaks, _rising(curve))
 
     def seconds(self, m: Measured, efficiency: float) -> float:
-        """What the cost model says of a product at an efficiency."""
+        """The cost model's time of a product at a given efficiency."""
         return max(m.flops / (self.peaks[m.arithmetic][0] * efficiency), m.bytes / self.bandwidth)
 
     def worst(self, measured: Sequence[Measured]) -> float:
-        """The largest factor, up or down, between a kernel's time and what the cost model says of it."""
+        """The largest ratio, in either direction, between a measured time and the cost model's."""
         curve = dict(self.efficiency)
         errors = [log(self.seconds(m, curve[m.rows]) / m.seconds) for m in fastest(measured)]
         return exp(max(map(abs, errors)))
 
     def _nearest(self, products: Sequence[Measured]) -> float:
-        """The efficiency with the least squared error of logarithms; the smallest if memory decides."""
+        """The efficiency with the least squared log error; the smallest of them if memory-bound."""
         grid = [exp(log(1e-4) * (1 - i / GRID)) for i in range(GRID + 1)]
         errors = [sum(log(self.seconds(m, e) / m.seconds) ** 2 for m in products) for e in grid]
         return grid[errors.index(min(errors))]
 
 
 def _rising(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The curve with rows that were measured to cost more than wider ones made as cheap as those."""
+    """The curve with efficiencies raised so that fewer rows never take longer than more rows."""
     out = [curve[-1]]
     for rows, share in reversed(curve[:-1]):
         wider, reached = out[0]
@@ -236,11 +236,11 @@ def _rising(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]
 
 
 GRID = 1000
-"""Efficiencies from 0.0001 to 1 that are tried, evenly in their logarithm: steps of 1%."""
+"""Number of efficiencies tried from 0.0001 to 1, evenly spaced in the logarithm: steps of 1%."""
 
 
 def fastest(measured: Sequence[Measured]) -> list[Measured]:
-    """Of each arithmetic and number of rows the kernel that takes least."""
+    """The fastest kernel for each arithmetic and number of rows."""
     best: dict[tuple[str, int], Measured] = {}
     for m in measured:
         known = best.setdefault((m.arithmetic, m.rows), m)

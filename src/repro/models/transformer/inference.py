@@ -1,7 +1,4 @@
-"""Functions that compute without a record for gradients.
-
-Like `torch.inference_mode` as a decorator, which would import torch where it is written.
-"""
+"""A decorator like `torch.inference_mode` that does not import torch at definition time."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ T = TypeVar("T")
 
 
 def inference(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, run in torch's inference mode; not for generators and coroutines."""
+    """Run the function in torch's inference mode; not for generators and coroutines."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

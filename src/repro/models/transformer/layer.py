@@ -1,7 +1,6 @@
-"""The weights of one decoder layer, in memory or in one buffer of bytes.
+"""The weights of one decoder layer, as tensors or in one byte buffer.
 
-Owns which parts a layer has and where each tensor lies in a buffer. Knows nothing of files or of
-what is computed.
+Owns the parts of a layer and the layout of the buffer. Must not know about files or computation.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 else:
     torch = late("torch")
 
-# Direct I/O wants addresses and lengths in multiples of a sector.
+# Direct I/O needs addresses and lengths in multiples of a sector.
 ALIGNMENT = 512
 
 
 class Slot(NamedTuple):
-    """Where one tensor lies in a layer's buffer; `offset` in bytes, a multiple of 512."""
+    """The place of one tensor in a layer's buffer; `offset` in bytes, a multiple of 512."""
 
     name: str
     dtype: torch.dtype
@@ -36,7 +35,7 @@ class Slot(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor itself, without the gap after it."""
+        """Bytes of the tensor, without padding."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -44,8 +43,8 @@ class Slot(NamedTuple):
 class LayerWeights:
     """The linears and norms of one layer.
 
-    `qkv` is queries, keys and values in one product; `up` is gate and up in one product where the family is
-    gated. A norm that the family does not have is None.
+    `qkv` is the fused QKV projection; `up` is the fused gate and up projection if the MLP is gated. Norms
+    that the family does not have are None.
     """
 
     qkv: Linear
@@ -60,12 +59,12 @@ class LayerWeights:
 
     @property
     def linears(self) -> tuple[Linear, Linear, Linear, Linear]:
-        """The four products in the order in which they run."""
+        """The four linears in execution order."""
         return self.qkv, self.out, self.up, self.down
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one row reads."""
+        """Bytes of weights read by a pass with one row."""
         return sum(linear.weight_bytes for linear in self.linears)
 
     def to_buffer(self, buffer: Tensor) -> None:
@@ -76,13 +75,13 @@ class LayerWeights:
             _view(buffer, slot).copy_(tensor)
 
     def from_buffer(self, buffer: Tensor) -> LayerWeights:
-        """A layer of this one's kind whose tensors are views on `buffer`; nothing is copied."""
+        """A layer of the same structure whose tensors are views on `buffer`; nothing is copied."""
         slots = layout(self)
         _check(buffer, slots)
         return self._over({slot.name: _view(buffer, slot) for slot in slots})
 
     def skeleton(self) -> LayerWeights:
-        """A layer of this one's kind without memory: enough for `layout` and `from_buffer`."""
+        """A layer of the same structure on the meta device, for `layout` and `from_buffer`."""
         return self._over({name: tensor.to("meta") for name, tensor in _tensors(self).items()})
 
     def _over(self, tensors: dict[str, Tensor]) -> LayerWeights:
@@ -95,10 +94,10 @@ class LayerWeights:
 
 
 def layout(layer: LayerWeights) -> list[Slot]:
-    """Where each tensor of a layer lies in its buffer, in order.
+    """The places of a layer's tensors in its buffer, in order.
 
     Raises:
-        TypeError: the layer holds packed weights, which cannot be stored.
+        TypeError: the layer has packed weights, which cannot be stored.
     """
     slots, offset = [], 0
     for name, tensor in _tensors(layer).items():
@@ -108,7 +107,7 @@ def layout(layer: LayerWeights) -> list[Slot]:
 
 
 def buffer_bytes(slots: Sequence[Slot]) -> int:
-    """Length of a buffer for this layout, a multiple of 512."""
+    """Buffer size in bytes for this layout, a multiple of 512."""
     return slots[-1].offset + _aligned(slots[-1].nbytes)
 
 

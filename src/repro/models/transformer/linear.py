@@ -1,7 +1,7 @@
-"""Matrix products with weights in several storage formats, behind one call.
+"""Linear operators with weights in several storage formats.
 
-Owns how a weight is stored and which kernel multiplies it. Knows nothing of layers or checkpoints.
-A linear takes rows of any float type and answers in the type that it computes in.
+Owns how a weight is stored and which kernel multiplies it. Must not know about layers or checkpoints. A
+linear accepts any float dtype and returns the dtype it computes in.
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ else:
     F = late("torch.nn.functional")
 
 
-# Up to so many rows the weight-only kernels beat 16-bit products (benchmarks/decode.py --rows).
+# Rows up to which weight-only kernels are faster than 16-bit matmuls (benchmarks/decode.py --rows).
 INT8_ROWS = 2
 INT4_ROWS = 4
-# oneDNN's order for so many rows serves one row as well as its order for one does, a few rows much better.
+# Number of rows that oneDNN's blocked layout is optimized for. One row is as fast as with the layout for one
+# row, a few rows are much faster.
 PACKED_ROWS = 16
 
 
 class TensorFields:
-    """A dataclass whose tensor fields can be listed and exchanged, so that a layer can lie in one buffer."""
+    """A dataclass whose tensor fields can be listed and replaced, so that a layer fits one buffer."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by field name, in the order of the fields."""
+        """The tensors by field name, in field order."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         return {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """The same operator over other tensors of the same names and shapes."""
+        """The same operator with other tensors of the same names and shapes."""
         return replace(self, **tensors)  # type: ignore[type-var]
 
 
 class Linear(Protocol):
-    """`[rows, inputs] -> [rows, outputs]`, rows of any float type."""
+    """`[rows, inputs] -> [rows, outputs]`, for inputs of any float dtype."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply rows by the weight and add the bias."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What has to be stored to make this linear again."""
+        """The tensors needed to restore this linear."""
         ...
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """The same kind of linear over other stored tensors."""
+        """The same kind of linear with other stored tensors."""
         ...
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that one row's product reads."""
+        """Bytes of weights read for one row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlainLinear(TensorFields):
-    """A dense weight `[outputs, inputs]` in fp32 or bf16."""
+    """A dense weight `[outputs, inputs]` in fp32, bf16 or fp16."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -82,28 +83,28 @@ class PlainLinear(TensorFields):
 
 @cache
 def _packed_product() -> Any:
-    """Private to torch; None in builds without oneDNN, which then multiply plain weights."""
+    """A private torch op; None in builds without oneDNN, which use plain weights instead."""
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
 
 @cache
 def _reorder() -> Any:
-    """Likewise."""
+    """A private torch op; None in builds without oneDNN."""
     return getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
 @cache
 def _has_bf16() -> bool:
-    """Whether oneDNN multiplies bf16 here, which takes AVX-512."""
+    """Whether oneDNN supports bf16 on this CPU, which requires AVX-512."""
     asked = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return asked is not None and bool(asked())
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear(TensorFields):
-    """A dense weight in oneDNN's own blocked order, which cannot be read back or stored.
+    """A dense weight in oneDNN's blocked layout, which cannot be read back or stored.
 
-    `packed` makes one where this build of torch can.
+    `packed` creates one if this build of torch supports it.
     """
 
     blocked: Tensor
@@ -123,27 +124,27 @@ class PackedLinear(TensorFields):
         return y
 
     def tensors(self) -> dict[str, Tensor]:
-        """Raises TypeError: blocked weights have no bytes to store."""
+        """Raises TypeError: blocked weights cannot be stored."""
         raise TypeError("a packed weight cannot be stored; build the layer with packed=False")
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether torch can reorder this weight for oneDNN; of bf16 a processor without AVX-512 cannot."""
+    """Whether torch can reorder this weight for oneDNN; bf16 needs a CPU with AVX-512."""
     if _packed_product() is None or _reorder() is None or weight.device.type != "cpu":
         return False
     return weight.dtype != torch.bfloat16 or _has_bf16()
 
 
 def packed(plain: PlainLinear) -> Linear:
-    """The fastest linear over this weight: reordered where torch can, plain elsewhere."""
+    """The fastest linear for this weight: reordered if torch can, else plain."""
     return PackedLinear.of(plain) if can_pack(plain.weight) else plain
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Linear(TensorFields):
-    """8-bit weights `[outputs, inputs]` with one bf16 scale per output; activations stay bf16.
+    """8-bit weights `[outputs, inputs]` with one bf16 scale per output and bf16 activations.
 
-    `wide`, if given, is the same weight in 16 bits for passes of many rows, at 2 more bytes a weight.
+    `wide`, if given, is a 16-bit copy for passes of many rows, which costs 2 more bytes per weight.
     """
 
     weight: Tensor
@@ -159,7 +160,7 @@ class Int8Linear(TensorFields):
         return y if self.bias is None else y + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Linear:
-        """See `TensorFields`; the 16-bit twin belongs to the old tensors and is left behind."""
+        """See `TensorFields`; the 16-bit copy of the old weight is dropped."""
         return Int8Linear(tensors["weight"], tensors["scale"], tensors.get("bias"))
 
     @property
@@ -172,8 +173,8 @@ class Int8Linear(TensorFields):
 class Int4Linear(TensorFields):
     """4-bit weights in torch's CPU packing, with a bf16 scale and zero per `group` inputs.
 
-    A weight is `(code - 8) * scale + zero`, so Q4_0 (zero 0) and Q4_1 both fit. Outputs are padded to whole
-    blocks of the kernel; `outputs` says how many are real. `wide`: see `Int8Linear`.
+    A weight is `(code - 8) * scale + zero`, which covers Q4_0 (zero 0) and Q4_1. Outputs are padded to whole
+    blocks of the kernel; `outputs` is the number without padding. `wide`: see `Int8Linear`.
     """
 
     codes: Tensor
@@ -195,7 +196,7 @@ class Int4Linear(TensorFields):
         return y if self.bias is None else y + self.bias
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int4Linear:
-        """See `TensorFields`; the 16-bit twin belongs to the old tensors and is left behind."""
+        """See `TensorFields`; the 16-bit copy of the old weight is dropped."""
         return Int4Linear(tensors["codes"], tensors["scales"], self.outputs, self.group, tensors.get("bias"))
 
     @property

@@ -1,6 +1,6 @@
-"""Normalization of hidden rows, always computed in fp32.
+"""Normalization of hidden states, always computed in fp32.
 
-Owns the two norms of the supported families. Knows nothing of where in a block they stand.
+Owns the two norms of the supported families. Must not know where in a block they are used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm(TensorFields):
-    """Rows over their root mean square, times a weight.
+    """RMSNorm, rewritten to need fewer operations.
 
-    The mean is folded away: `weight` holds the checkpoint's weight times sqrt(width), fp32 `[width]` or
-    `[heads, width]`, and `floor` is sqrt(width * eps), so that the divisor is hypot(norm, floor): four
-    cheap operations where the textbook form takes seven, and half the time on one row.
+    `weight` is the checkpoint's weight times sqrt(width), fp32 `[width]` or `[heads, width]`, and `floor` is
+    sqrt(width * eps), so the divisor is hypot(norm, floor). This takes four operations instead of seven, and
+    half the time on one row.
     """
 
     weight: Tensor
@@ -35,7 +35,7 @@ class RMSNorm(TensorFields):
 
     @classmethod
     def of(cls, weight: Tensor, eps: float) -> RMSNorm:
-        """The norm with a checkpoint's weight and epsilon."""
+        """From a checkpoint's weight and epsilon."""
         width = weight.shape[-1]
         return cls(weight * math.sqrt(width), torch.tensor(math.sqrt(width * eps), device=weight.device))
 
@@ -48,7 +48,7 @@ class RMSNorm(TensorFields):
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm(TensorFields):
-    """Rows without their mean over their deviation, times weight plus bias, fp32 `[width]`."""
+    """LayerNorm with weight and bias, fp32 `[width]`."""
 
     weight: Tensor
     bias: Tensor

@@ -1,6 +1,6 @@
-"""Weights in 8 and 4 bits: rounding them, and the linears over them.
+"""8-bit and 4-bit weight quantization, and the quantized linears.
 
-Owns the rounding rules. Knows nothing of layers, files or when which precision is chosen.
+Owns the rounding rules. Must not know about layers, files or the choice of precision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
     torch = late("torch")
     F = late("torch.nn.functional")
 
-# The block of GGUF's Q4_0 and Q4_1, and the smallest that torch's 4-bit kernel takes.
+# The group size of GGUF's Q4_0 and Q4_1, and the smallest that torch's 4-bit kernel supports.
 GROUP = 32
 # torch's 4-bit kernel computes outputs in blocks; 64 is the widest it uses.
 OUTPUT_BLOCK = 64
@@ -29,7 +29,7 @@ OUTPUT_BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A 4-bit weight before packing: `(code - 8) * scale + zero`.
+    """A quantized 4-bit weight before packing: `(code - 8) * scale + zero`.
 
     `codes` is uint8 `[outputs, inputs]` in 0..15; `scale` and `zero` are bf16 `[outputs, inputs / group]`.
     """
@@ -44,15 +44,15 @@ class Codes:
         return self.codes.shape[1] // self.scale.shape[1]
 
     def dequantized(self) -> Tensor:
-        """The weight these codes stand for, fp32 `[outputs, inputs]`."""
+        """The dequantized weight, fp32 `[outputs, inputs]`."""
         grouped = self.codes.float().view(*self.scale.shape, -1) - 8.0
         return (grouped * self.scale.float()[..., None] + self.zero.float()[..., None]).view(self.codes.shape)
 
 
 def q4_0(weight: Tensor, group: int = GROUP) -> Codes:
-    """Symmetric 4-bit codes as in GGUF's Q4_0: the largest magnitude of a block becomes code 0.
+    """Symmetric 4-bit codes as in GGUF's Q4_0: the value of largest magnitude in a group becomes code 0.
 
-    Deviation: the scale is bf16, which torch's kernel wants, where GGUF stores fp16.
+    Deviation: the scale is bf16, as torch's kernel requires; GGUF stores fp16.
     """
     blocks = _blocks(weight, group)
     extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True)).squeeze(2)
@@ -61,9 +61,9 @@ def q4_0(weight: Tensor, group: int = GROUP) -> Codes:
 
 
 def q4_1(weight: Tensor, group: int = GROUP) -> Codes:
-    """Asymmetric 4-bit codes as in GGUF's Q4_1: smallest value of a block is code 0, largest code 15.
+    """Asymmetric 4-bit codes as in GGUF's Q4_1: the smallest value of a group is code 0, the largest 15.
 
-    Deviation: scale and zero are bf16, which torch's kernel wants, where GGUF stores fp16.
+    Deviation: scale and zero are bf16, as torch's kernel requires; GGUF stores fp16.
     """
     blocks = _blocks(weight, group)
     low, high = blocks.aminmax(dim=2)
@@ -79,7 +79,7 @@ def int8_codes(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int8_linear(weight: Tensor, bias: Tensor | None = None, twin: bool = False) -> Int8Linear:
-    """An 8-bit linear; `twin` keeps a 16-bit one of the same rounded weight for passes of many rows."""
+    """An 8-bit linear; `twin` adds a 16-bit copy of the rounded weight for passes of many rows."""
     codes, scale = int8_codes(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
     wide = None
@@ -94,7 +94,7 @@ def int4_linear(
     """A 4-bit linear; `twin` as in `int8_linear`, `rounding` is `q4_0` or `q4_1`.
 
     Raises:
-        InputError: the inputs do not divide into groups.
+        InputError: the number of inputs is not a multiple of the group size.
     """
     rounded = rounding(weight)
     bias = None if bias is None else bias.to(torch.bfloat16)
@@ -122,7 +122,7 @@ def _blocks(weight: Tensor, group: int) -> Tensor:
 
 
 def _coded(blocks: Tensor, scale: Tensor, zero: Tensor) -> Codes:
-    """Codes against the scale and zero as they are stored, so that their rounding is not paid twice."""
+    """Codes for the rounded (bf16) scale and zero, so that their rounding error is not added again."""
     step = scale.float()[..., None]
     codes = (
         ((blocks - zero.float()[..., None]) / torch.where(step == 0, 1.0, step) + 8.0).round_().clamp_(0, 15)

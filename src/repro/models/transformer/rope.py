@@ -1,7 +1,7 @@
-"""Rotary positions as complex factors.
+"""RoPE as multiplication by complex factors.
 
-Owns frequencies and rotations. Query and key projections are stored with the two halves of a rotated pair
-side by side (`interleave`), so that a rotation is one complex multiplication; scores do not see the order.
+Owns frequencies and rotations. Query and key projections are stored with the two dimensions of a rotated pair
+adjacent (`interleave`), so a rotation is one complex multiplication. The order does not affect the scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ else:
 
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:
-    """Radians per position of each pair of a head, `[head_dim / 2]`; pairs that do not rotate have 0."""
+    """Radians per position of each pair of a head, `[head_dim / 2]`; 0 for pairs that are not rotated."""
     rotated = int(head_dim * rope.share)
     pairs = 1.0 / rope.theta ** (torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated)
     scaled = _STRETCH[rope.kind](rope, pairs)
@@ -34,7 +34,7 @@ def rotations(frequency: Tensor, positions: Tensor) -> Tensor:
 
 
 def interleave(rope: Rope | None, head_dim: int) -> Tensor:
-    """Order of a head's dimensions that puts the partners of each rotated pair side by side, `[head_dim]`."""
+    """Permutation of a head's dimensions that makes each rotated pair adjacent, `[head_dim]`."""
     order = torch.arange(head_dim)
     if rope is None:
         return order
@@ -52,7 +52,7 @@ def _linear(rope: Rope, pairs: Tensor) -> Tensor:
 
 
 def _llama3(rope: Rope, pairs: Tensor) -> Tensor:
-    """Llama 3.1: keep short wavelengths, divide long ones by the factor, blend in between."""
+    """Llama 3.1: keep high frequencies, divide low ones by the factor, interpolate in between."""
     turns = rope.original_positions * pairs / (2 * math.pi)
     low, high = rope.low_frequency_factor, rope.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)

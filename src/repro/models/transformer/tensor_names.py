@@ -1,6 +1,6 @@
-"""Where the checkpoints of each family keep our parts.
+"""Tensor names in the checkpoints of each family.
 
-Owns tensor names only, as data.
+Owns these names only, as data.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Names:
-    """Where a family's checkpoints keep our parts; `prefixes` are tried in order, `layer` takes the index.
+    """Tensor names of a family; `prefixes` are tried in order, `layer` is formatted with the layer index.
 
-    `parts` maps ours (`q`, `out`, `before_mlp`, ...) to theirs below a layer; `qkv` means stored fused.
+    `parts` maps our part names (`q`, `out`, `before_mlp`, ...) to names within a layer; `qkv` is a fused one.
     """
 
     parts: Mapping[str, str]
@@ -59,7 +59,7 @@ PHI_NAMES = Names(
     },
     final_norm="final_layernorm",
 )
-# OPT names its norms alike wherever they stand: `do_layer_norm_before` decides which of ours they are.
+# OPT's norms have the same names before and after attention and MLP: `do_layer_norm_before` tells which.
 OPT_NAMES = Names(
     {
         **_ATTENTION,

@@ -1,7 +1,7 @@
-"""A checkpoint folder, read into a decoder.
+"""Loading a decoder from a checkpoint folder.
 
-Owns which tensor becomes which part. Reads `config.json` and `*.safetensors`; knows nothing of where folders
-come from (`checkpoint`) and nothing of `transformers`.
+Owns which tensor becomes which part. Reads `config.json` and `*.safetensors`. Must not know where folders
+come from (`checkpoint`), nor about `transformers`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
 
 @dataclass(frozen=True)
 class _Precision:
-    """How dense tensors of one dtype name become tables, the layers' linears and the output projection."""
+    """How a dtype name maps to the embedding dtype, the layers' linears and the output projection."""
 
     table: torch.dtype
     build: Build
@@ -57,17 +57,18 @@ def load(
     resident: bool = True,
     device: torch.device | str = "cpu",
 ) -> Decoder:
-    """The decoder that a checkpoint folder holds.
+    """Load the decoder in a checkpoint folder.
 
-    `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, `q4_0` like Q4_0; both keep embeddings in bf16 and
-    the output projection in 8 bits, as 4-bit GGUF files do: 4 bits cost a fifth of the greedy agreement.
-    `packed` reorders weights for speed: dense ones for oneDNN; 8- and 4-bit ones get a 16-bit twin for passes
-    of many rows, at 2 more bytes a weight. `embeddings_from` lends its embedding and output projection to a
-    checkpoint whose config says `shares_embeddings`. `resident=False` leaves the layers out, for streaming.
+    `dtype` is one of `DTYPES`: `int4` rounds like Q4_1, `q4_0` like Q4_0. Both keep embeddings in bf16 and
+    the output projection in 8 bits, as 4-bit GGUF files do: with 4 bits a fifth of the greedy agreement is
+    lost. `packed` is for speed: dense weights are reordered for oneDNN, and 8- and 4-bit ones get a 16-bit
+    copy for passes of many rows, at 2 more bytes per weight. A checkpoint whose config sets
+    `shares_embeddings` uses the embedding and output projection of `embeddings_from`. `resident=False` omits
+    the layers, for streaming.
 
     Raises:
-        InputError: an unknown dtype or model type; a tensor that is missing or has the wrong shape; a shared
-            embedding that nobody lends or of another shape.
+        InputError: an unknown dtype or model type; a tensor is missing or has the wrong shape; the shared
+            embedding is not given or has the wrong shape.
     """
     source = _Source(folder, _precision(dtype, packed, torch.device(device)), torch.device(device))
     ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
@@ -78,7 +79,7 @@ def load(
 def layers(
     folder: Path | str, dtype: str = "float32", device: torch.device | str = "cpu"
 ) -> Iterator[LayerWeights]:
-    """The layers of a checkpoint one at a time, in the form that can be stored on flash; errors as `load`."""
+    """The layers of a checkpoint one by one, in a form that can be stored on flash; errors as in `load`."""
     source = _Source(folder, _precision(dtype, False, torch.device(device)), torch.device(device))
     return map(source.layer, range(source.config.layers))
 
@@ -107,7 +108,7 @@ def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) 
 
 
 class _Source:
-    """A folder, its configuration, and the precision its tensors are wanted in."""
+    """A checkpoint folder, its configuration and the requested precision."""
 
     def __init__(self, folder: Path | str, precision: _Precision, device: torch.device) -> None:
         raw = read_config(folder)
@@ -120,7 +121,7 @@ class _Source:
         self._order = interleave(self.config.rope, self.config.head_dim)
 
     def layer(self, i: int) -> LayerWeights:
-        """One layer's parts."""
+        """The weights of one layer."""
         c = self.config
         wide = c.heads * c.head_dim
         before, after = c.block != "post", c.block in ("post", "sandwich")
@@ -155,7 +156,7 @@ class _Source:
         )
 
     def lent_ends(self, embeddings_from: Decoder | None) -> EmbeddingAndHead:
-        """Embedding and output projection of another decoder, with this checkpoint's final norm."""
+        """Embedding and output projection of `embeddings_from`, with this checkpoint's final norm."""
         c = self.config
         if embeddings_from is None:
             raise InputError(
@@ -199,7 +200,7 @@ class _Source:
         return self._precision.build(*self._dense(i, part, outputs, inputs, bias))
 
     def _qkv(self, i: int) -> tuple[Tensor, Tensor | None]:
-        """Queries, keys and values as one weight, rotated pairs side by side."""
+        """The fused QKV weight and bias, with RoPE pairs interleaved."""
         c = self.config
         if "qkv" in self._names.parts:
             return self._dense(i, "qkv", c.qkv_rows, c.hidden, c.qkv_bias)
@@ -213,12 +214,12 @@ class _Source:
         return _joined(parts)
 
     def _interleaved(self, tensor: Tensor) -> Tensor:
-        """Rows of a query or key projection, each head in the order of `rope.interleave`."""
+        """A query or key projection with each head's rows in the order of `rope.interleave`."""
         heads = tensor.view(-1, self.config.head_dim, *tensor.shape[1:])
         return heads.index_select(1, self._order.to(tensor.device)).view(tensor.shape)
 
     def _up(self, i: int) -> tuple[Tensor, Tensor | None]:
-        """The MLP's first weight; gate above up where the family is gated."""
+        """The MLP's first weight and bias; gate stacked on up if the MLP is gated."""
         c = self.config
         names = ("gate", "up") if c.gated else ("up",)
         return _joined([self._dense(i, name, c.intermediate, c.hidden, c.mlp_bias) for name in names])
@@ -231,7 +232,7 @@ class _Source:
         return LayerNorm(weight, self._take(f"{name}.bias", (c.hidden,)).float(), c.norm_eps)
 
     def _qk_norm(self, i: int) -> RMSNorm:
-        """The norms of query and key heads as one, `[heads + kv_heads, head_dim]`."""
+        """The query and key norms as one, `[heads + kv_heads, head_dim]`."""
         c = self.config
         rows = []
         for part, heads in (("q_norm", c.heads), ("k_norm", c.kv_heads)):
@@ -241,7 +242,7 @@ class _Source:
 
 
 def _joined(parts: Sequence[tuple[Tensor, Tensor | None]]) -> tuple[Tensor, Tensor | None]:
-    """Several linears over the same rows as one."""
+    """Concatenate several linears with the same input."""
     weights = [weight for weight, _ in parts]
     biases = [bias for _, bias in parts if bias is not None]
     return torch.cat(weights), torch.cat(biases) if biases else None
