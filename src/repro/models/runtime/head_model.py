@@ -163,7 +163,7 @@ class HeadModel(Model):
         return super().memo(root, f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
 
     def network(self, memo: LogitCache | None = None) -> Network:
-        """A network with its own KV cache; target hidden states are computed separately."""
+        """A network over target hidden states that are computed separately."""
         return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo)
 
     def _resident_network(self) -> Network:

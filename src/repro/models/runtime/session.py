@@ -114,16 +114,16 @@ class Session:
     ) -> list[Logits]:
         """Logits of each wanted sequence, computing in one forward pass what is not cached.
 
-        An EAGLE head runs one pass per level of guessed features.
+        An EAGLE head runs one pass per level of guessed features. Medusa logits depend only on the length.
 
         Args:
             wanted: sequences; one whose logits are still kept costs nothing.
             branches: compute each of these as a separate sequence of a batch; together they contain `wanted`.
             on: run on this processor in place of the placement's.
-            late: logits are computed lazily on an emulated device; the cost of all is charged.
+            late: logits may be computed lazily, when first read; the cost of all is charged.
 
         Raises:
-            InputError: more tokens ahead than there are Medusa heads. (Medusa logits depend only on length.)
+            InputError: more tokens ahead than there are Medusa heads.
         """
         wanted = [self._lineage.twin(prefix) for prefix in wanted]
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
