@@ -1,1 +1,1 @@
-"""Looking into a model: hooks, outliers, importance, likelihoods."""
+"""Model analysis: hooks, activation outliers, layer importance, likelihoods."""

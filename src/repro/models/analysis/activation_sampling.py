@@ -1,6 +1,6 @@
-"""A sample of what goes into each linear of a decoder.
+"""Samples the inputs of each linear of a decoder.
 
-Owns which input rows are kept. Must not know what is made of them.
+Owns which input rows are kept. Must not know how they are used.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Sample:
     """Inputs of one linear.
 
     Attributes:
-        rows: some of them, evenly spread over the corpus, fp32 `[rows, inputs]`.
-        magnitude: mean magnitude of each input over all rows, fp32 `[inputs]`.
+        rows: sampled input rows, evenly spread over the corpus, fp32 `[rows, inputs]`.
+        magnitude: mean magnitude of each input channel over all rows, fp32 `[inputs]`.
     """
 
     rows: Tensor
     magnitude: Tensor
 
     def over(self, by: Tensor) -> Sample:
-        """The same inputs divided by `by`, fp32 `[inputs]`."""
+        """The sample divided by `by`, fp32 `[inputs]`."""
         return Sample(self.rows / by, self.magnitude / by)
 
 
 @dataclass(slots=True)
 class _Taken:
-    """What has been kept of one linear's inputs so far."""
+    """Running sample of one linear's inputs."""
 
     stride: int
     seen: int = 0
@@ -54,7 +54,7 @@ class _Taken:
 
 
 def samples(decoder: Decoder, corpus: Sequence[Tensor], rows: int) -> Mapping[Place, Sample]:
-    """At most `rows` input rows of every linear, and the mean magnitudes of all.
+    """Sample at most `rows` input rows of every linear; mean magnitudes cover all rows.
 
     Raises:
         InputError: the corpus is empty.

@@ -1,7 +1,7 @@
-"""What goes into a decoder's linears, seen while it reads.
+"""Hooks on the inputs of a decoder's linears during a forward pass.
 
-Owns the names of linears within a decoder, their replacement one by one, and the watching. Must not know what
-is made of what was seen.
+Owns the names of linears within a decoder, their replacement, and the hooks. Must not know what observers do
+with the inputs.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Place(NamedTuple):
 
 
 PARTS = ("qkv", "out", "up", "down")
-"""In the order in which they run."""
+"""Linears of a layer, in execution order."""
 
 Observer = Callable[[Place, Tensor], None]
-"""Told a linear's place and its input rows, `[rows, inputs]`."""
+"""Called with a linear's place and its input, `[rows, inputs]`."""
 
 
 def places(decoder: Decoder) -> Iterator[tuple[Place, Linear]]:
-    """The linears of all resident layers, in the order in which they run."""
+    """The linears of all resident layers, in execution order."""
     for i, layer in enumerate(decoder.layers):
         if layer is not None:
             yield from ((Place(i, part), getattr(layer, part)) for part in PARTS)
 
 
 def matrices(config: DecoderConfig, part: str) -> tuple[int, ...]:
-    """Outputs of the published matrices that a linear joins: queries, keys and values, or gate and up."""
+    """Output sizes of the checkpoint matrices that a linear joins: Q, K and V, or gate and up."""
     if part == "qkv":
         kv = config.kv_heads * config.head_dim
         return config.heads * config.head_dim, kv, kv
@@ -51,7 +51,7 @@ def matrices(config: DecoderConfig, part: str) -> tuple[int, ...]:
 
 
 def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
-    """A decoder with other linears at some places and all else as it was."""
+    """A decoder with some linears replaced."""
     layers = list(decoder.layers)
     for (i, part), linear in linears.items():
         layer = layers[i]
@@ -62,7 +62,7 @@ def replaced(decoder: Decoder, linears: Mapping[Place, Linear]) -> Decoder:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A linear whose input somebody looks at first."""
+    """A linear that passes its input to an observer first."""
 
     linear: Linear
     place: Place
@@ -84,13 +84,13 @@ class _Watched:
 
 
 def watched(decoder: Decoder, observer: Observer) -> Decoder:
-    """A decoder that computes the same and tells the observer every linear's input rows."""
+    """A decoder with the same outputs that passes every linear's input to the observer."""
     return replaced(decoder, {place: _Watched(linear, place, observer) for place, linear in places(decoder)})
 
 
 @torch.no_grad()
 def read(decoder: Decoder, sequences: Iterable[Tensor]) -> None:
-    """Run token sequences, int64 `[tokens]` each, through all layers, each from an empty cache."""
+    """Run token sequences, int64 `[tokens]` each, through all layers, each with a fresh KV cache."""
     for tokens in sequences:
         positions, cache = torch.arange(len(tokens)), KVCache(decoder.config, len(tokens))
         x = decoder.embed(tokens, positions)

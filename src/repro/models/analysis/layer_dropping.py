@@ -1,7 +1,6 @@
-"""A decoder of which layers, or halves of layers, are gone.
+"""Decoders with layers, or the attention or MLP of layers, removed.
 
-Owns what stands in the place of a half that is gone, and what a decoder of some of the layers is. Must not
-know which should go.
+Owns the placeholder for a removed half and the selection of layers. Must not know which should be removed.
 """
 
 from __future__ import annotations
@@ -22,28 +21,27 @@ from repro.models.transformer.layer import LayerWeights
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """In the place of a linear that is gone: no weights, and nobody calls it."""
+    """Placeholder for a removed linear: no weights, never called."""
 
     weight_bytes: int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A half that is gone is passed over, by `PartialDecoder`."""
+        """Raises TypeError: `PartialDecoder` skips removed halves."""
         raise TypeError("this half of the layer is gone; open its decoder as a PartialDecoder")
 
     def tensors(self) -> dict[str, Tensor]:
-        """None."""
+        """An empty dict."""
         return {}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Absent:
-        """Itself."""
+        """Returns itself."""
         return self
 
 
 class PartialDecoder(Decoder):
-    """A decoder that passes over the halves of layers that are gone.
+    """A decoder that skips removed attention and MLP halves.
 
-    A layer without attention still fills its part of the cache, with zeros, so that all layers' caches have
-    one length whatever is gone.
+    A layer without attention fills its KV cache with zeros, so that all layers' caches have the same length.
     """
 
     def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
@@ -57,33 +55,33 @@ class PartialDecoder(Decoder):
 
 
 def has_attention(layer: LayerWeights) -> bool:
-    """Whether a layer's attention is there."""
+    """Whether a layer has attention."""
     return not isinstance(layer.qkv, Absent)
 
 
 def has_mlp(layer: LayerWeights) -> bool:
-    """Whether a layer's MLP is there."""
+    """Whether a layer has an MLP."""
     return not isinstance(layer.up, Absent)
 
 
 def without_attention(layer: LayerWeights) -> LayerWeights:
-    """A layer whose attention is gone, with the norms that are its own; for a `PartialDecoder`."""
-    # Halves side by side read one norm, which the MLP still needs.
+    """A layer without attention and the norms only it uses; for a `PartialDecoder`."""
+    # Parallel attention and MLP share one norm, which the MLP still needs.
     before = layer.before_attention if layer.before_mlp is None else None
     gone = Absent()
     return replace(layer, qkv=gone, out=gone, before_attention=before, after_attention=None, qk_norm=None)
 
 
 def without_mlp(layer: LayerWeights) -> LayerWeights:
-    """A layer whose MLP is gone, with the norms that are its own; for a `PartialDecoder`."""
+    """A layer without MLP and the norms only it uses; for a `PartialDecoder`."""
     return replace(layer, up=Absent(), down=Absent(), before_mlp=None, after_mlp=None)
 
 
 def of_layers(decoder: Decoder, kept: Sequence[int]) -> Decoder:
-    """A decoder of these layers, in this order, each with the window and the rotation that it had.
+    """A decoder of the layers `kept`, in this order, each with its own sliding window and RoPE.
 
     Raises:
-        InputError: no layer is kept, or one that there is not.
+        InputError: `kept` is empty or names a layer that does not exist.
     """
     config = decoder.config
     if not kept or not set(kept) <= set(range(config.layers)):
@@ -94,7 +92,7 @@ def of_layers(decoder: Decoder, kept: Sequence[int]) -> Decoder:
 
 
 def with_layers(decoder: Decoder, layers: Sequence[LayerWeights]) -> PartialDecoder:
-    """A decoder over other layers, as many, of which halves may be gone."""
+    """A decoder with its layers replaced by as many others, whose halves may be removed."""
     return PartialDecoder(decoder.config, layers, decoder.ends)
 
 
@@ -102,7 +100,7 @@ def resident(decoder: Decoder) -> list[LayerWeights]:
     """All layers of a decoder.
 
     Raises:
-        InputError: one is not resident.
+        InputError: a layer is not resident.
     """
     layers = [layer for layer in decoder.layers if layer is not None]
     if len(layers) != decoder.config.layers:
@@ -111,11 +109,11 @@ def resident(decoder: Decoder) -> list[LayerWeights]:
 
 
 def elements(layer: LayerWeights) -> int:
-    """Elements of a layer's matrices; norms and biases do not count."""
+    """Number of elements of a layer's matrices, without norms and biases."""
     held = [tensor for linear in layer.linears for tensor in linear.tensors().values()]
     return sum(prod(tensor.shape) for tensor in held if tensor.dim() == 2)
 
 
 def block_elements(decoder: Decoder) -> int:
-    """Elements of the matrices of all layers: what a level is a share of."""
+    """Number of elements of all layers' matrices, the base of an elastic model's levels."""
     return sum(map(elements, resident(decoder)))

@@ -1,6 +1,6 @@
-"""What a layer, or half of one, is worth on a corpus: the loss without it, and how far it turns hidden rows.
+"""Importance of a layer, its attention or its MLP: loss without it, or cosine between input and output.
 
-Owns these measures. Must not know what is done with the unimportant ones.
+Owns these measures. Must not know what is done with unimportant layers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from repro.models.transformer.decoder import Decoder
 Corpus = Sequence[Tensor]
 """Token sequences, int64 `[tokens]` each."""
 Turn = tuple[Tensor, Tensor]
-"""Hidden rows before something and behind it, `[rows, hidden]` each."""
+"""Hidden states before and after a layer or half, `[rows, hidden]` each."""
 
 
 @torch.no_grad()
 def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
-    """The mean next-token loss of a corpus, in nats, with each layer in turn left out (ElastiLM 3.2).
+    """Mean next-token loss of a corpus in nats, without each layer in turn (ElastiLM 3.2).
 
-    One pass goes through the whole decoder; from each layer's input on, another goes through those above it.
+    After one full pass, each layer is skipped by running the layers above it on its input.
 
     Raises:
-        InputError: a sequence has fewer than two tokens, or there is none.
+        InputError: the corpus is empty, or a sequence has fewer than two tokens.
     """
     count, layers = _predicted(corpus), range(decoder.config.layers)
     sums = [0.0 for _ in layers]
@@ -42,23 +42,23 @@ def losses_without(decoder: Decoder, corpus: Corpus) -> list[float]:
 
 @torch.no_grad()
 def loss(decoder: Decoder, corpus: Corpus) -> float:
-    """The mean next-token loss of a corpus, in nats; errors as of `losses_without`."""
+    """Mean next-token loss of a corpus in nats; raises as `losses_without`."""
     count = _predicted(corpus)
     return sum(_nats(decoder, hidden_rows(decoder, tokens)[-1], tokens) for tokens in corpus) / count
 
 
 @torch.no_grad()
 def block_influences(decoder: Decoder, corpus: Corpus) -> list[float]:
-    """Of each layer 1 less the mean cosine between a token's row before and behind it (ShortGPT's BI)."""
+    """1 minus the mean cosine of a token's hidden state before and after each layer (ShortGPT's BI)."""
     cosines = _mean_cosines(list(pairwise(hidden_rows(decoder, tokens))) for tokens in corpus)
     return [1.0 - one for one in cosines]
 
 
 @torch.no_grad()
 def half_similarities(decoder: Decoder, corpus: Corpus) -> tuple[list[float], list[float]]:
-    """Mean cosines of a token's row before and behind each layer's attention, and before and behind its MLP.
+    """Mean cosines of a token's hidden state before and after each layer's attention, and each layer's MLP.
 
-    Behind a half is its sum with the residual (LLM-Drop); halves side by side start from the same row.
+    The state after a half includes the residual (LLM-Drop); parallel halves start from the same state.
     """
     cosines = _mean_cosines(_halves(decoder, tokens) for tokens in corpus)
     return cosines[::2], cosines[1::2]
@@ -66,13 +66,13 @@ def half_similarities(decoder: Decoder, corpus: Corpus) -> tuple[list[float], li
 
 @torch.no_grad()
 def hidden_rows(decoder: Decoder, tokens: Tensor) -> list[Tensor]:
-    """Rows before the first layer and behind each one, `layers + 1` times fp32 `[tokens, hidden]`."""
+    """Hidden states before the first layer and after each one, `layers + 1` times fp32 `[tokens, hidden]`."""
     return rows_from(decoder, 0, decoder.embed(tokens, torch.arange(len(tokens))))
 
 
 @torch.no_grad()
 def rows_from(decoder: Decoder, first: int, x: Tensor) -> list[Tensor]:
-    """Rows before a layer, the given `[tokens, hidden]` of a sequence, behind it and behind each above."""
+    """Hidden states from layer `first` on: its input `x` `[tokens, hidden]`, then each layer's output."""
     positions, cache, rows = torch.arange(len(x)), KVCache(decoder.config, len(x)), [x]
     for i in range(first, decoder.config.layers):
         rows.append(decoder.layer(i, rows[-1], positions, None, cache))
@@ -81,7 +81,7 @@ def rows_from(decoder: Decoder, first: int, x: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> Tensor:
-    """The rows of a whole sequence, `[tokens, hidden]`, taken through some layers one after the other."""
+    """Run hidden states of a whole sequence, `[tokens, hidden]`, through some layers in order."""
     positions, cache = torch.arange(len(x)), KVCache(decoder.config, len(x))
     for i in layers:
         x = decoder.layer(i, x, positions, None, cache)
@@ -89,7 +89,7 @@ def through(decoder: Decoder, layers: Iterable[int], x: Tensor) -> Tensor:
 
 
 def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
-    """What attention and MLP make of their rows, layer by layer, one after the other."""
+    """Hidden states before and after attention, then MLP, of each layer."""
     layers = resident(decoder)
     attention = with_layers(decoder, [without_mlp(layer) for layer in layers])
     mlp = with_layers(decoder, [without_attention(layer) for layer in layers])
@@ -102,7 +102,7 @@ def _halves(decoder: Decoder, tokens: Tensor) -> list[Turn]:
 
 
 def _mean_cosines(sequences: Iterable[Sequence[Turn]]) -> list[float]:
-    """The mean cosine of each turn over all tokens of all sequences."""
+    """Mean cosine of each before-after pair over all tokens of all sequences."""
     cosines = [[F.cosine_similarity(x, y, dim=-1) for x, y in turns] for turns in sequences]
     if not cosines:
         raise InputError("layers are ranked on a corpus of no sequence; set corpus.texts to at least 1")
@@ -110,12 +110,12 @@ def _mean_cosines(sequences: Iterable[Sequence[Turn]]) -> list[float]:
 
 
 def _predicted(corpus: Corpus) -> int:
-    """How many tokens of a corpus are predicted."""
+    """Number of predicted tokens of a corpus."""
     if not corpus or min(map(len, corpus)) < 2:
         raise InputError("a loss needs sequences of at least two tokens; raise corpus.texts or corpus.tokens")
     return sum(len(tokens) - 1 for tokens in corpus)
 
 
 def _nats(decoder: Decoder, hidden: Tensor, tokens: Tensor) -> float:
-    """The summed loss of a sequence's tokens behind the first, from its rows behind the last layer."""
+    """Summed next-token loss of a sequence, from its hidden states after the last layer."""
     return float(F.cross_entropy(decoder.head(hidden[:-1]), tokens[1:], reduction="sum"))

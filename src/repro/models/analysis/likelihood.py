@@ -1,7 +1,7 @@
-"""Log-likelihoods of continuations, all choices of a row in one pass.
+"""Log-likelihoods of continuations, all choices of a dataset row in one forward pass.
 
-Owns the pass that branches where choices part, and the cache that rows with a common beginning share. Must
-not know datasets, nor what a likelihood decides.
+Owns the pass that branches where choices diverge, and the KV cache of their shared prefix. Must not know
+datasets or how likelihoods are used.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from repro.models.transformer.decoder import Decoder
 
 Tokens = Sequence[int]
 Asked = tuple[int, int]
-"""A row of a pass, and a token that may follow it."""
+"""An index into a pass's hidden states, and a candidate next token."""
 
 LOGITS = 1 << 24
-"""Logits computed at a time: 64 MB, whatever the vocabulary."""
+"""Logits computed at a time: 64 MB in fp32, for any vocabulary size."""
 
 
 class Likelihood(NamedTuple):
-    """What a decoder says of a continuation.
+    """Score of a continuation.
 
-    `nats` is the log-likelihood of all its tokens together, `greedy` whether each is the likeliest there.
+    `nats` is its total log-likelihood; `greedy` is whether every token is the argmax.
     """
 
     nats: float
@@ -35,7 +35,7 @@ class Likelihood(NamedTuple):
 
 
 class Reader:
-    """A decoder that scores continuations, and the cache of what it read last."""
+    """Scores continuations with a decoder and caches the last shared prefix."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -46,27 +46,27 @@ class Reader:
     def score(self, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Likelihood]:
         """Score continuations, each after its context, in one pass over what is not cached.
 
-        What all pairs begin with is read once and stays cached, so rows in the order of their tokens share
-        their beginnings. Behind it each pair is a branch that sees the beginning and itself.
+        The common prefix of all pairs (the trunk) is computed once and stays cached, so scoring rows in token
+        order reuses prefixes. After it each pair is a branch that sees the trunk and itself.
 
         Args:
             pairs: context and continuation, token ids.
 
         Raises:
-            InputError: a context or a continuation is empty: there is nothing to score, or nothing before it.
+            InputError: a context or a continuation is empty.
         """
         if not all(context and continuation for context, continuation in pairs):
             raise InputError("a context or a continuation has no token; both need at least one")
         texts = [
             (*context, *continuation)[:-1] for context, continuation in pairs
-        ]  # the last is read by none
+        ]  # the last token is only predicted
         starts = [len(context) - 1 for context, _ in pairs]
         trunk = texts[0][: common(texts)]
-        # A row that says what follows it must run, be it cached or not.
+        # Positions whose logits are needed must run, even if cached.
         held = min(common([self._held, trunk]), *starts)
         hidden = self._read(trunk, held, [text[len(trunk) :] for text in texts])
         self._held = trunk
-        # Of all choices the first token is said by the same row, which goes through the head once.
+        # All choices' first tokens share one position, which goes through the head once.
         asked = [
             list(zip(rows, continuation, strict=True))
             for rows, (_, continuation) in zip(_rows(texts, starts, len(trunk), held), pairs, strict=True)
@@ -75,7 +75,7 @@ class Reader:
         return [_joined([said[one] for one in some]) for some in asked]
 
     def _read(self, trunk: Tokens, held: int, branches: Sequence[Tokens]) -> Tensor:
-        """Hidden rows of the trunk from `held` on, then of the branches; the trunk alone stays cached."""
+        """Hidden states of the trunk from `held` on, then of the branches; only the trunk stays cached."""
         decoder, device = self._decoder, self._decoder.device
         self._cache.truncate(held)
         tokens = [*trunk[held:], *(token for branch in branches for token in branch)]
@@ -92,7 +92,7 @@ class Reader:
         return x
 
     def _said(self, hidden: Tensor, asked: Collection[Asked]) -> dict[Asked, Likelihood]:
-        """What rows of `hidden`, `[rows, hidden]`, say of the tokens that they are asked about."""
+        """Likelihood of each asked token, given `hidden` `[rows, hidden]`."""
         said: dict[Asked, Likelihood] = {}
         wanted = sorted({row for row, _ in asked})
         step = max(1, LOGITS // self._decoder.config.vocab)
@@ -109,12 +109,12 @@ class Reader:
 
 
 def _joined(tokens: Sequence[Likelihood]) -> Likelihood:
-    """The likelihood of a continuation from those of its tokens."""
+    """Combine token likelihoods to that of the continuation."""
     return Likelihood(sum(one.nats for one in tokens), all(one.greedy for one in tokens))
 
 
 def common(texts: Iterable[Tokens]) -> int:
-    """How many tokens all texts begin with alike."""
+    """Length of the longest common prefix of all texts."""
     count = 0
     for column in zip(*texts, strict=False):
         if len(set(column)) > 1:
@@ -124,7 +124,7 @@ def common(texts: Iterable[Tokens]) -> int:
 
 
 def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, held: int) -> Iterator[list[int]]:
-    """For each text the rows of a pass that say what follows its positions from `start` on."""
+    """For each text, the pass's row indices of its positions from `start` on."""
     branch = trunk - held
     for text, start in zip(texts, starts, strict=True):
         yield [at - held if at < trunk else branch + at - trunk for at in range(start, len(text))]
@@ -132,7 +132,7 @@ def _rows(texts: Sequence[Tokens], starts: Sequence[int], trunk: int, held: int)
 
 
 def _mask(held: int, trunk: int, branches: Sequence[int]) -> Tensor | None:
-    """Which slots each row sees: those before it in the trunk and in its own branch; None for all before."""
+    """Attention mask: each row sees the trunk and its own branch up to itself; None if plain causal."""
     if sum(map(bool, branches)) <= 1:
         return None
     rows = trunk - held + sum(branches)

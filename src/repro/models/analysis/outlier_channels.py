@@ -1,10 +1,11 @@
-"""Which channels of a decoder's linears have outliers, and how often.
+"""Which input channels of a decoder's linears have outliers, and how often.
 
-Owns the counting and what follows from it: how many channels at a time, how few cause most of them, what
-keeping those alone saves. Must not know how thresholds were found or what computes with them.
+Owns the counts and statistics of them: outlier channels per token and per pass, the share of outliers in the
+hottest channels, and the weights of those channels. Must not know how thresholds were found or what computes
+with them.
 
-A channel is one input of one linear. An element of an input row is an outlier if it is larger in magnitude
-than its linear's threshold (mllm-NPU, sec. 3.3).
+A channel is one input of one linear. An element of an input row is an outlier if its magnitude exceeds its
+linear's threshold (mllm-NPU, sec. 3.3).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from repro.models.transformer.decoder import Decoder
 
 @dataclass(frozen=True)
 class Counted:
-    """The outliers of one linear's inputs over some passes.
+    """Outlier counts of one linear's inputs over some passes.
 
     Attributes:
-        outputs: weights of one channel.
-        rows: input rows that were looked at.
-        passes: texts that they came from.
+        outputs: number of outputs, which is the weights per channel.
+        rows: input rows (tokens) examined.
+        passes: forward passes, one per text.
         times: rows in which each channel had an outlier, int64 `[inputs]`.
-        met: channels with an outlier in a pass, summed over the passes.
+        met: channels with an outlier in a pass, summed over passes.
     """
 
     outputs: int
@@ -41,29 +42,29 @@ class Counted:
 
     @property
     def inputs(self) -> int:
-        """Channels."""
+        """Number of channels."""
         return len(self.times)
 
     @property
     def at_once(self) -> float:
-        """Mean channels with an outlier in one row, which is one token's."""
+        """Mean number of channels with an outlier per token."""
         return int(self.times.sum()) / self.rows
 
     @property
     def a_pass(self) -> float:
-        """Mean channels with an outlier in one pass."""
+        """Mean number of channels with an outlier per pass."""
         return self.met / self.passes
 
 
 def count(
     decoder: Decoder, thresholds: Mapping[Place, float], texts: Sequence[Tensor]
 ) -> dict[Place, Counted]:
-    """Count outliers while a decoder reads.
+    """Count outliers during forward passes.
 
     Args:
         decoder: all layers resident.
-        thresholds: of every linear, positive.
-        texts: a pass each, int64 `[tokens]`.
+        thresholds: positive threshold of every linear.
+        texts: token sequences, int64 `[tokens]`; one pass each.
     """
     found: dict[Place, Counted] = {}
 
@@ -86,11 +87,11 @@ def _none(outputs: int, inputs: int) -> Counted:
     return Counted(outputs, 0, 0, torch.zeros(inputs, dtype=torch.int64), 0)
 
 
-# What follows from the counts of some linears.
+# Statistics over the counts of several linears.
 
 
 def at_once(linears: Collection[Counted]) -> float:
-    """Channels with an outlier in one row, mean over the linears."""
+    """Channels with an outlier per token, mean over the linears."""
     return fmean(linear.at_once for linear in linears)
 
 
@@ -101,12 +102,12 @@ def share_at_once(linears: Collection[Counted]) -> float:
 
 
 def a_pass(linears: Collection[Counted]) -> float:
-    """Channels with an outlier anywhere in a pass, mean over the linears."""
+    """Channels with an outlier per pass, mean over the linears."""
     return fmean(linear.a_pass for linear in linears)
 
 
 def share_a_pass(linears: Collection[Counted]) -> float:
-    """Share of channels with an outlier anywhere in a pass."""
+    """Mean share of channels with an outlier in a pass."""
     return sum(linear.a_pass for linear in linears) / sum(linear.inputs for linear in linears)
 
 
@@ -117,25 +118,25 @@ def share_ever(linears: Collection[Counted]) -> float:
 
 
 def caused(linears: Collection[Counted], hot: float) -> float:
-    """Share of the outliers that the most frequent channels, a share `hot` of all, have."""
+    """Share of all outliers that lie in the share `hot` of channels with the most outliers."""
     times = _times(linears).sort(descending=True).values
     return int(times[: _kept(len(times), hot)].sum()) / max(1, int(times.sum()))
 
 
 def needed(linears: Collection[Counted], outliers: float) -> float:
-    """The smallest share of all channels that has this share of the outliers."""
+    """The smallest share of channels that contains a share `outliers` of all outliers."""
     times = _times(linears).sort(descending=True).values
     had = torch.cat([times.new_zeros(1), times.cumsum(0)])
     return int((had >= outliers * int(times.sum())).int().argmax()) / len(times)
 
 
 def weights(linears: Collection[Counted]) -> int:
-    """Weights of all channels."""
+    """Number of weights of all channels."""
     return sum(linear.outputs * linear.inputs for linear in linears)
 
 
 def hot_weights(linears: Collection[Counted], hot: float) -> int:
-    """Weights of the most frequent channels, a share `hot` of all; of equals those of earlier linears."""
+    """Number of weights of the share `hot` of channels with the most outliers; ties go to earlier linears."""
     order = _times(linears).sort(descending=True, stable=True).indices
     outputs = torch.cat([torch.full((linear.inputs,), linear.outputs) for linear in linears])
     return int(outputs[order[: _kept(len(order), hot)]].sum())

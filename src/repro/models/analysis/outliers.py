@@ -1,7 +1,7 @@
-"""How large the inputs of a decoder's linears get over a corpus.
+"""Magnitudes of the inputs of a decoder's linears over a corpus.
 
-Owns maxima and quantiles per linear, found in one reading without holding what was read. Must not know what
-is made of them.
+Owns maxima and quantiles per linear, computed in one pass without storing all activations. Must not know how
+they are used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from repro.models.transformer.decoder import Decoder
 
 @dataclass(frozen=True)
 class OutlierProfile:
-    """The magnitudes of one linear's inputs.
+    """Magnitude statistics of one linear's inputs.
 
     Attributes:
-        threshold: the least magnitude that at most `1 - quantile` of all inputs exceed.
+        threshold: the `quantile` of the magnitudes; at most a share `1 - quantile` of inputs exceed it.
         largest: the largest magnitude.
     """
 
@@ -32,12 +32,12 @@ class OutlierProfile:
 
     @property
     def importance(self) -> float:
-        """How far the largest outlier lies beyond the scale (mllm-NPU sec. 3.3)."""
+        """Ratio of the largest outlier to the scale (mllm-NPU sec. 3.3)."""
         return self.largest / self.threshold if self.threshold else inf
 
 
 def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place, Tensor]:
-    """The largest magnitude of every input of every linear, fp32 `[inputs]`.
+    """Largest magnitude of every input channel of every linear, fp32 `[inputs]`.
 
     Raises:
         InputError: the corpus has no tokens.
@@ -56,12 +56,12 @@ def largest_by_channel(decoder: Decoder, corpus: Sequence[Tensor]) -> dict[Place
 def profile(
     decoder: Decoder, corpus: Sequence[Tensor], quantile: float = 0.999
 ) -> dict[Place, OutlierProfile]:
-    """The inputs' quantile and maximum of every linear.
+    """Quantile and maximum of the input magnitudes of every linear.
 
-    A quantile needs only the largest `1 - quantile` of what was read: that alone is held, and it is exact.
+    The quantile is exact; only the largest share `1 - quantile` of the magnitudes is stored.
 
     Raises:
-        InputError: the corpus has no tokens, or the quantile does not lie in [0, 1].
+        InputError: the corpus has no tokens, or the quantile is not in [0, 1].
     """
     if not 0.0 <= quantile <= 1.0:
         raise InputError(f"a quantile lies between 0 and 1, got {quantile}")
@@ -90,14 +90,14 @@ def _tokens(corpus: Sequence[Tensor]) -> int:
 
 @dataclass(slots=True)
 class _Top:
-    """The `count` largest magnitudes seen so far, in no order."""
+    """The `count` largest magnitudes seen so far, unordered."""
 
     count: int
     values: Tensor = field(default_factory=lambda: torch.empty(0))
     least: float = -1.0
 
     def add(self, x: Tensor) -> None:
-        """Look at more; what is not above the least one held cannot change a thing."""
+        """Add values; only those above the least one held matter once `count` are held."""
         seen = x.float().abs().flatten()
         values = torch.cat((self.values, seen[seen > self.least]))
         if len(values) > self.count:
@@ -107,5 +107,5 @@ class _Top:
         self.values = values
 
     def sorted(self) -> _Top:
-        """The same, largest first."""
+        """A copy sorted in descending order."""
         return _Top(self.count, self.values.sort(descending=True).values, self.least)

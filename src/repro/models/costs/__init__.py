@@ -1,1 +1,1 @@
-"""What passes through a model cost: bytes and operations, whole or partitioned."""
+"""FLOPs and bytes of forward passes, whole or partitioned."""

@@ -1,10 +1,10 @@
-"""What a model of a given shape moves and computes: parameters, bytes and FLOPs of its parts.
+"""Parameters, bytes and FLOPs of a model of a given shape.
 
-Knows nothing of weights. A decoder's layer is its linears and its attention; an output projection is one
-linear; an embedding look-up moves the gathered rows. Behind an encoder, a decoder's layer attends a second
-time, to the source that the encoder read: to keys and values that it computes once. An EAGLE-3 head reads
-features of its target, which one linear fuses, and looks tokens up in its target's table. Medusa heads are a
-square linear each and an output projection, their own or their target's; each makes one row.
+Knows nothing of weights. A decoder layer is its linears and its attention; the output projection is one
+linear; an embedding lookup moves the gathered rows. In an encoder-decoder, a decoder layer also has
+cross-attention, whose source keys and values are computed once. An EAGLE-3 head fuses target features with
+one linear and uses its target's embedding table. Medusa heads have square linears (residual blocks) and an
+output projection, their own or the target's; each head gives logits for one position.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from repro.core.typed import typed
 
 @dataclass(frozen=True)
 class Precision:
-    """How weights are stored and in which arithmetic a processor uses them.
+    """How weights are stored and which arithmetic uses them.
 
     Attributes:
-        bits: per stored weight, scales included.
+        bits: bits per stored weight, scales included.
         arithmetic: the precision of the multiply-adds.
         activation: bytes of one activation or key-value element.
     """
@@ -51,7 +51,7 @@ PRECISIONS = {
 
 
 def precision(name: str) -> Precision:
-    """A stored precision by name; InputError with the choices for an unknown one."""
+    """Look up a stored precision; InputError for an unknown name."""
     if name not in PRECISIONS:
         raise InputError(unknown("precision", name, PRECISIONS))
     return PRECISIONS[name]
@@ -59,9 +59,10 @@ def precision(name: str) -> Precision:
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """The encoder before a decoder; its rows, its heads and the kind of its MLPs are the decoder's.
+    """The encoder of an encoder-decoder; hidden size, heads and MLP type are the decoder's.
 
     Attributes:
+        layers: number of encoder layers.
         intermediate: width inside its MLPs.
     """
 
@@ -71,15 +72,16 @@ class EncoderShape:
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's dimensions, as far as its cost depends on them.
+    """Dimensions of a decoder that determine its cost.
 
     Attributes:
-        gated: the MLP has three matrices and not two.
-        tied: the output projection is the embedding table; of Medusa heads, it is their target's.
-        encoder: what reads the prompt before the decoder does; `None` where the decoder reads it itself.
-        features: width of the target's features that an EAGLE-3 head reads; 0 for a model that reads none.
-        medusa: Medusa heads, for which all but `hidden`, `vocab` and `tied` say nothing; 0 for other models.
-        blocks: residual blocks of each of them.
+        gated: the MLP has three matrices, not two.
+        tied: the output projection is the embedding table; for Medusa heads, it is the target's.
+        encoder: encoder that reads the prompt; `None` for a decoder-only model.
+        features: width of the target features that an EAGLE-3 head reads; 0 for other models.
+        medusa: number of Medusa heads, which use only `hidden`, `vocab`, `tied` and `blocks`; 0 for other
+            models.
+        blocks: residual blocks per Medusa head.
     """
 
     layers: int
@@ -98,12 +100,12 @@ class Shape:
 
     @classmethod
     def of_medusa(cls, medusa: int, hidden: int, vocab: int, tied: bool, blocks: int = 1) -> Shape:
-        """So many Medusa heads, which have no attention, no MLP and no keys and values."""
+        """Shape of `medusa` Medusa heads, which have no attention, MLP or KV cache."""
         return cls(1, hidden, 1, 1, 0, 0, vocab=vocab, tied=tied, medusa=medusa, blocks=blocks)
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Shape:
-        """The shape that one file of `conf/model/shape/` describes."""
+        """Parse a file of `conf/model/shape/`."""
         if mapping.get("medusa"):
             return cls.of_medusa(**mapping)
         return typed(cls, mapping, "shape")
@@ -114,7 +116,7 @@ class Shape:
 
     @property
     def attention_weights(self) -> int:
-        """Weights of one attention block's four linears; a head's queries, keys and values read two rows."""
+        """Weights of Q, K, V and output projections; an EAGLE-3 head's Q, K, V take doubled inputs."""
         wide = 2 if self.features else 1
         return self.hidden * self.head_dim * (self.heads + wide * (self.heads + 2 * self.kv_heads))
 
@@ -125,25 +127,24 @@ class Shape:
 
     @property
     def source_weights(self) -> int:
-        """Weights of the linears that make a layer's keys and values of the source; 0 without an encoder."""
+        """Weights of a layer's cross-attention K and V projections; 0 without an encoder."""
         return 2 * self.hidden * self.head_dim * self.kv_heads if self.encoder else 0
 
     @property
     def layer_weights(self) -> int:
-        """Weights of one layer's linears: its attention, behind an encoder its cross-attention, its MLP; of
-        Medusa heads, all their blocks."""
+        """Weights of one layer's linears: (cross-)attention and MLP, or the blocks of all Medusa heads."""
         if self.medusa:
             return self.medusa * self.block_weights
         return self.attention_weights * (2 if self.encoder else 1) + self.mlp_weights
 
     @property
     def block_weights(self) -> int:
-        """Weights of one Medusa head's blocks."""
+        """Weights of one Medusa head's residual blocks."""
         return self.blocks * self.hidden**2
 
     @property
     def encoder_layers(self) -> int:
-        """Layers of the encoder; 0 where there is none."""
+        """Number of encoder layers; 0 without an encoder."""
         return self.encoder.layers if self.encoder else 0
 
     @property
@@ -158,13 +159,15 @@ class Shape:
 
     @property
     def fuse_weights(self) -> int:
-        """Weights of the linear that fuses a target's features; 0 for a model that reads none."""
+        """Weights of an EAGLE-3 head's fusing linear; 0 for other models."""
         return self.hidden * self.features
 
     @property
     def table_weights(self) -> int:
-        """Weights beside the layers: embedding table (a head has its target's), output projection unless
-        it is that table, fusing linear; of Medusa heads the projections that are their own."""
+        """Weights outside the layers: embedding table, output projection if untied, fusing linear.
+
+        An EAGLE-3 head has no embedding table; Medusa heads have only their own output projections.
+        """
         if self.medusa:
             return 0 if self.tied else self.medusa * self.head_weights
         own = self.tied or self.features
@@ -180,8 +183,10 @@ class Shape:
         return (3 if self.gated else 2) * self.hidden * intermediate
 
     def sharing(self, rows: int, projected: bool = False) -> int:
-        """How many of so many rows meet the same weights, in the layers or where they are `projected`: all;
-        but each Medusa head's row meets its own block, and its own projection unless there is but one."""
+        """How many of `rows` positions share the same weights, in the layers or, if `projected`, the head.
+
+        All of them; but each Medusa head has its own blocks, and its own output projection unless tied.
+        """
         return 1 if rows and self.medusa and not (projected and self.tied) else rows
 
     def attention_flops(self, rows: int, context: float) -> float:
@@ -189,19 +194,19 @@ class Shape:
         return 4.0 * rows * context * self.heads * self.head_dim
 
     def cache_elements(self, tokens: float) -> float:
-        """Elements of one layer's keys and values for so many tokens."""
+        """Elements of one layer's KV cache of `tokens`."""
         return 2.0 * tokens * self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """A shape in a precision: FLOPs and bytes of what a session asks a device to do."""
+    """FLOPs and bytes of a shape in a stored precision."""
 
     shape: Shape
     stored: Precision
 
     def weight_bytes(self, weights: float) -> float:
-        """Bytes of so many stored weights."""
+        """Bytes of a number of stored weights."""
         return weights * self.stored.bits / 8
 
     @property
@@ -216,7 +221,7 @@ class ModelCost:
 
     @property
     def table_bytes(self) -> float:
-        """Bytes of the embedding table, the output projection, and what fuses a target's features."""
+        """Bytes of embedding table, output projection and an EAGLE-3 head's fusing linear."""
         return self.weight_bytes(self.shape.table_weights)
 
     @property
@@ -225,15 +230,16 @@ class ModelCost:
         return self.weight_bytes(self.shape.parameters)
 
     def cache_bytes(self, tokens: int) -> float:
-        """Bytes of all layers' keys and values for so many tokens, those of a source among them."""
+        """Bytes of the KV cache of `tokens`, source tokens included."""
         return self.shape.layers * self.shape.cache_elements(tokens) * self.stored.activation
 
     def layers(
         self, count: int, rows: int, context: float, source: int = 0, first: bool = False
     ) -> tuple[float, float]:
-        """FLOPs and bytes of `count` layers over `rows` rows that see `context` tokens each.
+        """FLOPs and bytes of `count` layers over `rows` positions that each see `context` cached tokens.
 
-        Behind an encoder they also see `source` tokens, whose keys and values a request's first pass makes.
+        With an encoder they also attend to `source` tokens, whose keys and values the first pass of a request
+        (`first`) computes.
         """
         shape = self.shape
         if shape.medusa:
@@ -247,13 +253,13 @@ class ModelCost:
         return count * flops, count * moved
 
     def encode(self, count: int, source: int) -> tuple[float, float]:
-        """FLOPs and bytes of `count` encoder layers over a source, whose tokens all see each other."""
+        """FLOPs and bytes of `count` encoder layers over `source` tokens, with full attention."""
         flops = 2.0 * source * self.shape.encoder_layer_weights + self.shape.attention_flops(source, source)
         moved = self.encoder_layer_bytes + self.shape.cache_elements(source) * self.stored.activation
         return count * flops, count * moved
 
     def head(self, rows: int) -> tuple[float, float]:
-        """FLOPs and bytes of the output projection of `rows` rows."""
+        """FLOPs and bytes of the output projection for `rows` positions."""
         read = rows // self.shape.sharing(rows, projected=True) if rows else 0
         return 2.0 * rows * self.shape.head_weights, self.weight_bytes(read * self.shape.head_weights)
 
@@ -262,7 +268,7 @@ class ModelCost:
         return 0.0, self.weight_bytes(rows * self.shape.hidden)
 
     def fuse(self, rows: int) -> tuple[float, float]:
-        """FLOPs and bytes of fusing a target's features of `rows` rows into a head's own width."""
+        """FLOPs and bytes of fusing target features of `rows` positions to the head's hidden size."""
         moved = (
             self.weight_bytes(self.shape.fuse_weights) + rows * self.shape.features * self.stored.activation
         )

@@ -1,6 +1,6 @@
-"""How the work of a model's layer is divided between two processors that share their memory.
+"""Divides the work of a layer between two processors that share memory.
 
-Knows nothing of devices, of what a processor takes for its part, or of how a good division is found.
+Knows nothing of devices, of processor speeds, or of how a good split is found.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from repro.models.tokens.prefix import Prefix
 
 FORMS = ("columns", "megatron")
 STATISTICS = 2
-"""Numbers a query head that merging two parts of an attention takes beside its values: maximum and sum."""
+"""Softmax statistics per query head for merging two partial attentions: maximum and sum."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A division between the processor that a model is placed on and another one.
+    """A split between the processor that a model is placed on and another one.
 
-    `columns` is Ghidorah's (sec. III-B): every linear by its outputs, each attention in the keys of the cache
-    and those of the pass. `megatron` divides two linears at a time, the first by outputs and the second by
-    inputs, attention by heads, and adds the halves up.
+    `columns` is Ghidorah's (sec. III-B): every linear is split by outputs, attention by keys (cached keys and
+    the pass's own). `megatron` splits linears in pairs, the first by outputs and the second by inputs,
+    attention by heads, and sums the halves.
 
     Attributes:
-        share: of every linear's columns, or of the heads, that the other processor computes.
+        share: share of every linear's columns, or of the heads, that the other processor computes.
         form: `columns` or `megatron`.
-        keys: share of the cached keys that the other processor attends to, in the form `columns`; it always
-            attends to the pass's own keys, as far as rows see them.
-        left: of the pass's own keys the first ones that join the cached keys, where most rows see them.
+        keys: share of the cached keys that the other processor attends to (`columns` only); it also computes
+            the sparse attention to the pass's own keys.
+        left: number of the pass's first keys that are treated like cached keys (dense attention), since most
+            positions see them.
         to: the other processor.
     """
 
@@ -56,14 +57,14 @@ class Split:
 
 
 class StagePiece(NamedTuple):
-    """What one processor does in a stage.
+    """Work of one processor in a stage.
 
     Attributes:
-        kind: of its op.
-        other: whether it is the other processor's.
-        flops: to compute.
-        bytes: to move.
-        launches: its part of a layer's launch.
+        kind: kind of the op.
+        other: whether the other processor runs it.
+        flops: FLOPs.
+        bytes: bytes moved.
+        launches: fraction of a layer's launch overhead.
     """
 
     kind: str
@@ -74,12 +75,11 @@ class StagePiece(NamedTuple):
 
 
 Stage = Sequence[StagePiece]
-"""Pieces that run side by side, a processor's in their order; the next stage reads what all of them wrote."""
+"""Pieces that run concurrently, in order on each processor; the next stage depends on all of them."""
 
 
 class AttentionExtent(NamedTuple):
-    """What the rows of a pass attend to: their number, keys in the cache, and how many of the pass's own keys
-    each sees, in the order of the rows."""
+    """Attention extent of a pass: its positions, cached keys, and visible own keys of each position."""
 
     rows: int
     context: int
@@ -87,20 +87,20 @@ class AttentionExtent(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Pairs of a row and a key of the same pass."""
+        """Query-key pairs within the pass."""
         return sum(self.own)
 
     def joined(self, left: int) -> int:
-        """Pairs with the first `left` of the pass's keys, counted dense."""
+        """Query-key pairs with the first `left` of the pass's keys, counted dense."""
         return self.rows * min(left, self.rows)
 
     def sparse(self, left: int) -> int:
-        """Pairs with the keys behind those: each row sees the earliest keys, its ancestors, first."""
+        """Query-key pairs with later keys; each query's first `left` visible keys count as joined."""
         return sum(max(0, seen - left) for seen in self.own)
 
 
 def extent(missing: Sequence[Prefix], context: int) -> AttentionExtent:
-    """What a pass over missing sequences, parents first, attends to."""
+    """Attention extent of a pass over uncached sequences, parents first."""
     seen: dict[Prefix, int] = {}
     for prefix in missing:
         seen[prefix] = 1 + (seen.get(prefix.parent, 0) if prefix.parent is not None else 0)
@@ -108,7 +108,7 @@ def extent(missing: Sequence[Prefix], context: int) -> AttentionExtent:
 
 
 def stages(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
-    """One layer, divided; of Medusa heads all that is before their projections."""
+    """Stages of one split layer; for Medusa heads, of all their residual blocks."""
     if model_cost.shape.medusa:
         return iter([shares(split.share, "layer", *model_cost.layers(1, look.rows, 0))])
     return (
@@ -117,12 +117,12 @@ def stages(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterat
 
 
 def linear(model_cost: ModelCost, split: Split, rows: int, weights: float, launches: float = 1.0) -> Stage:
-    """A linear of so many weights divided by its columns."""
+    """A linear of `weights` elements, split by columns."""
     return shares(split.share, "layer", 2.0 * rows * weights, model_cost.weight_bytes(weights), launches)
 
 
 def _columns(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
-    """Ghidorah: four linears and an attention, each of which needs all of what came before."""
+    """Ghidorah: four linears and an attention, each a stage of its own."""
     shape = model_cost.shape
     out = shape.hidden * shape.head_dim * shape.heads
     down = shape.hidden * shape.intermediate
@@ -134,9 +134,9 @@ def _columns(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iter
 
 
 def attention(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Stage:
-    """One layer's attention: cached keys on both as `keys` says, the pass's own on the other processor.
+    """One layer's attention: cached keys split by `keys`, the pass's own on the other processor.
 
-    What the other one found goes back with its maximum and its sum, by which the two are merged.
+    The other processor's result is sent back with its maximum and sum and merged (online softmax).
     """
     shape, width = model_cost.shape, model_cost.stored.activation
     flops, moved = shape.attention_flops(look.rows, look.context), shape.cache_elements(look.context) * width
@@ -153,9 +153,9 @@ def attention(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Sta
 
 
 def _megatron(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Iterator[Stage]:
-    """Megatron-LM: two blocks, each a pair of linears, and after each a sum of both halves.
+    """Megatron-LM: two blocks, each a pair of linears followed by a sum of both halves.
 
-    Heads attend to the pass's own keys as to all others, under a mask.
+    Attention to the pass's own keys is dense under a mask.
     """
     shape = model_cost.shape
     keys = look.context + look.rows
@@ -175,6 +175,6 @@ def _megatron(model_cost: ModelCost, split: Split, look: AttentionExtent) -> Ite
 
 
 def shares(share: float, kind: str, flops: float, moved: float, launches: float = 1.0) -> Stage:
-    """Work divided at any place: a share of it is the other processor's."""
+    """Freely divisible work: the other processor gets `share` of it."""
     both = ((False, 1 - share), (True, share))
     return [StagePiece(kind, other, flops * part, moved * part, launches) for other, part in both if part > 0]

@@ -1,6 +1,6 @@
-"""At which width each shard of a streamed model is read (the planning of STI, Guo et al., ASPLOS 2023).
+"""Chooses the bit width of each shard of a streamed model (planner of STI, Guo et al., ASPLOS 2023).
 
-Pure arithmetic on bytes and seconds. Knows nothing of weights, of how a shard is rounded, or of devices.
+Pure arithmetic on bytes and seconds. Knows nothing of weights, of how shards are rounded, or of devices.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from repro.core.errors import InputError
 from repro.records.record import Scalar
 
 FULL = 32
-"""The width of a shard that is not rounded, however many bits the model stores."""
+"""Width that marks an unrounded shard, whatever its stored precision."""
 
 OUTLIERS = 0.001
-"""Share of a shard's weights that stay as they are; GOBO, whose rounding STI uses, keeps about as many."""
+"""Share of a shard's weights that stay unrounded, about as in GOBO, whose rounding STI uses."""
 
 OUTLIER_BITS = 64
-"""Of one such weight: its value in 32 bits and its place."""
+"""Bits per outlier: a 32-bit value and its index."""
 
 Widths = tuple[tuple[int, ...], ...]
-"""Bits by layer and shard."""
+"""Bit width by layer and shard."""
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """What is asked of a model in shards.
+    """Constraints of a shard plan.
 
     Attributes:
-        widths: bits that a shard may be rounded to; it may always stay whole.
-        latency: what a token may take, as a share of what it takes with every shard whole and streamed.
+        widths: allowed bit widths; a shard may always stay unrounded.
+        latency: target time per token, as a share of that with all shards unrounded and streamed.
         preload: size of the buffer that holds the first layers' shards, as a share of all layers' bytes.
     """
 
@@ -51,15 +51,15 @@ class Sharding:
 
 @dataclass(frozen=True)
 class StagePace:
-    """Seconds on a device of the parts of a pass over one row.
+    """Seconds of the parts of a one-token forward pass on a device.
 
     Attributes:
-        load: of reading so many bytes from flash.
-        compute: of a layer, and of moving so many bytes more in memory.
-        embed: of what comes before the first layer.
-        head: of the output projection.
+        load: seconds to read a number of bytes from flash.
+        compute: seconds of a layer that moves a number of extra bytes in memory.
+        embed: seconds of the embedding lookup.
+        head: seconds of the output projection.
         ahead: layers that are read ahead of the one that computes.
-        head_bytes: of the output projection, if it is read like one more layer.
+        head_bytes: bytes of the output projection if it is streamed, else 0.
     """
 
     load: Callable[[float], float]
@@ -72,16 +72,16 @@ class StagePace:
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """How a model is streamed.
+    """A plan for streaming a model.
 
     Attributes:
-        widths: bits of each shard, a row for each billed layer.
-        bits: per stored weight of the layers, outliers included, on average.
-        loads: bytes read from flash for each layer in every pass, without what is preloaded.
-        unpacking: bytes moved in memory to make each layer's rounded shards whole again.
+        widths: bit width by costed layer and shard.
+        bits: mean stored bits per layer weight, outliers included.
+        loads: bytes read from flash per layer in every pass, preloaded shards excluded.
+        unpacking: bytes moved in memory per layer to dequantize its rounded shards.
         preloaded: bytes of shards in the buffer.
-        seconds: of one token.
-        target: seconds that one may take; less than `seconds` if the narrowest shards are too slow.
+        seconds: planned seconds per token.
+        target: target seconds per token; less than `seconds` if even the narrowest shards are too slow.
     """
 
     widths: Widths
@@ -94,7 +94,7 @@ class ShardPlan:
 
     @property
     def figures(self) -> dict[str, Scalar]:
-        """What a record says of it."""
+        """Figures of the plan for a record."""
         return {
             "shard_bits": self.bits,
             "shards_preloaded_bytes": self.preloaded,
@@ -105,7 +105,7 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers that are billed: bytes of one as stored, bits of a stored weight."""
+    """The costed layers: stored bytes of one layer, and bits per stored weight."""
 
     layer_bytes: float
     bits: float
@@ -114,17 +114,17 @@ class Layers:
 def plan(
     asked: Sharding, importance: Sequence[Sequence[float]], layers: Layers, pace: StagePace
 ) -> ShardPlan:
-    """Widths in STI's two stages: all shards as wide as fits, then the important ones wider.
+    """Plan in STI's two stages: the largest uniform width that fits, then wider important shards.
 
-    A plan fits if its pass, whose loads and computing overlap, takes no longer than the target. In STI's
-    words, every layer's accumulated I/O budget is then not negative: what is left of the target after the
-    computing of the layers from this one on is enough to load all up to it.
+    A plan fits if a pass with overlapping loads and compute meets the target. In STI's terms, no layer's
+    accumulated I/O budget is negative: the target minus the compute time of this and later layers suffices
+    to load all layers up to this one.
 
     Args:
-        asked: what the plan may use.
-        importance: of each shard, a row for each billed layer; higher is more important.
-        layers: their bytes.
-        pace: of the device.
+        asked: constraints of the plan.
+        importance: importance by costed layer and shard; higher is more important.
+        layers: size of the costed layers.
+        pace: timing of the device.
     """
     planner = _Planner(asked, len(importance), len(importance[0]), layers, pace)
     widths = planner.uniform()
@@ -137,7 +137,7 @@ def plan(
 
 
 def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: StagePace) -> float:
-    """Seconds of a pass: layers are read in order, as far ahead as there are slots, and compute in order."""
+    """Seconds of a pass whose layers are read and computed in order, reads running ahead as slots allow."""
     read = computed = 0.0
     freed: list[float] = []
     layers = [(size, pace.compute(moved)) for size, moved in zip(loads, unpacking, strict=True)]
@@ -153,13 +153,13 @@ def pass_seconds(loads: Sequence[float], unpacking: Sequence[float], pace: Stage
 
 
 def spread(layers: int, real: int) -> list[range]:
-    """For each of `layers` billed layers the real ones that compute in its place, maybe none."""
+    """For each of `layers` costed layers, the range of checkpoint layers that map to it, possibly empty."""
     starts = [layer * real // layers for layer in range(layers + 1)]
     return [range(first, last) for first, last in pairwise(starts)]
 
 
 class _Planner:
-    """Widths tried against one target."""
+    """Tries shard widths against one latency target."""
 
     def __init__(self, asked: Sharding, count: int, shards: int, layers: Layers, pace: StagePace) -> None:
         self._pace = pace
@@ -173,13 +173,13 @@ class _Planner:
         self.target = asked.latency * pass_seconds(whole, [0.0] * count, pace)
 
     def uniform(self) -> list[list[int]]:
-        """All shards at the widest of the widths that fits, the narrowest if none does."""
+        """All shards at the largest width that fits, or at the narrowest if none does."""
         count, shards = self._shape
         tried = [[[width] * shards for _ in range(count)] for width in self._rising]
         return next((widths for widths in reversed(tried) if self._fits(widths)), tried[0])
 
     def raise_one(self, widths: list[list[int]], layer: int, shard: int) -> None:
-        """Widen one shard as far as fits, in place."""
+        """Widen one shard as far as the target allows, in place."""
         before = widths[layer][shard]
         for width in reversed(self._rising[self._rising.index(before) :]):
             widths[layer][shard] = width
@@ -187,7 +187,7 @@ class _Planner:
                 return
 
     def plan(self, widths: Sequence[Sequence[int]]) -> ShardPlan:
-        """These widths, and what they come to."""
+        """The plan with these widths."""
         loads = self._loads(widths)
         return ShardPlan(
             widths=tuple(map(tuple, widths)),
@@ -209,7 +209,7 @@ class _Planner:
         return [self._bits[width] * self._bytes_per_bit for width in row]
 
     def _loads(self, widths: Sequence[Sequence[int]]) -> list[float]:
-        """Bytes to read for each layer: the buffer holds the first shards that fit into it."""
+        """Bytes to read per layer; the preload buffer holds the first shards that fit."""
         left, loads = self._buffer, []
         for row in widths:
             sizes, held = self._sizes(row), 0
@@ -222,11 +222,11 @@ class _Planner:
         return loads
 
     def _unpacking(self, widths: Sequence[Sequence[int]]) -> list[float]:
-        """Bytes moved for each layer to look its rounded shards up: read narrow, written whole."""
+        """Bytes moved per layer to dequantize its rounded shards: read rounded, written at stored width."""
         rounded = [[width for width in row if width != FULL] for row in widths]
         return [sum(self._sizes([*row, *[FULL] * len(row)])) for row in rounded]
 
 
 def stored_bits(width: int) -> float:
-    """Bits per weight of a rounded shard; dictionaries, of 2^width numbers each, are too small to count."""
+    """Bits per weight of a rounded shard; its dictionary of 2^width values is neglected."""
     return width + OUTLIERS * OUTLIER_BITS

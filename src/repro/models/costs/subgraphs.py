@@ -1,6 +1,6 @@
-"""A prompt's pass as subgraphs of fixed chunks (mllm-NPU sec. 3): linears on an NPU, floats on a CPU.
+"""Prefill as subgraphs of fixed-size chunks (mllm-NPU sec. 3): linears on an NPU, float ops on a CPU.
 
-Knows nothing of the order in which subgraphs run, of what they take, or of the device beneath.
+Knows nothing of the order in which subgraphs run, of their durations, or of the device.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ NORM, QKV, ATTENTION, OUTPUT, POST_NORM, FFN = STAGES = (
     "post_norm",
     "ffn",
 )
-"""A layer's subgraphs in their order. Norms quantize as well."""
+"""A layer's subgraphs in order. Norms also quantize their output."""
 
 LINEARS = (FFN, QKV, OUTPUT)
-"""Those with weights, in the order in which they get room in an NPU's window: FFN first (sec. 4)."""
+"""Stages with weights, by priority for the NPU's memory window: FFN first (sec. 4)."""
 
 DYNAMIC = (ATTENTION,)
-"""Those whose size depends on the chunk's place in the prompt, so that chunks cannot share them."""
+"""Stages whose size depends on the chunk's position in the prompt, so chunks cannot share them."""
 
 FLOAT = 4.0
-"""Bytes of what the CPU computes with: mllm's float operators are fp32."""
+"""Bytes per element on the CPU: mllm's float operators are fp32."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How prompts are cut into subgraphs and where these go.
+    """How prompts are cut into subgraphs and which processor runs them.
 
     Attributes:
-        chunk: rows of a chunk; 0 makes one chunk of the whole prompt, whatever its length.
-        linear: kind of the linears' ops, by which a device knows how well their shapes suit it.
-        shadowed: layers whose linears have their outliers computed apart, on the CPU.
-        outliers: share of a linear's input channels that have any.
-        cold: share of those whose weights are not in memory and come from flash.
-        beyond: linears, by layer and stage, that the CPU computes because they do not fit the NPU.
+        chunk: tokens per chunk; 0 makes the whole prompt one chunk.
+        linear: op kind of the linears, which selects their efficiency on a device.
+        shadowed: layers whose outliers the CPU computes separately (shadow outlier execution).
+        outliers: share of a linear's input channels with outliers.
+        cold: share of those channels whose weights are read from flash.
+        beyond: linears, by layer and stage, that run on the CPU because they do not fit the NPU.
     """
 
     chunk: int = 256
@@ -62,20 +62,20 @@ class Layout:
                 raise InputError(f"{name} is {share}; it is a share from 0 to 1")
 
     def rows(self, prompt: int) -> list[int]:
-        """Rows of each chunk of a prompt; the last is padded to a whole one."""
+        """Tokens of each chunk of a prompt; the last chunk is padded."""
         return [self.chunk] * ceil(prompt / self.chunk) if self.chunk else [prompt]
 
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A piece of a pass that one processor does in one go.
+    """A part of a pass that one processor runs as one op.
 
     Attributes:
-        op: what it costs, without what it computes.
-        after: places, in the pass's list, of what must be done before.
-        chunk: its chunk, from 0.
-        layer: its layer, from 0.
-        stage: of `STAGES`; what stands beside a linear has the linear's.
+        op: its cost; it has no real computation.
+        after: indices of its dependencies in the list of subgraphs.
+        chunk: chunk index, from 0.
+        layer: layer index, from 0.
+        stage: one of `STAGES`; a shadow product or its flash read has the stage of its linear.
     """
 
     op: Op
@@ -86,13 +86,13 @@ class Subgraph:
 
 
 def weights(shape: Shape, stage: str) -> int:
-    """Weights of a layer's stage."""
+    """Number of weights of a layer's stage."""
     output = shape.hidden * shape.head_dim * shape.heads
     return {QKV: shape.attention_weights - output, OUTPUT: output, FFN: shape.mlp_weights}.get(stage, 0)
 
 
 def width(shape: Shape, stage: str) -> tuple[int, int]:
-    """Input and output channels of a stage with weights; an FFN's inner ones count as both."""
+    """Input and output channels of a stage with weights; an FFN's inner channels count as both."""
     attended = shape.heads * shape.head_dim
     if stage == FFN:
         return shape.hidden + shape.intermediate, shape.hidden + shape.intermediate
@@ -102,7 +102,7 @@ def width(shape: Shape, stage: str) -> tuple[int, int]:
 
 
 def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
-    """Linears that do not fit an NPU which reaches so many bytes (0: any number): FFNs get room first."""
+    """Linears that do not fit an NPU's `window` of addressable bytes (0: unlimited); FFNs come first."""
     left, out = window, set()
     for stage in LINEARS if window else ():
         size = model_cost.weight_bytes(weights(model_cost.shape, stage))
@@ -115,9 +115,9 @@ def beyond(model_cost: ModelCost, window: float) -> frozenset[tuple[int, str]]:
 
 
 def shadowed(layers: int, pruned: float) -> frozenset[int]:
-    """The layers that keep their outliers when a share of all is pruned: those nearest to both ends.
+    """Layers that keep shadow outlier execution if a share `pruned` of all loses it: those nearest both ends.
 
-    Deviation: which layers the paper keeps is not stated; it finds those near inputs and outputs important.
+    Deviation: the paper does not state which layers it keeps, only that those near both ends are important.
     """
     if not 0 <= pruned <= 1:
         raise InputError(f"pruned is {pruned}; it is a share of the layers from 0 to 1")
@@ -127,13 +127,13 @@ def shadowed(layers: int, pruned: float) -> frozenset[int]:
 
 
 def subgraphs(model_cost: ModelCost, layout: Layout, prompt: int, name: str = "target") -> list[Subgraph]:
-    """The subgraphs of a prompt of so many tokens, chunk by chunk, each after all that it stands on."""
+    """The subgraphs of a prompt of `prompt` tokens, chunk by chunk, each after its dependencies."""
     return list(_Cutter(model_cost, layout, name).cut(layout.rows(prompt)))
 
 
 @dataclass
 class _Cutter:
-    """Cuts a prompt; `_ends` remembers by chunk, layer and stage where in the list its result is there."""
+    """Cuts a prompt; `_ends` maps chunk, layer and stage to the indices of its last subgraphs."""
 
     model_cost: ModelCost
     layout: Layout
@@ -146,9 +146,9 @@ class _Cutter:
             before: tuple[int, ...] = ()
             for layer in range(self.model_cost.shape.layers):
                 for stage in STAGES:
-                    # What the CPU adds up with a shadow's product has to be seen by it first (sec. 3.3).
+                    # To add a shadow product, the CPU first synchronizes with the NPU (sec. 3.3).
                     joins = len(before) > 1
-                    if stage == ATTENTION:  # Eq. 2 as its text means it: also on the chunks before
+                    if stage == ATTENTION:  # Eq. 2 as the text explains it: depends on earlier chunks too
                         before = tuple(i for c in range(chunk + 1) for i in self._ends[c, layer, QKV])
                     for made in self._stage(chunk, layer, stage, size, context, before, joins):
                         self._count += 1
@@ -165,7 +165,7 @@ class _Cutter:
         before: tuple[int, ...],
         joins: bool,
     ) -> Iterator[Subgraph]:
-        """A stage and what stands beside it: the outliers' read from flash and their product."""
+        """A stage's subgraph; for shadowed linears also the flash read and the shadow product."""
         here = f"chunk {chunk} layer {layer} {stage}"
         first, ends = self._count, [self._count]
         if stage not in LINEARS:
@@ -189,7 +189,7 @@ class _Cutter:
             moved = shape.cache_elements(context + rows) * self.model_cost.stored.activation
             moved += 2 * rows * shape.heads * shape.head_dim * FLOAT
         else:
-            # The linear's result and the residual are read, their sum is written and, in 8 bits, its norm.
+            # Read linear output and residual; write their sum in fp32 and its norm in int8.
             flops, moved = 8.0 * rows * shape.hidden, rows * shape.hidden * (3 * FLOAT + 1)
         kind = ATTENTION if stage == ATTENTION else NORM
         return self._op(CPU, kind, rows, flops, moved, here, precision="fp32", synced=joins)
@@ -201,7 +201,7 @@ class _Cutter:
         return self._op(on, kind, rows, 2.0 * rows * count, moved, here, self.model_cost.stored.arithmetic)
 
     def _shadow(self, stage: str, rows: int, here: str) -> Op:
-        """Look for outliers in a linear's input, and multiply the channels that have any in float."""
+        """Find outlier channels in a linear's input and multiply them in float."""
         inputs, outputs = width(self.model_cost.shape, stage)
         used = self.layout.outliers * weights(self.model_cost.shape, stage)
         moved = FLOAT * (used + rows * (inputs + outputs))
@@ -233,7 +233,7 @@ class _Cutter:
 
 
 def _starts(rows: Sequence[int]) -> Iterator[int]:
-    """Tokens before each chunk."""
+    """Number of tokens before each chunk."""
     before = 0
     for size in rows:
         yield before
@@ -241,15 +241,15 @@ def _starts(rows: Sequence[int]) -> Iterator[int]:
 
 
 class Graphs(NamedTuple):
-    """What preparing the graphs of a prompt takes.
+    """Number and memory of the graphs prepared for a prompt.
 
     Attributes:
         total: subgraphs of one chunk.
-        shared: those of them that all chunks share.
-        built: graphs that are built when shared ones are built once.
-        separate: graphs that are built when every chunk has its own.
-        bytes: of the shared way: weights of the linears, and a buffer for every operator's result.
-        separate_bytes: of the other way.
+        shared: subgraphs that all chunks share.
+        built: graphs built with sharing.
+        separate: graphs built without sharing.
+        bytes: bytes with sharing: weights of the linears and an output buffer per operator.
+        separate_bytes: bytes without sharing.
     """
 
     total: int
@@ -261,15 +261,15 @@ class Graphs(NamedTuple):
 
     @property
     def saved(self) -> float:
-        """Bytes that sharing saves."""
+        """Bytes saved by sharing."""
         return self.separate_bytes - self.bytes
 
 
 def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
-    """Count the graphs of a prompt and their memory, every graph with weights and buffers of its own.
+    """Count the graphs of a prompt and their memory; each graph has its own weights and buffers.
 
-    Deviation: the paper prints the memory saved and no formula; QNN allocates a buffer for every operator
-    (sec. 4.5) and a graph's weights with it, which is what is counted.
+    Deviation: the paper gives the memory saved but no formula; we count a buffer for every operator, as QNN
+    allocates (sec. 4.5), and the weights of each graph.
     """
     layers, chunks = model_cost.shape.layers, ceil(tokens / chunk)
     total, dynamic = len(STAGES) * layers, len(DYNAMIC) * layers
@@ -286,7 +286,7 @@ def graphs(model_cost: ModelCost, chunk: int, tokens: int) -> Graphs:
 
 
 def static_buffers(shape: Shape) -> float:
-    """Bytes a row of a layer's results that do not depend on the prompt: floats, and what is quantized."""
+    """Bytes per token of a layer's static operator outputs, in float and quantized."""
     attended, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     norms = 2 * shape.hidden * (FLOAT + 1)
     projections = (attended + 2 * keys + shape.hidden) * FLOAT
@@ -296,14 +296,14 @@ def static_buffers(shape: Shape) -> float:
 
 
 def dynamic_bytes(shape: Shape, rows: int, keys: int) -> float:
-    """Bytes of all layers' attention results of one chunk: rotated queries and keys, scores, their softmax,
-    and the weighted values, in float and quantized."""
+    """Bytes of one chunk's attention outputs over all layers: rotated queries and keys, scores, softmax, and
+    weighted values (in float and quantized)."""
     attended = shape.heads * shape.head_dim
     a_row = (attended + shape.kv_heads * shape.head_dim) * FLOAT + 2 * shape.heads * keys * FLOAT
     return shape.layers * rows * (a_row + attended * (FLOAT + 1))
 
 
 def shadow_bytes(model_cost: ModelCost, layout: Layout, hot: float) -> float:
-    """Bytes of the float weights that shadow products find in memory: a share of the input channels."""
+    """Bytes of the float weights kept in memory for shadow products, a share `hot` of the input channels."""
     own = sum(weights(model_cost.shape, stage) for stage in LINEARS)
     return len(layout.shadowed) * hot * own * FLOAT

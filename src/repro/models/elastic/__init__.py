@@ -1,1 +1,1 @@
-"""Sub-models of one model: ordered units, adapters, importance, costs."""
+"""Elastic models: sub-models over ordered units, their LoRA adapters, importance and costs."""

@@ -1,7 +1,7 @@
-"""The decoder's pass without anything done in place, so that losses have gradients.
+"""A decoder forward pass without in-place operations, so that autograd works.
 
-Owns that form of a pass and the next-token loss. Must not know what the gradients are for. It is slower than
-`Decoder` and reads whole sequences from an empty cache, which it leaves empty.
+Owns this forward pass and the next-token loss. Must not know what the gradients are for. It is slower than
+`Decoder` and only processes whole sequences; the KV cache stays empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.models.transformer.layer import LayerWeights
 
 
 class DifferentiableDecoder(UnitDecoder):
-    """Computes what `UnitDecoder` does, for gradients of whatever of its weights wants them."""
+    """Same outputs as `UnitDecoder`, differentiable in all weights that require gradients."""
 
     def _seen(
         self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
@@ -69,10 +69,10 @@ def hidden_rows(
     positions: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Rows behind the last layer, fp32 `[tokens, hidden]`, of tokens read from an empty cache.
+    """Hidden states after the last layer, fp32 `[tokens, hidden]`.
 
-    `positions`, int64 `[tokens]`, and `mask`, bool `[tokens, tokens]`, are those of one causal sequence
-    unless they say that several lie side by side.
+    `positions`, int64 `[tokens]`, and `mask`, bool `[tokens, tokens]`, default to one causal sequence; set
+    them to pack several sequences.
     """
     at = torch.arange(len(tokens), device=tokens.device) if positions is None else positions
     cache = KVCache(decoder.config, len(tokens), device=decoder.device)
@@ -83,7 +83,7 @@ def hidden_rows(
 
 
 def next_token_loss(decoder: DifferentiableDecoder, tokens: Tensor) -> Tensor:
-    """The mean loss of a sequence's tokens behind the first, in nats, a scalar with a gradient.
+    """The mean next-token loss of a sequence in nats, a differentiable scalar.
 
     Raises:
         InputError: there are fewer than two tokens.

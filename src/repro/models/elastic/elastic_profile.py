@@ -1,7 +1,7 @@
-"""The order of a decoder's units and the loss without each layer: found on a corpus, or found before.
+"""Elastic profiles: a decoder's unit order and its loss without each layer, measured or loaded.
 
-Owns profiles, the file of one, and which checkpoints have parts that lie with the project. Must not know what
-levels are made of a profile.
+Owns profiles, their file format, and the profiles and adapters committed to the repository. Must not know how
+levels are derived from a profile.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ PROFILE = "profile.safetensors"
 
 @dataclass(frozen=True)
 class ElasticProfile:
-    """What a corpus says of a decoder.
+    """Profile of a decoder on a corpus.
 
     Attributes:
-        order: of units and neurons, the most important first.
-        losses: mean next-token loss with each layer in turn left out, nats.
-        whole: that with all layers.
+        order: units and neurons, most important first.
+        losses: mean next-token loss without each layer in turn, in nats.
+        whole: mean next-token loss with all layers, in nats.
     """
 
     order: Order
@@ -60,7 +60,7 @@ _SMOLLM2 = Parts(
 
 COMMITTED: dict[str, Parts] = {
     "384ced1dc62b75febac5715bedb7c9630daf82421718cf5d92d352de71fa3ab9": _SMOLLM2,
-    # Rounded to 8 and to 4 bits (`round_to_nearest`); units keep their order and levels their adapters.
+    # Rounded to 8 and 4 bits (`round_to_nearest`); unit order and adapters are reused.
     "fc248ca0ea354c92b79ca63219dc0c29a7d516bb294f35fed17c060c61f295b1": _SMOLLM2,
     "ac97e99ed1523d768463b7ce120e9c3ef71d8ab30fbd9cd1b70f7ff891ef11fb": _SMOLLM2,
     "43c3cb1752d7d5bc1cb6d871dceebd1f7f82f1d728f6adf965c9d4020a82e5ff": Parts(
@@ -68,12 +68,12 @@ COMMITTED: dict[str, Parts] = {
         "5735e71dc5cf264086baf67cfefa6869ae1484ce2b057f47bd411a95ce9336aa",
     ),
 }
-"""By `fingerprint`, what `training.elasticize` and `training.train_lora` made. The hashes stand here, so
-that a cell that reads a part has another key when the part changes."""
+"""Outputs of `training.elasticize` and `training.train_lora` by decoder `fingerprint`. The content hashes are
+listed so that cell keys change with the files."""
 
 
 def parts_digest() -> str:
-    """Content hash of all orders and adapters that lie with the project."""
+    """Content hash of all committed profiles and adapters."""
     return content_hash(COMMITTED)
 
 
@@ -81,8 +81,10 @@ _last: dict[str, ElasticProfile] = {}
 
 
 def fingerprint(decoder: Decoder) -> str:
-    """What tells dense decoders apart: a hash over the first row of the embedding and of every matrix, and
-    over the settings that are no defaults, so that a setting added later changes no hash."""
+    """Hash of a dense decoder: first row of the embedding and of every matrix, and non-default settings.
+
+    Defaults are left out so that settings added later do not change existing hashes.
+    """
     config = decoder.config
     given = [
         (f.name, getattr(config, f.name)) for f in fields(config) if getattr(config, f.name) != f.default
@@ -93,10 +95,10 @@ def fingerprint(decoder: Decoder) -> str:
 
 
 def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> ElasticProfile:
-    """What a corpus says of a dense decoder; the last one is remembered, so that all levels profile once.
+    """Profile a dense decoder on a corpus; the last profile is cached for use by several levels.
 
     Raises:
-        InputError: the corpus predicts nothing, or a linear is not dense.
+        InputError: the corpus is empty or has a sequence of fewer than two tokens; a linear is not dense.
     """
     key = f"{fingerprint(decoder)} {_hash(corpus)} {measure}"
     if key not in _last:
@@ -108,7 +110,7 @@ def profiled(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure) -> El
 
 
 def save(profile: ElasticProfile, path: Path) -> None:
-    """Write a profile to one file, as `load` reads it."""
+    """Write a profile to one file for `load`."""
     both = {"units": profile.order.units, "neurons": profile.order.neurons}
     tensors = {name: torch.stack(order).to(torch.int32) for name, order in both.items()}
     numbers = torch.tensor([*profile.losses, profile.whole], dtype=torch.float64)
@@ -116,7 +118,7 @@ def save(profile: ElasticProfile, path: Path) -> None:
 
 
 def load(path: Path) -> ElasticProfile:
-    """A profile from a file; InputError if it is none."""
+    """Read a profile from a file; InputError if it is not a profile."""
     tensors = read_tensors(path)
     if set(tensors) != {"units", "neurons", "losses"}:
         raise InputError(f"{path} is no profile: it holds {', '.join(sorted(tensors)) or 'nothing'}")
@@ -126,10 +128,10 @@ def load(path: Path) -> ElasticProfile:
 
 
 def committed(decoder: Decoder) -> Path | None:
-    """The folder of what was made for this checkpoint, or None.
+    """The folder of this checkpoint's committed profile and adapters, or None.
 
     Raises:
-        InputError: the folder is not there, or holds something else than was noted.
+        InputError: the folder is missing, or its digest differs from `COMMITTED`.
     """
     parts = COMMITTED.get(fingerprint(decoder))
     if parts is None:
@@ -142,7 +144,7 @@ def committed(decoder: Decoder) -> Path | None:
 
 
 def committed_lora(folder: Path, system: str, level: float, kept: Kept, order: Order) -> Lora | None:
-    """The adapters trained for one system's level, of these units in this order; None if none were."""
+    """Committed adapters of one system's level; None if missing or made for other units or another order."""
     path = folder / lora_file(system, level)
     if not path.is_file():
         return None
@@ -151,7 +153,7 @@ def committed_lora(folder: Path, system: str, level: float, kept: Kept, order: O
 
 
 def lora_file(system: str, level: float) -> str:
-    """The name of the file of a level's adapters."""
+    """File name of a level's adapters."""
     return f"lora-{system}-{level:g}.safetensors"
 
 

@@ -1,6 +1,6 @@
-"""Linears whose weights lie in several matrices, or transposed: a beginning of each is a smaller linear.
+"""Linears stored as several matrices, or transposed, so that a smaller linear is a contiguous view.
 
-Owns these two forms and how a beginning of them is taken. Must not know what its rows stand for.
+Owns these two layouts and the slicing of them. Must not know what outputs or inputs stand for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repro.models.transformer.linear import Linear, PlainLinear, TensorFields
 
 @dataclass(frozen=True, slots=True)
 class JoinedLinear:
-    """Several linears over the same rows, their outputs side by side."""
+    """Several linears over the same input, with concatenated outputs."""
 
     parts: tuple[Linear, ...]
 
@@ -27,7 +27,7 @@ class JoinedLinear:
         return torch.cat([part(x) for part in self.parts], -1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `Linear`; each name begins with the part's number."""
+        """See `Linear`; names are prefixed with the part's index."""
         return {
             f"{i}.{name}": tensor
             for i, part in enumerate(self.parts)
@@ -50,7 +50,7 @@ class JoinedLinear:
 
 @dataclass(frozen=True, slots=True)
 class TransposedLinear(TensorFields):
-    """A dense weight `[inputs, outputs]`: its first inputs are a beginning of it."""
+    """A dense weight `[inputs, outputs]`, whose first inputs are a contiguous view."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -67,18 +67,18 @@ class TransposedLinear(TensorFields):
 
 
 def first_outputs(linear: PlainLinear, count: int) -> PlainLinear:
-    """The linear of the first `count` outputs, on the same memory."""
+    """The linear of the first `count` outputs, as a view."""
     bias = None if linear.bias is None else linear.bias.narrow(0, 0, count)
     return PlainLinear(linear.weight.narrow(0, 0, count), bias)
 
 
 def first_inputs(linear: TransposedLinear, count: int) -> TransposedLinear:
-    """The linear of the first `count` inputs, on the same memory; the bias is all outputs' and stays."""
+    """The linear of the first `count` inputs, as a view; the bias is unchanged."""
     return replace(linear, weight=linear.weight.narrow(0, 0, count))
 
 
 def split_outputs(linear: PlainLinear, outputs: Sequence[int]) -> list[PlainLinear]:
-    """The linears of consecutive groups of outputs, on the same memory."""
+    """The linears of consecutive groups of outputs, as views."""
     found, start = [], 0
     for count in outputs:
         bias = None if linear.bias is None else linear.bias.narrow(0, start, count)

@@ -1,6 +1,6 @@
-"""Low-rank adapters of one sub-model: beside its views while it runs, in one file otherwise.
+"""LoRA adapters of one sub-model, attached to its weight views and saved in one file.
 
-Owns where adapters stand, how they come and go, and their file (ElastiLM 3.2). Must not know their training.
+Owns adapter sites, attaching, detaching and merging, and the file (ElastiLM 3.2). Must not know training.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ RANK = 8
 """ElastiLM 3.2."""
 
 SCALE = 2.0
-"""LoRA's alpha over its rank, 16 / 8; the paper names none, the release has this one."""
+"""LoRA alpha / rank, 16 / 8; the paper gives none, this is the release's value."""
 
 MATRICES = ("q", "k", "v", "out", "gate", "up", "down")
 
 Shape = tuple[int, int]
-"""Inputs and outputs of a matrix."""
+"""Number of inputs and outputs of a matrix."""
 
 
 class Adapter(NamedTuple):
-    """One matrix' change of low rank: `narrow` `[rank, inputs]`, then `wide` `[outputs, rank]`."""
+    """Low-rank update of a matrix: `narrow` (LoRA A) `[rank, inputs]`, `wide` (LoRA B) `[outputs, rank]`."""
 
     narrow: Tensor
     wide: Tensor
 
 
 class Site(NamedTuple):
-    """One published matrix of a layer; `matrix` is one of `MATRICES`."""
+    """One matrix of a layer as in the checkpoint (q, k, v separate); `matrix` is one of `MATRICES`."""
 
     layer: int
     matrix: str
@@ -53,10 +53,10 @@ class Lora:
     """The adapters of one sub-model.
 
     Attributes:
-        adapters: by the matrix that each stands beside; not every matrix needs one.
-        kept: how much of each layer the sub-model has.
-        order: digest of the order of units in which it was cut.
-        scale: what the adapters' outputs are multiplied with.
+        adapters: adapters by matrix; a matrix may have none.
+        kept: units and neurons of each layer of the sub-model.
+        order: digest of the unit order of the sub-model.
+        scale: factor on the adapters' outputs.
     """
 
     adapters: Mapping[Site, Adapter]
@@ -72,7 +72,7 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedLinear:
-    """A linear with an adapter beside it."""
+    """A linear plus a LoRA adapter."""
 
     linear: Linear
     adapter: Adapter
@@ -84,7 +84,7 @@ class AdaptedLinear:
         return self.linear(x) + self.scale * change
 
     def tensors(self) -> dict[str, Tensor]:
-        """The linear's, and the adapter's two."""
+        """The tensors of the linear and the two of the adapter."""
         return {**self.linear.tensors(), "narrow": self.adapter.narrow, "wide": self.adapter.wide}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -100,7 +100,7 @@ class AdaptedLinear:
 
 
 def shapes(config: DecoderConfig, kept: Kept, matrices: Sequence[str] = MATRICES) -> dict[Site, Shape]:
-    """The matrices of a sub-model that may have an adapter; a family without a gate has none there."""
+    """Shapes of the matrices of a sub-model that can have adapters; `gate` only if the MLP is gated."""
     found: dict[Site, Shape] = {}
     for i, (units, neurons) in enumerate(zip(kept.units, kept.neurons, strict=True)):
         keys, queries = units * config.head_dim, units * config.groups * config.head_dim
@@ -112,10 +112,10 @@ def shapes(config: DecoderConfig, kept: Kept, matrices: Sequence[str] = MATRICES
 
 
 def attached(sub: UnitDecoder, lora: Lora) -> UnitDecoder:
-    """A sub-model with its adapters; its weights stay the views that they are.
+    """A sub-model with adapters attached; its weights remain views.
 
     Raises:
-        InputError: an adapter has another shape than its matrix; the weights are no views, or have adapters.
+        InputError: an adapter does not fit its matrix; the linears are not views, or already have adapters.
     """
     layers = [_attached(layer, i, lora) for i, layer in enumerate(resident(sub))]
     return type(sub)(sub.config, layers, sub.ends)
@@ -131,7 +131,7 @@ def detached(sub: UnitDecoder) -> UnitDecoder:
 
 
 def merged(sub: UnitDecoder) -> UnitDecoder:
-    """A sub-model with its adapters added to copies of their matrices; other matrices stay where they are."""
+    """A sub-model with adapters merged into copies of their matrices; other matrices stay views."""
     layers = [
         replace(w, qkv=_merged(w.qkv), out=_merged(w.out), up=_merged(w.up), down=_merged(w.down))
         for w in resident(sub)
@@ -164,7 +164,7 @@ def _attached(w: LayerWeights, i: int, lora: Lora) -> LayerWeights:
 
 
 def _shape(linear: Linear) -> Shape:
-    """Of a matrix of a sub-model; InputError for anything else."""
+    """Inputs and outputs of a sub-model's matrix; InputError for other linears."""
     if isinstance(linear, PlainLinear | TransposedLinear):
         rows, columns = linear.weight.shape
         return (rows, columns) if isinstance(linear, TransposedLinear) else (columns, rows)
@@ -190,7 +190,7 @@ def _merged(linear: Linear) -> Linear:
 
 
 def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
-    """Write adapters to one file, as `load` reads them."""
+    """Write adapters to one file for `load`."""
     tensors = {
         f"{site.layer}.{site.matrix}.{name}": part.detach().to("cpu", dtype).contiguous()
         for site, adapter in lora.adapters.items()
@@ -206,10 +206,10 @@ def save(lora: Lora, path: Path, dtype: torch.dtype = torch.float16) -> None:
 
 
 def load(path: Path) -> Lora:
-    """Adapters from a file, in fp32.
+    """Read adapters from a file, in fp32.
 
     Raises:
-        InputError: it is no such file.
+        InputError: not an adapter file.
     """
     tensors = read_tensors(path)
     missing = {"units", "neurons", "order", "scale"} - set(tensors)

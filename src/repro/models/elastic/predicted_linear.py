@@ -1,6 +1,6 @@
-"""The first linear of an MLP of which each row computes some neurons only, as a small predictor chooses.
+"""The first linear of an MLP with contextual sparsity: a predictor selects neurons for each token.
 
-Owns the predictor's form and what a neuron that is not chosen gives. Must not know how a predictor is fitted.
+Owns the predictor's structure and the output of unselected neurons. Must not know how predictors are trained.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from repro.models.transformer.linear import Linear
 
 @dataclass(frozen=True, slots=True)
 class ActivationPredictor:
-    """Two linears without bias and nothing between them (Deja Vu), `[rank, inputs]` and `[neurons, rank]`."""
+    """Two linears without bias or activation (Deja Vu), `[rank, inputs]` and `[neurons, rank]`."""
 
     narrow: Tensor
     wide: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """How likely each neuron matters for each row, as logits `[rows, neurons]`."""
+        """Scores of each neuron for each token, as logits `[rows, neurons]`."""
         return x @ self.narrow.T @ self.wide.T
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedLinear:
-    """A linear over neurons, gate above up where the family is gated, that gives 0 for those not chosen.
+    """A linear over neurons (gate and up concatenated if gated) that outputs 0 for unselected neurons.
 
-    A neuron whose linears give 0, bias and all, adds nothing to the MLP: every activation is 0 at 0. Products
-    are computed and then dropped, so this says what skipping does to answers and nothing of its speed.
+    A neuron with output 0 adds nothing to the MLP, since every activation is 0 at 0. All products are
+    computed and then masked, so this shows the effect on accuracy, not on speed.
 
     Attributes:
-        linear: the whole one.
-        predictor: says which neurons matter.
-        kept: how many of them each row keeps.
+        linear: the full linear.
+        predictor: scores the neurons.
+        kept: neurons kept per token.
     """
 
     linear: Linear
@@ -51,16 +51,16 @@ class PredictedLinear:
         return left.view(x.shape[0], -1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole linear's."""
+        """The tensors of the full linear."""
         return self.linear.tensors()
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> PredictedLinear:
-        """See `Linear`; the predictor stays."""
+        """See `Linear`; the predictor is unchanged."""
         return replace(self, linear=self.linear.with_tensors(tensors))
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the chosen neurons' weights, and of the predictor."""
+        """Bytes of the kept neurons' weights and of the predictor."""
         neurons = self.predictor.wide.shape[0]
         return (
             self.linear.weight_bytes * self.kept // neurons

@@ -1,8 +1,8 @@
-"""Sub-models of one decoder: units in the order of their importance, each level a beginning of every matrix.
+"""Sub-models of one decoder: units are sorted by importance, a sub-model is a leading slice of each matrix.
 
-Owns what a unit is, its reordering, and views (ElastiLM 3.2). Must not know what makes a unit important, nor
-how many a level keeps. A unit is a key-value head with the query heads that share it, or a neuron: a row of
-gate and up with the column of down.
+Owns units, reordering and views (ElastiLM 3.2). Must not know how importance is measured or how many units a
+level keeps. A unit is a key-value head with its query heads, or a neuron: a row of gate and up with a column
+of down.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from repro.models.transformer.norm import RMSNorm
 
 @dataclass(frozen=True)
 class Order:
-    """Per layer the numbers of all its units and of all its neurons, the most important first, int64."""
+    """Indices of all attention units and neurons per layer, most important first, int64."""
 
     units: tuple[Tensor, ...]
     neurons: tuple[Tensor, ...]
 
     @classmethod
     def own(cls, config: DecoderConfig) -> Order:
-        """The order in which a decoder has them, important or not."""
+        """The decoder's original order."""
         units, neurons = torch.arange(config.kv_heads), torch.arange(config.intermediate)
         return cls((units,) * config.layers, (neurons,) * config.layers)
 
@@ -57,27 +57,27 @@ class Order:
 
 @dataclass(frozen=True)
 class Kept:
-    """Per layer how many attention units and how many neurons a sub-model has."""
+    """Number of attention units and neurons per layer of a sub-model."""
 
     units: tuple[int, ...]
     neurons: tuple[int, ...]
 
     @classmethod
     def whole(cls, config: DecoderConfig) -> Kept:
-        """All of them."""
+        """All units and neurons of the decoder."""
         return cls((config.kv_heads,) * config.layers, (config.intermediate,) * config.layers)
 
     def parameters(self, config: DecoderConfig) -> int:
-        """Weights of the blocks' matrices; biases and norms aside."""
+        """Weights of the layers' matrices, without biases and norms."""
         return sum(self.units) * unit_parameters(config) + sum(self.neurons) * neuron_parameters(config)
 
     def true_ratio(self, config: DecoderConfig) -> float:
-        """Its share of all blocks' weights."""
+        """Share of the whole decoder's layer weights."""
         return self.parameters(config) / Kept.whole(config).parameters(config)
 
 
 def unit_parameters(config: DecoderConfig) -> int:
-    """Weights of one attention unit: rows of queries, key and value, columns of the output projection."""
+    """Weights of one attention unit: rows of Q, K and V, columns of the output projection."""
     return (2 * config.groups + 2) * config.head_dim * config.hidden
 
 
@@ -87,10 +87,10 @@ def neuron_parameters(config: DecoderConfig) -> int:
 
 
 class UnitDecoder(Decoder):
-    """A decoder whose layers may have fewer units than its configuration says.
+    """A decoder whose layers may have fewer attention units and neurons than its configuration.
 
-    How many a layer has shows in its `qkv`. The cache keeps room for all key-value heads; a layer fills and
-    reads those that it has.
+    The number of units follows from the output size of `qkv`. The KV cache has room for all key-value heads;
+    missing ones are zero and not read.
     """
 
     def _attention(self, i: int, h: Tensor, w: LayerWeights, shared: AttentionMask, cache: KVCache) -> Tensor:
@@ -112,7 +112,7 @@ class UnitDecoder(Decoder):
         return w.out(self._mix(heads[:, :queries], keys[:units], values[:units], shared))
 
     def _head_norms(self, norm: RMSNorm, units: int) -> list[tuple[int, int, RMSNorm]]:
-        """The norms of the query heads and of the keys that are there, with the heads that each is for."""
+        """Q and K norms of the remaining heads, each with the range of heads it applies to."""
         queries, keys = units * self.config.groups, units
         rows = norm.weight
         return [
@@ -122,17 +122,17 @@ class UnitDecoder(Decoder):
 
 
 def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
-    """The same decoder with its units in another order, each published matrix in memory of its own.
+    """An equivalent decoder with reordered units and one contiguous tensor per matrix.
 
-    Queries, keys, values, gate and up lie by rows, the output projection and down transposed: whatever the
-    first units are, their weights are the beginning of each.
+    Q, K, V, gate and up keep outputs as rows; the output projection and down are stored transposed, so the
+    first units are a leading slice of every matrix.
 
     Args:
         decoder: dense linears (`linear.PlainLinear`), all layers resident. It is not changed.
-        order: of all its units and neurons.
+        order: order of all its units and neurons.
 
     Raises:
-        InputError: a linear is not dense, or the order is another decoder's.
+        InputError: a linear is not dense, a layer is not resident, or the order does not fit the decoder.
     """
     config = decoder.config
     _check(config, order)
@@ -149,14 +149,14 @@ def reordered(decoder: Decoder, order: Order) -> UnitDecoder:
 
 
 def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
-    """The first units and neurons of each layer, as views: nothing is copied.
+    """A sub-model of the first units and neurons of each layer, as views without copies.
 
     Args:
-        whole: as `reordered` gives it, without adapters.
-        kept: at least one unit and one neuron of each layer.
+        whole: result of `reordered`, without adapters.
+        kept: at least one unit and one neuron per layer.
 
     Raises:
-        InputError: a layer would keep none, or more than there are.
+        InputError: a layer would keep none or more than it has, or the number of layers differs.
     """
     config = whole.config
     for what, counts, most in (
@@ -177,7 +177,7 @@ def submodel(whole: UnitDecoder, kept: Kept) -> UnitDecoder:
 
 
 def copied(sub: UnitDecoder) -> UnitDecoder:
-    """The same sub-model in memory of its own, each product one dense weight, as pruning leaves a model."""
+    """A copy of a sub-model with one dense weight per linear, like a pruned model."""
     layers = [
         replace(w, qkv=_dense(w.qkv), out=_dense(w.out), up=_dense(w.up), down=_dense(w.down))
         for w in (_resident(layer, i) for i, layer in enumerate(sub.layers))
@@ -224,7 +224,7 @@ def _reordered(config: DecoderConfig, w: LayerWeights, units: Tensor, neurons: T
 
 
 def _rows(tensor: Tensor, order: Tensor) -> Tensor:
-    """Equal blocks of rows, in another order, in fresh memory."""
+    """A copy with its `len(order)` equal blocks of rows reordered."""
     blocks = tensor.view(len(order), -1, *tensor.shape[1:])
     return blocks.index_select(0, order).flatten(0, 1)
 
@@ -263,7 +263,7 @@ def _transposed_beginning(linear: Linear, count: int) -> TransposedLinear:
 
 
 def _dense(linear: Linear) -> PlainLinear:
-    """One weight of its own with what these linears multiply."""
+    """An equivalent dense linear in new memory."""
     if isinstance(linear, TransposedLinear):
         return PlainLinear(linear.weight.t().contiguous(), linear.bias)
     assert isinstance(linear, JoinedLinear), "a sub-model's linears are joined or transposed"

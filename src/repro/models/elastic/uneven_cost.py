@@ -1,6 +1,6 @@
-"""What a sub-model costs whose layers have unequal numbers of heads and neurons, and adapters beside them.
+"""Cost of a sub-model whose layers differ in heads and neurons and may have LoRA adapters.
 
-Owns that cost, which an engine takes like any other. Must not know why a layer keeps what it keeps.
+Owns that `ModelCost`. Must not know why a layer keeps its units.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from repro.models.transformer.config import DecoderConfig
 
 @dataclass(frozen=True)
 class UnevenCost(ModelCost):
-    """Costs by true parameters, layer by layer.
+    """Cost by the actual parameters of each layer.
 
-    An engine that keeps all layers in memory runs them as one op, whose FLOPs and bytes are then exact; of a
-    run of some layers it is billed the layers' mean.
+    Exact for an op over all layers, as with a fully resident model; a part of the layers costs its share of
+    the mean.
 
     Attributes:
-        blocks: the shape of each layer; `shape` is the whole model's, which the tables are billed by.
-        adapters: weights of all low-rank adapters, stored like the rest.
+        blocks: shape of each layer; `shape` is the whole model's and gives the cost of the tables.
+        adapters: weights of all LoRA adapters, at the stored precision.
     """
 
     blocks: tuple[Shape, ...] = ()
@@ -39,12 +39,12 @@ class UnevenCost(ModelCost):
 
     @cached_property
     def _kinds(self) -> tuple[tuple[ModelCost, int], ...]:
-        """Each kind of layer, and how many there are."""
+        """Each distinct layer shape and its count."""
         return tuple((ModelCost(shape, self.stored), count) for shape, count in Counter(self.blocks).items())
 
     @property
     def block_bytes(self) -> float:
-        """Bytes of all layers, adapters left out."""
+        """Bytes of all layers without adapters."""
         return sum(count * model_cost.layer_bytes for model_cost, count in self._kinds)
 
     @property
@@ -54,7 +54,7 @@ class UnevenCost(ModelCost):
 
     @property
     def layer_bytes(self) -> float:
-        """See `ModelCost`; of the mean layer."""
+        """See `ModelCost`; mean over the layers."""
         return (self.block_bytes + self.adapter_bytes) / self.shape.layers
 
     @property
@@ -63,7 +63,7 @@ class UnevenCost(ModelCost):
         return self.table_bytes + self.block_bytes + self.adapter_bytes
 
     def cache_bytes(self, tokens: int) -> float:
-        """See `ModelCost`; what the layers' own heads need."""
+        """See `ModelCost`; counts the key-value heads of each layer."""
         elements = sum(count * model_cost.shape.cache_elements(tokens) for model_cost, count in self._kinds)
         return elements * self.stored.activation
 
@@ -81,7 +81,7 @@ class UnevenCost(ModelCost):
 
 
 def config_of_shape(shape: Shape) -> DecoderConfig:
-    """As much of a decoder's configuration as a shape says; positions are not limited by it."""
+    """A decoder configuration from a shape; `max_positions` is 0."""
     return DecoderConfig(
         vocab=shape.vocab,
         hidden=shape.hidden,
@@ -97,15 +97,15 @@ def config_of_shape(shape: Shape) -> DecoderConfig:
 
 
 def sub_cost(whole: ModelCost, kept: Kept, adapted: bool = True) -> UnevenCost:
-    """What a sub-model costs.
+    """Cost of a sub-model.
 
     Args:
-        whole: the decoder's.
-        kept: of each of its layers; one without any unit has no attention, one without neurons no MLP.
-        adapted: with adapters of rank 8 beside all matrices; the whole model has none.
+        whole: cost of the whole decoder.
+        kept: units and neurons of each layer; 0 units means no attention, 0 neurons no MLP.
+        adapted: count rank-8 adapters on all matrices; the whole model has none.
 
     Raises:
-        InputError: it keeps another number of layers than there are.
+        InputError: `kept` has another number of layers than the decoder.
     """
     shape = whole.shape
     groups = shape.heads // shape.kv_heads
@@ -121,6 +121,6 @@ def sub_cost(whole: ModelCost, kept: Kept, adapted: bool = True) -> UnevenCost:
 
 
 def _block(shape: Shape, heads: int, kv_heads: int, neurons: int) -> Shape:
-    if not kv_heads:  # heads of no size, since heads share a key-value head
+    if not kv_heads:  # one head of size 0, since kv_heads must divide heads
         return replace(shape, heads=1, kv_heads=1, head_dim=0, intermediate=neurons)
     return replace(shape, heads=heads, kv_heads=kv_heads, intermediate=neurons)

@@ -1,6 +1,6 @@
-"""What each unit of a decoder is worth on a corpus, by first-order gradients (ElastiLM Eq. 2), and its order.
+"""Importance of each unit of a decoder on a corpus, by first-order gradients (ElastiLM Eq. 2).
 
-Owns the sums over a unit's elements. Must not know what becomes of unimportant units.
+Owns the aggregation over a unit's elements. Must not know what happens to unimportant units.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CHOICES = {"aggregate": ("sum_abs", "abs_sum"), "pairing": ("shared", "folded")}
 
 @dataclass(frozen=True)
 class Measure:
-    """How a unit's importance is made of its elements.
+    """How element scores are aggregated to a unit's importance.
 
     Attributes:
-        aggregate: `sum_abs` sums |w dL/dw| over its elements, as LLM-Pruner and the release do; `abs_sum` is
-            the size of the sum, which Eq. 2 says literally.
-        pairing: which query heads count for a key-value head: `shared` those that read it; `folded` every
-            n-th, as the release sums them up, which are others where heads are grouped.
+        aggregate: `sum_abs` sums |w dL/dw| over the elements, as LLM-Pruner and the release do; `abs_sum` is
+            |sum of w dL/dw|, as Eq. 2 is written.
+        pairing: query heads counted for a key-value head: `shared` are those that attend to it; `folded` are
+            every n-th, as in the release, which differs under grouped-query attention.
     """
 
     aggregate: str = "sum_abs"
@@ -47,13 +47,13 @@ class Measure:
 
 @dataclass(frozen=True)
 class Importance:
-    """Of all units and neurons, per layer: fp32 `[kv_heads]` and `[intermediate]`."""
+    """Importance of units and neurons per layer: fp32 `[kv_heads]` and `[intermediate]`."""
 
     units: tuple[Tensor, ...]
     neurons: tuple[Tensor, ...]
 
     def order(self) -> Order:
-        """The most important first; of equals the earlier."""
+        """Units and neurons by descending importance; ties keep their order."""
         units, neurons = (
             tuple(one.argsort(descending=True, stable=True) for one in some)
             for some in (self.units, self.neurons)
@@ -63,18 +63,18 @@ class Importance:
 
 @torch.enable_grad()
 def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | None = None) -> Importance:
-    """What each unit is worth, from one backward pass of the mean next-token loss of a corpus.
+    """Importance of each unit, from the gradient of the mean next-token loss over a corpus.
 
-    Deviation: Eq. 2 asks for the importance of a unit and leaves open how elements become one; by default
-    absolute values are summed, as in the release.
+    Deviation: Eq. 2 does not define the aggregation over a unit's elements; by default absolute values are
+    summed, as in the release.
 
     Args:
-        decoder: dense linears, all layers resident. It is not changed; gradients take as much memory again.
+        decoder: dense linears, all layers resident. It is not changed; gradients double the memory.
         corpus: token sequences, int64 `[tokens]` each.
-        measure: how a unit's elements become one number; None for the default.
+        measure: aggregation over a unit's elements; None for the default.
 
     Raises:
-        InputError: no corpus, or a sequence of fewer than two tokens; a linear is not dense.
+        InputError: empty corpus, a sequence of fewer than two tokens, or a linear that is not dense.
     """
     if not corpus:
         raise InputError("units are ranked on a corpus of no sequence; set corpus.texts to at least 1")
@@ -88,7 +88,7 @@ def importance(decoder: Decoder, corpus: Sequence[Tensor], measure: Measure | No
 
 
 def _wanting(layer: LayerWeights) -> LayerWeights:
-    """A layer on the same memory whose weights get gradients."""
+    """A layer that shares memory with `layer` and whose weights require gradients."""
 
     def wanting(linear: Linear) -> PlainLinear:
         dense = plain(linear)
@@ -101,11 +101,11 @@ def _wanting(layer: LayerWeights) -> LayerWeights:
 
 
 def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> tuple[Tensor, Tensor]:
-    """Of a layer's units and neurons, after the backward pass."""
+    """Importance of a layer's units and neurons, after the backward pass."""
     absolute = measure.aggregate == "sum_abs"
     queries, keys, values = torch.split(_by_output(plain(layer.qkv), absolute), list(matrices(config, "qkv")))
     heads = (queries + _by_input(plain(layer.out), absolute)).view(config.heads, -1).sum(1)
-    # Folded, head h counts for unit h modulo the number of units; shared, for the one that it reads.
+    # folded: query head h counts for unit h % kv_heads; shared: for its own key-value head.
     paired = (
         heads.view(-1, config.kv_heads).t()
         if measure.pairing == "folded"
@@ -117,18 +117,18 @@ def _of_layer(config: DecoderConfig, layer: LayerWeights, measure: Measure) -> t
 
 
 def _by_output(linear: PlainLinear, absolute: bool) -> Tensor:
-    """Sums over each output's weights and its bias, `[outputs]`."""
+    """Scores summed over each output's weights and bias, `[outputs]`."""
     weights = _terms(linear.weight, absolute).sum(1)
     return weights if linear.bias is None else weights + _terms(linear.bias, absolute)
 
 
 def _by_input(linear: PlainLinear, absolute: bool) -> Tensor:
-    """Sums over each input's weights, `[inputs]`; the bias is no input's."""
+    """Scores summed over each input's weights, `[inputs]`; the bias does not count."""
     return _terms(linear.weight, absolute).sum(0)
 
 
 def _terms(tensor: Tensor, absolute: bool) -> Tensor:
-    """How fast the loss falls as each element shrinks."""
+    """First-order loss change w * dL/dw per element, or its absolute value."""
     assert tensor.grad is not None, "the loss of a decoder depends on every weight"
     found = tensor.detach() * tensor.grad
     return found.abs() if absolute else found

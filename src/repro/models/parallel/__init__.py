@@ -1,1 +1,1 @@
-"""A layer divided between two processors, and kernels for attention over token trees."""
+"""Layers split between two processors, and kernels for attention over token trees."""

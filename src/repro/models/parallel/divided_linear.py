@@ -1,6 +1,6 @@
-"""Linears whose weights lie on several torch devices, each of which multiplies its part.
+"""Linears split over several torch devices.
 
-Owns where a weight is cut and how the parts' outputs become one. Knows nothing of layers.
+Owns how weights are cut and how partial outputs are combined. Knows nothing of layers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WAYS = ("columns", "rows")
 
 
 class Part(NamedTuple):
-    """A device and its share of the outputs, or of the inputs, from 0 to 1."""
+    """A device and its share of the outputs or inputs, from 0 to 1."""
 
     device: torch.device
     share: float
 
 
 class LinearPart(NamedTuple):
-    """A part's linear, and the outputs or inputs from `first` to `last` that are its own."""
+    """The linear of one part, which covers the outputs or inputs `first:last`."""
 
     linear: Linear
     device: torch.device
@@ -42,13 +42,13 @@ class LinearPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """Parts of one weight; those of accelerators come first, for they compute while others are called."""
+    """Parts of one weight; accelerators come first, since their kernels run asynchronously."""
 
     parts: tuple[LinearPart, ...]
     outputs: int
 
     def tensors(self) -> dict[str, Tensor]:
-        """Raises TypeError: parts on several devices are not stored."""
+        """Raises TypeError: a split weight cannot be stored."""
         raise TypeError("a divided weight cannot be stored; store the whole one")
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
@@ -63,19 +63,19 @@ class _Divided:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSplit(_Divided):
-    """Every part reads the whole input and writes its own outputs, so nothing is summed (Ghidorah III-B 1).
+    """Each part reads the whole input and writes its own outputs, without a reduction (Ghidorah III-B 1).
 
-    Of each of `blocks` equal blocks of outputs a part has the same columns.
+    A part has the same columns of each of `blocks` equal blocks of outputs.
     """
 
     blocks: int = 1
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
-        # All is sent before anything is launched: a copy would wait for the kernels before it.
+        # Send all inputs before launching kernels, since a later copy would wait for them.
         sent = [x.to(part.device) for part in self.parts]
         found = [part.linear(rows) for part, rows in zip(self.parts, sent, strict=True)]
-        # Deviation: torch has no memory that two devices write, so outputs are copied to their place.
+        # Deviation: torch has no memory that two devices can write, so outputs are copied into place.
         out = torch.empty(len(x), self.outputs, dtype=found[0].dtype, device=x.device)
         columns = out.view(len(x), self.blocks, -1)
         for part, y in zip(self.parts, found, strict=True):
@@ -85,7 +85,7 @@ class ColumnSplit(_Divided):
 
 @dataclass(frozen=True, slots=True)
 class RowSplit(_Divided):
-    """Every part reads its own inputs, and the partial sums of outputs are added: Megatron's all-reduce."""
+    """Each part reads its own inputs, and partial outputs are summed (Megatron's all-reduce)."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Linear`."""
@@ -100,17 +100,17 @@ class RowSplit(_Divided):
 def split_linear(
     linear: Linear, parts: Sequence[Part], by: str = "columns", blocks: int = 1
 ) -> ColumnSplit | RowSplit:
-    """A linear divided over devices; a part without a column is left out.
+    """Split a linear over devices; empty parts are left out.
 
     Args:
         linear: a dense weight that is not packed.
-        parts: their shares, which make up 1.
-        by: `columns` cuts outputs, `rows` inputs.
-        blocks: of columns, cut alike: 2 where gate and up are one weight, so that a part has both halves of
-            what the activation multiplies.
+        parts: devices and shares, which sum to 1.
+        by: `columns` splits outputs, `rows` inputs.
+        blocks: blocks of outputs that are split alike; 2 where gate and up are one weight, so that a part has
+            matching columns of both.
 
     Raises:
-        InputError: a packed or quantized weight; shares that do not make up 1; another way to cut.
+        InputError: a packed or quantized weight; shares that do not sum to 1; an unknown `by`.
     """
     if not isinstance(linear, PlainLinear):
         raise InputError(
@@ -135,13 +135,13 @@ def split_linear(
 def _columns(linear: PlainLinear, blocks: int, device: torch.device, first: int, last: int) -> LinearPart:
     weight, bias = linear.weight.unflatten(0, (blocks, -1))[:, first:last].flatten(0, 1), linear.bias
     if bias is not None:
-        # Of one column a block flatten gives a view with a stride, which packed kernels do not heed.
+        # With one column per block, flatten returns a strided view, which packed kernels misread.
         bias = bias.unflatten(0, (blocks, -1))[:, first:last].flatten().contiguous()
     return _held(weight, bias, device, first, last)
 
 
 def _rows(linear: PlainLinear, device: torch.device, first_in: int, last_in: int, first: bool) -> LinearPart:
-    """The bias is one part's, for it is added once."""
+    """A part of the inputs; only the first part has the bias, so it is added once."""
     return _held(
         linear.weight[:, first_in:last_in], linear.bias if first else None, device, first_in, last_in
     )

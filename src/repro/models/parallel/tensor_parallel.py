@@ -1,7 +1,7 @@
-"""A decoder whose layers two torch devices share for real, as Ghidorah (sec. III-B) or Megatron divides them.
+"""A decoder whose layers are split between two torch devices, as in Ghidorah (sec. III-B) or Megatron.
 
-Owns what each part multiplies and how parts become one. Knows nothing of how a good division is found, nor
-what a part takes.
+Owns the work of each part and how results are combined. Knows nothing of how a good split is found or how
+long a part takes.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MEGATRON = "megatron"
 
 @dataclass(frozen=True, slots=True)
 class DividedSight(AttentionMask):
-    """What the rows of a pass see, for attention in parts.
+    """Attention mask of a pass, for attention split between devices.
 
-    The other device attends to the first `there` slots and, by `pattern`, to the pass's own; the main one to
-    those from `there` to `reach`. A bias is None where every row sees every slot of its part.
+    The other device attends to the first `there` cache slots; the main one to slots `there` to `reach`;
+    `pattern` covers the pass's own remaining slots. A bias is None if nothing is masked in its part.
     """
 
     there: int = 0
@@ -57,10 +57,10 @@ class DividedSight(AttentionMask):
 
 
 def divided_linears(decoder: Decoder, share: float, form: str, other: torch.device) -> Decoder:
-    """The decoder with a share of every linear on another device: the weights here are not copied.
+    """The decoder with a share of every linear on another device.
 
-    In the form `columns` every linear is divided by its outputs; in `megatron` the first of each two by its
-    outputs and the second by its inputs, and the partial sums are added.
+    `columns` splits every linear by outputs; `megatron` splits linears in pairs, the first by outputs and the
+    second by inputs, and sums the partial outputs.
 
     Raises:
         InputError: the decoder's weights are packed or quantized, or its layers are not in memory.
@@ -82,22 +82,22 @@ def divided_linears(decoder: Decoder, share: float, form: str, other: torch.devi
 
 
 class DividedDecoder(Decoder):
-    """A decoder whose attention to a tree is computed in parts, each with a softmax of its own.
+    """A decoder whose tree attention is computed in parts, each with its own softmax, then merged.
 
-    Passes of one row, of a prompt's first rows or of more rows than a tree has are computed as ever.
+    Passes of one token, with an empty KV cache, or with more tokens than a tree has use ordinary attention.
 
     Attributes:
-        split: the division in force; it may change between passes.
+        split: the current split; it may change between passes.
     """
 
     def __init__(self, decoder: Decoder, split: Split, other: torch.device | str = CPU) -> None:
-        """`decoder` is whole or has divided linears; `other` is where the split's other part computes."""
+        """`decoder` is undivided or has divided linears; `other` is the device of the split's other part."""
         super().__init__(decoder.config, decoder.layers, decoder.ends)
         self.split = split
         self._other = torch.device(other)
 
     def rehearse(self, asked: Asked) -> None:
-        """One layer's attention over made-up keys, for its seconds alone."""
+        """Run one layer's attention on dummy keys, only to time it."""
         config, slots = self.config, asked.context + asked.rows
         own = torch.tensor(asked.own)[:, None] > torch.arange(asked.rows)
         seen = torch.cat((torch.ones(asked.rows, asked.context, dtype=torch.bool), own), 1).to(self.device)
@@ -114,7 +114,7 @@ class DividedDecoder(Decoder):
         return self._divided(rotation, visible(self.config, i, positions, mask, cache))
 
     def _divided(self, rotation: Tensor | None, seen: Tensor) -> DividedSight:
-        """The parts of what rows see, bool `[rows, cached + rows]`."""
+        """Split a visibility mask, bool `[rows, cached + rows]`, into parts."""
         rows, slots = seen.shape
         cached, left = slots - rows, min(self.split.left, rows)
         there, reach = round(self.split.keys * cached), cached + left
@@ -140,15 +140,15 @@ class DividedDecoder(Decoder):
         return attend(self.config, queries, keys, values, shared)
 
     def _in_parts(self, queries: Tensor, keys: Tensor, values: Tensor, shared: DividedSight) -> Tensor:
-        """Each device attends to its slots; what it found is merged by its maximum and its sum.
+        """Each device attends to its slots; partial results are merged by maximum and sum (online softmax).
 
-        What the other device needs leaves before the main one is given work, behind which it would queue.
+        Inputs are sent to the other device first, since copies would queue behind the main device's kernels.
         """
         rows, config, there, other = len(queries), self.config, shared.there, self._other
         own = slice(keys.shape[1] - rows, None)
-        # Deviation: the tree's own part is the CPU's, whichever processor is the split's other one.
+        # Deviation: the tree's own part runs on the CPU, whatever the split's other device is.
         tree = queries.to(CPU), keys[:, own].to(CPU), values[:, own].to(CPU)
-        # Deviation: without memory that both devices address, the other one's cached keys are sent each time.
+        # Deviation: without shared memory, the other device's cached keys and values are sent each time.
         sent = (queries.to(other), keys[:, :there].to(other), values[:, :there].to(other)) if there else None
         parts = []
         if there < shared.reach:
@@ -164,7 +164,7 @@ class DividedDecoder(Decoder):
     def _by_heads(
         self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask, edge: int
     ) -> Tensor:
-        """Megatron's attention: the first `edge` heads of keys on the other device, and their queries."""
+        """Megatron's attention: the first `edge` key-value heads, with their query heads, run on `_other`."""
         other, ours = self._other, slice(edge * self.config.groups, None)
         sent = queries[:, : ours.start].to(other), keys[:edge].to(other), values[:edge].to(other)
         seen = AttentionMask(None, shared.tiled, _to(shared.visible, other), _to(shared.bias, other))
@@ -181,11 +181,11 @@ def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
 def dense_part(
     config: DecoderConfig, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None
 ) -> Partial:
-    """Attention of all rows to some slots: shapes as of `attention.attend`, bias as of `blindness`."""
+    """Partial attention to some slots; shapes as in `attention.attend`, bias as in `blindness`."""
     kv_heads, _, width = keys.shape
     grouped = queries.transpose(0, 1).reshape(kv_heads, -1, width)
     found = scores(config, grouped, keys, bias)
-    # A row that sees nothing here keeps a finite maximum, over which all of its weights are 0.
+    # A row that sees no slot gets a finite maximum, so that all its weights are 0.
     top = found.amax(-1, keepdim=True).clamp_(min=torch.finfo(found.dtype).min)
     weights = found.sub_(top).exp_()
     shape = config.heads, len(queries)
@@ -194,7 +194,7 @@ def dense_part(
 
 
 class DividableNetwork(DecoderNetwork):
-    """A decoder in memory whose layers may be divided for real while it is in use."""
+    """A resident decoder whose layers can be split between devices between passes."""
 
     def __init__(self, decoder: Decoder, capacity: int = 512, captured: Captured | None = None) -> None:
         """See `DecoderNetwork`; the other device is the CPU."""
@@ -203,10 +203,12 @@ class DividableNetwork(DecoderNetwork):
         self._divided: DividedDecoder | None = None
 
     def divide(self, split: Split | None) -> None:
-        """From now on compute divided, or whole. Beside a CPU there is no other device: linears stay whole.
+        """Compute later passes with a split, or undivided for None.
+
+        If the main device is the CPU, linears stay undivided.
 
         Raises:
-            InputError: as `divided_linears`.
+            InputError: see `divided_linears`.
         """
         if split is None:
             self.decoder = self._whole
@@ -226,6 +228,6 @@ class DividableNetwork(DecoderNetwork):
 
     @inference
     def attend(self, asked: Asked) -> None:
-        """One layer's attention as it is divided at present, for its seconds alone."""
+        """Run one layer's attention with the current split, only to time it."""
         if isinstance(self.decoder, DividedDecoder):
             self.decoder.rehearse(asked)

@@ -1,7 +1,7 @@
-"""Attention among the rows of a token tree on the CPU: which rows see which, and three ways to compute it.
+"""Attention among the nodes of a token tree on the CPU: its sparsity pattern, and three ways to compute it.
 
-Owns a tree's pattern and the forms of its two products (Ghidorah sec. III-B 3). Knows nothing of tokens, of
-the cache or of who drafts; the loops themselves are `tree_loops`.
+Owns the pattern and the forms of the two products (Ghidorah sec. III-B 3). Knows nothing of tokens, the KV
+cache or drafting; the loops themselves are in `tree_loops`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ else:
 
 FORMS = ("naive", "optimized", "dense")
 REMEMBERED = 256
-"""Patterns that are kept by what rows see: a method's tree changes rarely, its tokens always."""
+"""Number of cached patterns; a method's tree shape rarely changes between passes."""
 
 
 @dataclass(frozen=True, eq=False)
 class TreePattern:
-    """Which rows of a tree see which, listed by rows: made once a form of tree, before it is used.
+    """Sparse attention pattern of a tree, built once per tree shape.
 
     Attributes:
-        width: rows of the tree.
-        rows: of each listed pair the row that sees, int32 `[listed]` (with `cols`: COO).
-        cols: of each listed pair the row that is seen, rising within a row.
-        starts: where each row's pairs begin, and the end: int32 `[width + 1]` (with `cols`: CSR).
+        width: nodes of the tree.
+        rows: query index of each listed pair, int32 `[listed]` (with `cols`: COO).
+        cols: key index of each listed pair, int32 `[listed]`, ascending within a row.
+        starts: offset of each row's pairs, and the end: int32 `[width + 1]` (with `cols`: CSR).
     """
 
     width: int
@@ -45,7 +45,7 @@ class TreePattern:
 
     @classmethod
     def of_parents(cls, parents: Sequence[int]) -> TreePattern:
-        """Every node sees itself and its ancestors; the root's parent is -1, parents come before children.
+        """The pattern in which a node sees itself and its ancestors; a root's parent is -1.
 
         Raises:
             InputError: a parent does not come before its child.
@@ -60,7 +60,7 @@ class TreePattern:
 
     @classmethod
     def of_mask(cls, seen: Tensor) -> TreePattern:
-        """Every row sees what a bool `[width, width]` says."""
+        """The pattern of a mask, bool `[width, width]`, True where a row sees a column."""
         rows, cols = seen.cpu().nonzero(as_tuple=True)
         starts = torch.zeros(len(seen) + 1, dtype=torch.int32)
         starts[1:] = torch.bincount(rows, minlength=len(seen)).cumsum(0)
@@ -68,31 +68,31 @@ class TreePattern:
 
     @property
     def listed(self) -> int:
-        """Pairs of rows that see each other; dense attention has `width * width`."""
+        """Number of query-key pairs; dense attention has `width * width`."""
         return len(self.rows)
 
     @cached_property
     def unseen(self) -> Tensor:
-        """What rows do not see, bool `[width, width]`."""
+        """The inverted mask, bool `[width, width]`."""
         out = torch.ones(self.width, self.width, dtype=torch.bool)
         out[self.rows.long(), self.cols.long()] = False
         return out
 
     def beyond(self, left: int) -> TreePattern:
-        """The pattern without the first `left` columns, whose numbers the others keep."""
+        """The pattern without the first `left` columns; column indices are unchanged."""
         seen = ~self.unseen
         seen[:, :left] = False
         return TreePattern.of_mask(seen)
 
     def table(self, listed: Tensor, elsewhere: float) -> Tensor:
-        """What is listed, `[heads, listed]`, as `[heads, width, width]` with another number elsewhere."""
+        """Scatter `[heads, listed]` to dense `[heads, width, width]`, filled with `elsewhere`."""
         out = listed.new_full((len(listed), self.width, self.width), elsewhere)
         out[:, self.rows.long(), self.cols.long()] = listed
         return out
 
 
 def cached_pattern(seen: Tensor, left: int = 0) -> TreePattern:
-    """The pattern of a bool `[width, width]` beyond `left` columns, made when it is first asked for."""
+    """The cached pattern of a bool mask `[width, width]` without its first `left` columns."""
     return _remembered(seen.cpu().numpy().tobytes(), len(seen), left)
 
 
@@ -103,11 +103,11 @@ def _remembered(seen: bytes, width: int, left: int) -> TreePattern:
 
 
 class Partial(NamedTuple):
-    """Attention over some of the slots, before the sums of all are known.
+    """Unnormalized attention over some of the slots.
 
     Attributes:
         mixed: values weighted by exp(score - top): `[heads, rows, head_dim]`.
-        top: the largest score, the least number where a row sees nothing: `[heads, rows, 1]`.
+        top: the largest score, or the lowest float if a row sees nothing: `[heads, rows, 1]`.
         total: the sum of the weights: `[heads, rows, 1]`.
     """
 
@@ -118,23 +118,22 @@ class Partial(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeKernel:
-    """One way to compute both products of attention within a tree, on one thread.
+    """One implementation of the two products of tree attention, on one thread.
 
-    `naive` takes the listed pairs one by one, sums in memory and reads values by columns. `optimized` reads
-    rows alone and keeps sums in registers until they are whole. `dense` multiplies all rows with all and
-    masks, with the same vectors and the same blocks as `optimized`, so that it differs in what it computes
-    and not in how well.
+    `naive` processes the listed pairs one by one, accumulates in memory and reads values by column.
+    `optimized` reads by row and accumulates in registers. `dense` computes all pairs and masks them, with
+    the same vector and block sizes as `optimized`, so that they differ in work and not in tuning.
 
     Attributes:
         form: one of `FORMS`.
-        loops: `tree_loops`, or nothing, and then torch computes all forms alike.
+        loops: `tree_loops`; if None, torch computes all forms in the same way.
     """
 
     form: str
     loops: ModuleType | None
 
     def scores(self, pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-        """QK^T: `[heads, listed]`; `dense` gives `[heads, width, width]`, -inf where nothing is seen.
+        """QK^T: `[heads, listed]`; for `dense` `[heads, width, width]`, -inf at masked pairs.
 
         `queries` is fp32 `[width, heads, head_dim]`, `keys` fp32 `[kv_heads, width, head_dim]`.
         """
@@ -153,7 +152,7 @@ class TreeKernel:
         return out
 
     def mix(self, pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
-        """AV: `[heads, width, head_dim]`, of weights as `scores` gives them; `values` as its `keys`."""
+        """AV: `[heads, width, head_dim]`; `weights` as from `scores`, `values` shaped like its `keys`."""
         if self.loops is None:
             rows, cols = pattern.rows.long(), pattern.cols.long()
             listed = weights[:, rows, cols] if self.form == "dense" else weights
@@ -170,7 +169,7 @@ class TreeKernel:
 
 
 def kernel(form: str, compiled: bool = True) -> TreeKernel:
-    """The kernel of a form, compiled where it can be; InputError for another form."""
+    """The kernel of a form, compiled if possible; InputError for an unknown form."""
     if form not in FORMS:
         raise InputError(unknown("kernel", form, FORMS))
     return TreeKernel(form, loops() if compiled else None)
@@ -178,15 +177,15 @@ def kernel(form: str, compiled: bool = True) -> TreeKernel:
 
 @cache
 def loops() -> ModuleType | None:
-    """The compiled loops; nothing where numba is not there or cannot compile for this processor."""
+    """The compiled loops; None if numba is missing or cannot compile for this processor."""
     try:
         from repro.models.parallel import tree_loops
-    except (ImportError, OSError):  # OSError: LLVM's library does not fit this system
+    except (ImportError, OSError):  # OSError: LLVM's library does not load on this system
         return None
     try:
         one = torch.ones(1, 1, 1)
         _attend(tree_loops, TreePattern.of_parents([-1]), one, one, one, 1.0, None)
-    except (tree_loops.NumbaError, RuntimeError):  # RuntimeError: LLVM's own, or no place for its cache
+    except (tree_loops.NumbaError, RuntimeError):  # RuntimeError: from LLVM, or no cache directory
         return None
     return tree_loops
 
@@ -200,9 +199,9 @@ def attend_tree(
     cap: float | None = None,
     compiled: bool = True,
 ) -> Partial:
-    """Attention of a tree's rows over what they see of the tree: the optimized products in one call.
+    """Partial attention of a tree's nodes to each other, with the optimized products in one call.
 
-    Shapes are those of `TreeKernel.scores`; `cap` limits scores as `DecoderConfig.attention_cap` does.
+    Shapes are those of `TreeKernel.scores`; `cap` soft-caps scores as `DecoderConfig.attention_cap` does.
     """
     found = loops() if compiled else None
     if found is not None:
@@ -242,9 +241,9 @@ def _attend(
 
 
 def merged(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
-    """The attention that parts over different slots make up (online softmax): `[rows, heads, head_dim]`.
+    """Merge partial attentions over disjoint slots (online softmax): `[rows, heads, head_dim]`.
 
-    All are on one device, and every row sees a slot of some part.
+    All parts are on one device, and every row sees at least one slot of some part.
     """
     mixed, top, total = parts[0]
     found = loops() if compiled else None
@@ -261,19 +260,19 @@ def merged(parts: Sequence[Partial], compiled: bool = True) -> Tensor:
 
 
 def _torch_scores(pattern: TreePattern, queries: Tensor, keys: Tensor, scale: float) -> Tensor:
-    """The listed scores, `[heads, listed]`."""
+    """Scores of the listed pairs, `[heads, listed]`."""
     ours = queries.transpose(0, 1)[:, pattern.rows.long()]
     theirs = keys.repeat_interleave(len(ours) // len(keys), 0)[:, pattern.cols.long()]
     return (ours * theirs).sum(-1) * scale
 
 
 def _torch_mix(pattern: TreePattern, weights: Tensor, values: Tensor) -> Tensor:
-    """The values by the listed weights, `[heads, width, head_dim]`."""
+    """Values weighted by the listed weights, `[heads, width, head_dim]`."""
     seen = values.repeat_interleave(len(weights) // len(values), 0)[:, pattern.cols.long()]
     out = values.new_zeros(len(weights), pattern.width, values.shape[2])
     return out.index_add(1, pattern.rows.long(), weights[..., None] * seen)
 
 
 def _fp32(number: float) -> object:
-    """A number as the loops take it: a Python float would make all of their sums double."""
+    """A NumPy fp32 scalar; a Python float would make the loops accumulate in double."""
     return torch.tensor(number, dtype=torch.float32).numpy()[()]

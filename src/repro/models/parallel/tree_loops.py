@@ -1,12 +1,11 @@
-"""The loops of tree attention, compiled for the processor at hand: LLVM does it for x86 and ARM alike.
+"""Loops of tree attention, compiled by numba (LLVM) for the local x86 or ARM processor.
 
-Owns the order of memory accesses and what stays in registers. Knows nothing of trees or of torch: a row's
-columns are numbers. Importing it takes numba; `tree_kernels` is its door, and has another way where that is
-not to be had.
+Owns memory access order and register blocking. Knows nothing of trees or torch: columns are plain indices.
+Importing it requires numba; call it through `tree_kernels`, which falls back to torch without numba.
 
 All arrays are fp32 and contiguous, indices int32: `queries` `[rows, heads, dim]`, `keys` and `values`
-`[kv_heads, rows, dim]`, of which `heads / kv_heads` heads share one. Each loop runs on the calling thread,
-without Python's lock.
+`[kv_heads, rows, dim]`, each shared by `heads / kv_heads` query heads. Each loop runs on the calling thread
+with the GIL released.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["NumbaError", "attention", "merge", "mix_dense", "mix_naive", "mix_op
 __all__ += ["scores_dense", "scores_naive", "scores_optimized"]
 
 LANES = 16
-"""Floats that one step of a loop takes: four NEON registers, two of AVX2, one of AVX-512."""
+"""Floats per vector: four NEON registers, two AVX2 registers, or one AVX-512 register."""
 BLOCK = 4 * LANES
-"""Dimensions whose sums are in registers at once."""
+"""Dimensions accumulated in registers at once."""
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INT = ir.IntType(32)
 
@@ -33,7 +32,7 @@ _compiled = njit(nogil=True, error_model="numpy", cache=True)
 
 
 class _Lanes(types.Type):
-    """The compiler's type of `LANES` floats in registers."""
+    """Numba type of a vector of `LANES` floats."""
 
     def __init__(self) -> None:
         super().__init__(name=f"float32x{LANES}")
@@ -55,7 +54,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
 
 @intrinsic
 def _load(_: Any, array: Any, index: Any) -> Any:
-    """`LANES` floats of a flat array from an index on."""
+    """Load `LANES` floats of a flat array from an index on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(_address(context, builder, signature.args[0], *args), align=4)
@@ -76,7 +75,7 @@ def _store(_: Any, array: Any, index: Any, lanes: Any) -> Any:
 
 @intrinsic
 def _spread(_: Any, number: Any) -> Any:
-    """One number in all lanes."""
+    """Broadcast a number to all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         nothing = ir.Constant(_VECTOR, ir.Undefined)
@@ -88,7 +87,7 @@ def _spread(_: Any, number: Any) -> Any:
 
 @intrinsic
 def _fma(_: Any, total: Any, left: Any, right: Any) -> Any:
-    """`total + left * right`, in one instruction where the processor has it."""
+    """`total + left * right`, fused if the processor supports it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         product = builder.fmul(args[1], args[2], flags=["contract"])
@@ -99,7 +98,7 @@ def _fma(_: Any, total: Any, left: Any, right: Any) -> Any:
 
 @intrinsic
 def _sum(_: Any, lanes: Any) -> Any:
-    """The sum of all lanes, by halves."""
+    """The sum of all lanes, by pairwise halving."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (lanes,), left = args, LANES
@@ -120,7 +119,7 @@ def _chosen(lanes: Any) -> Any:
 
 @_compiled
 def scores_naive(rows, cols, queries, keys, scale, out):
-    """Each listed score by itself, summed up in memory: `out` is `[heads, listed]`."""
+    """Score of each listed pair, accumulated in memory: `out` is `[heads, listed]`."""
     group = queries.shape[1] // keys.shape[0]
     for head in range(queries.shape[1]):
         for n in range(rows.shape[0]):
@@ -131,7 +130,7 @@ def scores_naive(rows, cols, queries, keys, scale, out):
 
 @_compiled
 def mix_naive(rows, cols, weights, values, out):
-    """Each listed weight times each column of the values: `out` is `[heads, rows, dim]`."""
+    """Weighted values of the listed pairs, one dimension at a time: `out` is `[heads, rows, dim]`."""
     group = out.shape[0] // values.shape[0]
     out[:] = 0.0
     for head in range(out.shape[0]):
@@ -142,7 +141,7 @@ def mix_naive(rows, cols, weights, values, out):
 
 @_compiled
 def _dot(a, i, b, j, count):
-    """The product of `count` floats of two flat arrays; four running sums hide what an addition takes."""
+    """Dot product of `count` floats of two flat arrays; four accumulators hide the addition latency."""
     s0 = s1 = s2 = s3 = _spread(np.float32(0.0))
     d = 0
     while d + BLOCK <= count:
@@ -161,7 +160,7 @@ def _dot(a, i, b, j, count):
 
 @_compiled
 def scores_optimized(rows, cols, queries, keys, scale, out):
-    """As `scores_naive`, along rows of queries and of keys, each sum in registers until it is whole."""
+    """As `scores_naive`, along rows of queries and keys, accumulating in registers."""
     heads, dim = queries.shape[1], queries.shape[2]
     group, height = heads // keys.shape[0], keys.shape[1]
     q, k = queries.reshape(-1), keys.reshape(-1)
@@ -173,7 +172,7 @@ def scores_optimized(rows, cols, queries, keys, scale, out):
 
 @_compiled
 def mix_optimized(starts, cols, weights, values, out):
-    """As `mix_naive`: a weight times a whole row of values, a block of whose sums stays in registers."""
+    """As `mix_naive`, along rows of values, accumulating a block of each output row in registers."""
     heads, rows, dim = out.shape
     group, height = heads // values.shape[0], values.shape[1]
     v, flat = values.reshape(-1), out.reshape(-1)
@@ -205,7 +204,7 @@ def mix_optimized(starts, cols, weights, values, out):
 
 @_compiled
 def _dots(a, i, b, j, count, step):
-    """Four products as `_dot`, with `b` at four places `step` apart, for one reading of `a`."""
+    """Four dot products of `a` with `b` at four offsets `step` apart, loading `a` once."""
     s0 = s1 = s2 = s3 = _spread(np.float32(0.0))
     d = 0
     while d + LANES <= count:
@@ -227,9 +226,9 @@ def _dots(a, i, b, j, count, step):
 
 @_compiled
 def scores_dense(queries, keys, unseen, scale, out):
-    """Every row with every row, then -inf where `unseen` says so: `out` is `[heads, rows, rows]`.
+    """Scores of all pairs, then -inf where `unseen`: `out` is `[heads, rows, rows]`.
 
-    Four keys are multiplied for one reading of a query, as a matrix product does it.
+    Each loaded query is multiplied with four keys, as in a blocked matrix product.
     """
     rows, heads, dim = queries.shape
     group = heads // keys.shape[0]
@@ -256,7 +255,7 @@ def scores_dense(queries, keys, unseen, scale, out):
 
 @_compiled
 def mix_dense(weights, values, out):
-    """All values by all weights, `[heads, rows, rows]`; two rows for one reading of a value."""
+    """Values weighted by dense weights `[heads, rows, rows]`; each loaded value serves two rows."""
     heads, rows, dim = out.shape
     group = heads // values.shape[0]
     v, flat = values.reshape(-1), out.reshape(-1)
@@ -295,11 +294,11 @@ def mix_dense(weights, values, out):
 
 @_compiled
 def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out, top, total):
-    """The optimized scores, their softmax by row and head, and the optimized mix, left unscaled.
+    """Optimized scores, softmax weights per row and head, and optimized mix, not normalized.
 
-    `cap` limits scores by its hyperbolic tangent, 0 does not. `scores` is room `[heads, listed]`; `top` and
-    `total`, both `[heads, rows]`, become the largest score, the least number where there is none, and the sum
-    of weights.
+    `cap` soft-caps scores by tanh; 0 disables it. `scores` is a buffer `[heads, listed]`. `top` and `total`,
+    both `[heads, rows]`, receive the largest score (the lowest float if a row sees nothing) and the sum of
+    weights.
     """
     scores_optimized(rows, cols, queries, keys, scale, scores)
     for head in range(out.shape[0]):
@@ -318,7 +317,7 @@ def attention(starts, rows, cols, queries, keys, values, scale, cap, scores, out
 
 @_compiled
 def merge(mixed, top, total, other_mixed, other_top, other_total, out):
-    """Two parts of an attention, as `attention` leaves them, made whole: `out` is `[rows, heads, dim]`."""
+    """Merge two partial attentions as computed by `attention`: `out` is `[rows, heads, dim]`."""
     rows, heads, dim = out.shape
     for row in range(rows):
         for head in range(heads):

@@ -1,1 +1,1 @@
-"""Formats of few bits and the layers that compute in them."""
+"""Low-bit weight formats and the linears that compute with them."""

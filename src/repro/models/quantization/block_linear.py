@@ -1,4 +1,4 @@
-"""A linear over rounded weights that rounds its input rows before it multiplies.
+"""A linear with block-quantized weights that also quantizes its inputs (fake quantization).
 
 Owns the product. Must not know which rounding rule it is given.
 """
@@ -16,14 +16,14 @@ from repro.models.transformer.linear import TensorFields
 
 @dataclass(frozen=True, slots=True)
 class BlockLinear(TensorFields):
-    """A weight that was rounded in blocks, fp32 `[outputs, inputs]`, for rows rounded in blocks.
+    """A block-quantized weight, dequantized to fp32 `[outputs, inputs]`, with block-quantized inputs.
 
-    Products are fp32, so that only rounding is studied: integer products with a scale per block give the same
-    sums up to their order.
+    Products are fp32, so only the rounding error is modeled: integer products with a scale per block give the
+    same sums up to summation order.
 
     Attributes:
         bits: stored bits per weight, scales included.
-        rounding: rows `[rows, inputs]` to what their codes stand for; None leaves them as they are.
+        rounding: quantizes and dequantizes inputs `[rows, inputs]`; None leaves them unrounded.
     """
 
     weight: Tensor
@@ -38,11 +38,11 @@ class BlockLinear(TensorFields):
 
     @property
     def weight_bytes(self) -> int:
-        """See `Linear`: what the rounded weight would take as it is stored."""
+        """See `Linear`: bytes of the quantized weight as stored."""
         return round(self.weight.numel() * self.bits / 8)
 
 
 def bits_per_weight(linears: Iterable[BlockLinear]) -> float:
-    """Stored bits of several linears over all of their weights."""
+    """Mean stored bits per weight over several linears."""
     sizes = [(linear.weight.numel(), linear.bits) for linear in linears]
     return sum(count * bits for count, bits in sizes) / sum(count for count, _ in sizes)

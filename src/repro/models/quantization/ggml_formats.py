@@ -1,7 +1,7 @@
-"""llama.cpp's block formats: weights in 4 to 8 bits whose scales are shared by short runs of a row.
+"""llama.cpp's block formats: weights of 4 to 8 bits with scales shared by short blocks of a row.
 
-Owns how each format rounds and what it stores. Must not know which tensor of a model gets which format, nor
-the bytes of a file. Formulas: ggml's reference quantizers (`quantize_row_*_ref`).
+Owns the rounding and stored values of each format. Must not know which tensor of a model gets which format,
+nor the file layout. Formulas: ggml's reference quantizers (`quantize_row_*_ref`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from torch import Tensor
 from repro.core.errors import InputError
 
 SMALL = 32
-"""Values of a block of the older formats, and of the parts of Q4_K and Q5_K."""
+"""Values per block of the legacy formats, and per sub-block of Q4_K and Q5_K."""
 LARGE = 256
-"""Values of a K-quant's block."""
+"""Values per super-block of a K-quant."""
 ALL_ZERO = 1e-15
-"""Below this magnitude ggml takes a part to be zeros."""
+"""ggml treats a sub-block below this magnitude as zeros."""
 CHUNK = 1 << 17
-"""Values rounded at a time: the search reads them two hundred times, so a core's cache should hold them."""
+"""Values rounded at a time, so that a core's cache holds them during the search's repeated passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Blocks as a format stores them: a value is `codes * (scale * scales) + offset * offsets`.
+    """Blocks as stored: a value is `codes * (scale * scales) + offset * offsets`.
 
-    `codes` is int8 `[blocks, parts, values]`, signed where the format is symmetric. `scale` and `offset` are
-    fp16 `[blocks, 1]`; `scales` and `offsets` whole fp32 numbers `[blocks, parts]`, 1 if there is one part.
+    `codes` is int8 `[blocks, parts, values]`, signed for symmetric formats. `scale` and `offset` are fp16
+    `[blocks, 1]`; `scales` and `offsets` are integers in fp32 `[blocks, parts]`, 1 if there is one part
+    (sub-block).
     """
 
     codes: Tensor
@@ -39,7 +40,7 @@ class Coded:
     offsets: Tensor
 
     def dequantized(self) -> Tensor:
-        """The values, fp32 `[blocks, parts * values]`."""
+        """The dequantized values, fp32 `[blocks, parts * values]`."""
         step = (self.scale.float() * self.scales)[..., None]
         offset = (self.offset.float() * self.offsets)[..., None]
         return (self.codes * step + offset).flatten(1)
@@ -47,13 +48,13 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format.
+    """A block format.
 
     Attributes:
-        block: values that share the fp16 scales.
+        block: values per fp16 scale.
         bits: stored bits per weight, scales included.
-        encode: rounds blocks, fp32 `[blocks, block]`.
-        fallback: what llama.cpp takes instead for a row that is not whole blocks, if it has something.
+        encode: quantizes blocks, fp32 `[blocks, block]`.
+        fallback: format that llama.cpp uses for rows that are not a multiple of `block`, if any.
     """
 
     block: int
@@ -62,7 +63,7 @@ class Format:
     fallback: str | None = None
 
     def __call__(self, weight: Tensor) -> Tensor:
-        """The weight after rounding, fp32 `[outputs, inputs]`; inputs must be whole blocks."""
+        """Quantize and dequantize a weight, fp32 `[outputs, inputs]`; inputs are a multiple of `block`."""
         blocks = weight.float().reshape(-1, self.block)
         return torch.cat(
             [self.encode(chunk).dequantized() for chunk in torch.split(blocks, CHUNK // self.block)]
@@ -70,12 +71,12 @@ class Format:
 
 
 def fitting(name: str, inputs: int) -> str:
-    """The format that llama.cpp uses where `name` is asked for and a row has `inputs` values.
+    """The format that llama.cpp uses for `name` when rows have `inputs` values.
 
     Its quantizer (`llama_tensor_get_type`) replaces Q4_K by Q5_0, Q5_K by Q5_1 and Q6_K by Q8_0.
 
     Raises:
-        InputError: no format, or none that divides such a row.
+        InputError: unknown format, or rows that neither it nor its fallback divides.
     """
     if name not in FORMATS:
         raise InputError(f"there is no block format {name!r}. Choices: {', '.join(FORMATS)}")
@@ -88,7 +89,7 @@ def fitting(name: str, inputs: int) -> str:
 
 
 def _symmetric(blocks: Tensor, bits: int) -> Coded:
-    """Q4_0 and Q5_0: the value of largest magnitude becomes the lowest code."""
+    """Q4_0 and Q5_0: the value of largest magnitude gets the lowest code."""
     low = 2 ** (bits - 1)
     extreme = blocks.gather(1, blocks.abs().argmax(1, keepdim=True))
     scale = extreme / -low
@@ -97,7 +98,7 @@ def _symmetric(blocks: Tensor, bits: int) -> Coded:
 
 
 def _from_lowest(blocks: Tensor, bits: int) -> Coded:
-    """Q4_1 and Q5_1: the lowest value becomes code 0, the highest the last one."""
+    """Q4_1 and Q5_1: the smallest value gets code 0, the largest the last code."""
     low, high = blocks.aminmax(dim=1, keepdim=True)
     last = 2**bits - 1
     scale = (high - low) / last
@@ -129,18 +130,18 @@ def _with_minima(blocks: Tensor, bits: int, first: float, trials: int) -> Coded:
 
 
 def _six_bits(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-negative `[blocks, parts]` as an fp16 scale `[blocks, 1]` and whole numbers up to 63."""
+    """Quantize non-negative `[blocks, parts]` to an fp16 scale `[blocks, 1]` and integers up to 63."""
     most = values.amax(1, keepdim=True).clamp_min(0.0)
     inverse = torch.where(most > 0, 63.0 / most, 0.0)
     return (most / 63.0).half(), (values * inverse).round_().clamp_(0, 63)
 
 
 def _search_affine(parts: Tensor, last: int, divisions: list[float]) -> tuple[Tensor, Tensor]:
-    """Scale and minimum of each part, `[blocks, parts]`, of the least weighted squared error.
+    """Scale and minimum of each part, `[blocks, parts]`, with the least weighted squared error.
 
-    Each trial divides the range into another number of steps and fits scale and minimum to the codes that
-    come out; a better minimum is where the next trials' range begins. Large values weigh more: a weight is
-    the part's root mean square plus the value's magnitude.
+    Each trial divides the range into another number of steps and refits scale and minimum to the codes; an
+    improved minimum starts the range of later trials. A value's weight is the part's root mean square plus
+    its magnitude.
     """
     low, high = parts.amin(-1).clamp_max(0.0), parts.amax(-1)
     flat = high == low
@@ -192,7 +193,7 @@ def _q6_k(blocks: Tensor) -> Coded:
 
 
 def _search_symmetric(parts: Tensor, low: int) -> Tensor:
-    """Scale of each part, `[blocks, parts]`, of the least squared error, weighted with squared values."""
+    """Scale of each part, `[blocks, parts]`, with the least squared error, weighted by squared values."""
     magnitudes = parts.abs()
     extreme = parts.gather(-1, magnitudes.argmax(-1, keepdim=True)).squeeze(-1)
     zero = extreme.abs() < ALL_ZERO
@@ -216,12 +217,12 @@ def _search_symmetric(parts: Tensor, low: int) -> Tensor:
 
 
 def round_q8_0(rows: Tensor) -> Tensor:
-    """Rows as llama.cpp rounds them before products with the older formats: Q8_0 in blocks of 32."""
+    """Round activations as llama.cpp does for the legacy formats: Q8_0 in blocks of 32."""
     return FORMATS["q8_0"](rows)
 
 
 def round_q8_k(rows: Tensor) -> Tensor:
-    """Rows as llama.cpp rounds them before products with K-quants: 8 bits, an fp32 scale a block of 256."""
+    """Round activations as llama.cpp does for K-quants: 8 bits, an fp32 scale per block of 256."""
     blocks = rows.float().view(rows.shape[0], -1, LARGE)
     extreme = blocks.gather(2, blocks.abs().argmax(2, keepdim=True))
     inverse = torch.where(extreme == 0, 0.0, -127.0 / extreme)
@@ -229,12 +230,12 @@ def round_q8_k(rows: Tensor) -> Tensor:
 
 
 def _inverse(x: Tensor) -> Tensor:
-    """1/x, and 0 for 0."""
+    """1/x, or 0 where x is 0."""
     return torch.where(x == 0, 0.0, 1.0 / x)
 
 
 def _half_away(x: Tensor) -> Tensor:
-    """The nearest whole numbers, halves away from zero, as C's `roundf`."""
+    """Round to the nearest integer, halves away from zero, like C's `roundf`."""
     whole = x.trunc()
     return whole + ((x - whole) * 2.0).trunc_()
 
@@ -249,4 +250,4 @@ FORMATS: Mapping[str, Format] = {
     "q5_k": Format(LARGE, 5.5, lambda blocks: _with_minima(blocks, 5, -0.5, 16), "q5_1"),
     "q6_k": Format(LARGE, 6.5625, _q6_k, "q8_0"),
 }
-"""By name, as `llama-quantize` knows them."""
+"""Formats by their `llama-quantize` name in lower case."""

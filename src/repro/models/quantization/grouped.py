@@ -1,7 +1,7 @@
-"""Rounding in groups of inputs, with one scale a group.
+"""Group-wise rounding with one scale per group of inputs.
 
-Owns the two rules, symmetric and asymmetric. Must not know whether it rounds weights or rows.
-Where inputs are no multiple of the group, the last group is shorter.
+Owns symmetric and asymmetric rounding. Must not know whether it rounds weights or activations.
+If inputs are not a multiple of the group size, the last group is shorter.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SMALLEST_STEP = 1e-5
-"""As AWQ and SmoothQuant bound their scales."""
+"""Lower bound of scales, as in AWQ and SmoothQuant."""
 
 SCALE_BITS = 16
-"""What a group's scale counts as; rounding uses it in fp32."""
+"""Stored bits counted per group scale; rounding uses fp32 scales."""
 
 
 def groups_of(inputs: int, group: int) -> int:
-    """Groups of so many inputs."""
+    """Number of groups of `inputs` inputs."""
     return -(-inputs // group)
 
 
 def grouped(x: Tensor, group: int) -> Tensor:
-    """`[rows, inputs]` as `[rows, groups, group]`; a last short group is filled with its own last value."""
+    """Reshape `[rows, inputs]` to `[rows, groups, group]`; a short last group repeats its last value."""
     missing = -x.shape[1] % group
     return F.pad(x, (0, missing), mode="replicate").view(x.shape[0], -1, group)
 
 
 def symmetric(x: Tensor, bits: int, group: int) -> Tensor:
-    """Rows rounded to whole multiples of each group's largest magnitude over 2^(bits-1) - 1."""
+    """Round each group to multiples of its largest magnitude / (2^(bits-1) - 1)."""
     groups = grouped(x, group)
     last = 2 ** (bits - 1) - 1
     step = (groups.abs().amax(2, keepdim=True) / last).clamp_min(SMALLEST_STEP)
@@ -36,7 +36,7 @@ def symmetric(x: Tensor, bits: int, group: int) -> Tensor:
 
 
 def asymmetric(x: Tensor, bits: int, group: int) -> Tensor:
-    """Rows rounded to 2^bits steps between each group's smallest and largest value, as AWQ rounds weights."""
+    """Round each group to 2^bits levels between its minimum and maximum, as AWQ rounds weights."""
     groups = grouped(x, group)
     last = 2**bits - 1
     low, high = groups.aminmax(dim=2, keepdim=True)

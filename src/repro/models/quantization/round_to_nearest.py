@@ -1,7 +1,7 @@
-"""Weights rounded linearly and symmetrically, each row of a matrix by a scale of its own; activations stay.
+"""Symmetric round-to-nearest of weights, one scale per matrix row; activations are not rounded.
 
-Owns that rounding and a checkpoint's decoder behind it. Must not know what else is made of the decoder: rows
-and columns may be reordered or cut afterwards, since neither changes what a weight is.
+Owns that rounding and loading a rounded decoder. Must not know how the decoder is used: rows and columns may
+be reordered or cut afterwards without changing the rounded values.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from repro.models.transformer import weights
 from repro.models.transformer.decoder import Decoder
 
 WIDTHS = range(2, 9)
-"""Bits of a code."""
+"""Supported bits per weight."""
 
 
 def load(folder: Path | str, bits: int | None = None) -> Decoder:
-    """A checkpoint's decoder, dense in fp32 and all resident, its layers' matrices rounded to so many bits.
+    """Load a checkpoint's decoder, dense, fp32 and fully resident, with layer matrices rounded to `bits`.
 
     Args:
         folder: the checkpoint.
-        bits: 2 to 8; None leaves the weights as they are.
+        bits: 2 to 8; None does not round.
 
     Raises:
-        InputError: other bits.
+        InputError: unsupported bits.
     """
     whole = weights.load(folder, "float32", packed=False)
     return whole if bits is None else rounded(whole, bits)
 
 
 def rounded(decoder: Decoder, bits: int) -> Decoder:
-    """A decoder of the same form over rounded matrices; embeddings, output projection, norms and biases stay.
+    """Round a decoder's layer matrices; embeddings, output projection, norms and biases are unchanged.
 
     Args:
-        decoder: dense and whole, not reordered. It is not changed.
+        decoder: dense, fully resident, not reordered. It is not changed.
         bits: 2 to 8.
 
     Raises:
-        InputError: other bits, or a linear that is not dense.
+        InputError: unsupported bits, or a linear that is not dense.
     """
     if bits not in WIDTHS:
         raise InputError(f"weights are rounded to {WIDTHS[0]} to {WIDTHS[-1]} bits, not to {bits!r}")
@@ -53,9 +53,9 @@ def rounded(decoder: Decoder, bits: int) -> Decoder:
 
 
 def nearest(weight: Tensor, bits: int) -> Tensor:
-    """A weight `[rows, columns]`, each value the nearest multiple of its row's step.
+    """Round a weight `[rows, columns]` to the nearest multiple of each row's step.
 
-    The largest magnitude of a row is its largest code, 127 at 8 bits and 7 at 4; a row of zeros stays.
+    The largest magnitude of a row gets the largest code, 127 at 8 bits and 7 at 4; a row of zeros stays zero.
     """
     top = (1 << bits - 1) - 1
     step = (weight.abs().amax(1, keepdim=True) / top).clamp_min(1e-30)

@@ -1,7 +1,7 @@
-"""Linears whose weights and inputs are both 8-bit integers, multiplied exactly.
+"""W8A8 linears: int8 weights and int8 inputs with exact integer products.
 
-Owns the integer product, the rounding of inputs and what becomes of inputs beyond their scale. Must not know
-how scales were found, nor which linears get which.
+Owns the integer product, the rounding of inputs and the handling of outliers beyond the scale. Must not know
+how scales were found or which linears get which.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import Linear, PlainLinear, TensorFields
 
 LOW, HIGH = -128, 127
-"""Of an input's code. A weight's code lies within 127 of zero."""
+"""Range of input codes. Weight codes lie in [-127, 127]."""
 
 _TINY = torch.finfo(torch.float32).tiny
 
-# Private to torch; None in builds without oneDNN, which then scale the plain integer product.
+# Private torch ops; None in builds without oneDNN, which use the unfused integer product.
 _fused_product: Any = getattr(torch.ops.onednn, "qlinear_pointwise", None)
 _reorder: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
 
@@ -33,7 +33,7 @@ _reorder: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
 class Int8Weight(TensorFields):
     """An 8-bit weight `[outputs, inputs]`, one fp32 scale per output, and an fp32 bias.
 
-    `blocked` is the same weight in oneDNN's order; it belongs to the weight and is never stored.
+    `blocked` is the same weight in oneDNN's layout; it is derived and never stored.
     """
 
     weight: Tensor
@@ -43,9 +43,9 @@ class Int8Weight(TensorFields):
 
     @classmethod
     def of(cls, dense: PlainLinear, scale: Tensor) -> Int8Weight:
-        """Round a dense weight to multiples of its scales, fp32 `[outputs]`."""
+        """Quantize a dense weight with the given scales, fp32 `[outputs]`."""
         codes = (dense.weight.float() / scale[:, None]).round_().clamp_(-HIGH, HIGH).to(torch.int8)
-        # Column after column, so that the columns of a few inputs are quick to take.
+        # Column-major, so that gathering the columns of a few inputs is fast.
         weight = codes.t().contiguous().t()
         bias = None if dense.bias is None else dense.bias.float()
         return cls(weight, scale, bias, _reorder(codes, None) if fuses() else None)
@@ -56,18 +56,18 @@ class Int8Weight(TensorFields):
         return {name: tensor for name, tensor in stored.items() if tensor is not None}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Int8Weight:
-        """See `Linear`; the reordered twin belongs to the old tensors and is left behind."""
+        """See `Linear`; `blocked` is dropped, since it belongs to the old tensors."""
         return Int8Weight(**tensors)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that one row's product reads."""
+        """Bytes of weight and scales read by one product."""
         return self.weight.nbytes + self.scale.nbytes
 
     def times(self, codes: Tensor, step: float) -> Tensor:
-        """The product with inputs `step * codes`, int8 `[rows, inputs]`, and the bias: fp32.
+        """Multiply inputs `step * codes`, int8 `[rows, inputs]`, and add the bias; fp32.
 
-        The sum over inputs is an exact integer; it is rounded to fp32 once, then scaled.
+        The integer sum is exact; it is converted to fp32 once and then scaled.
         """
         if self.blocked is not None:
             return _fused(codes, step, self.blocked, self.scale, self.bias)
@@ -75,17 +75,18 @@ class Int8Weight(TensorFields):
         return y if self.bias is None else y.add_(self.bias)
 
     def columns(self, at: Tensor) -> Tensor:
-        """The codes of some inputs, int64 `[n]`, in fp32: `[n, outputs]`."""
+        """Weight codes of the input channels `at`, int64 `[n]`, as fp32 `[n, outputs]`."""
         return self.weight.t()[at].float()
 
 
 @dataclass(frozen=True, slots=True)
 class W8A8Linear:
-    """Inputs as multiples of one fixed `step`, rounded; a code beyond 8 bits is clamped.
+    """Static per-tensor input quantization with a fixed `step`; codes are clamped to int8.
 
-    With `shadow`, what the clamp cuts off is multiplied in float and added (mllm-NPU Eq. 1).
-    Deviation: Eq. 1 as printed is no identity; the part beyond the scale is `round(x/s) - clamp(round(x/s))`,
-    as the text says and the release computes, and the clamp is to int8's range, not to [-127, 128].
+    With `shadow`, the clamped-off part is multiplied in float and added (mllm-NPU Eq. 1).
+    Deviation: Eq. 1 as printed is not an identity; the part beyond the scale is
+    `round(x/s) - clamp(round(x/s))`, as in the text and the release, and the clamp is to int8's range, not to
+    [-127, 128].
     """
 
     held: Int8Weight
@@ -99,15 +100,15 @@ class W8A8Linear:
         if self.shadow and (at := self.channels(x)).shape[0]:
             steps = x[:, at].mul_(1.0 / self.step).round_()
             beyond = steps - steps.clamp(LOW, HIGH)
-            # Few rows of such an input lie beyond the scale too.
+            # Sparse: few rows of such a channel are outliers.
             product = torch.sparse.mm(beyond.to_sparse(), self.held.columns(at))
             y.addcmul_(product, self.held.scale, value=self.step)
         return y
 
     def channels(self, x: Tensor) -> Tensor:
-        """The inputs in which some row of fp32 `x` lies beyond the scale, int64 `[n]`."""
+        """Input channels of fp32 `x` with a value beyond the scale, int64 `[n]`."""
         inverse = 1.0 / self.step
-        # Two reductions: torch's joint one over rows is ten times as slow.
+        # Two reductions: torch.aminmax over rows is ten times slower.
         above, below = x.amax(0).mul_(inverse).round_() > HIGH, x.amin(0).mul_(inverse).round_() < LOW
         return (above | below).nonzero()[:, 0]
 
@@ -121,16 +122,16 @@ class W8A8Linear:
 
     @property
     def weight_bytes(self) -> int:
-        """See `Linear`; a row with outliers reads their columns once more."""
+        """See `Linear`; outlier columns, which are read again, are not counted."""
         return self.held.nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class RowwiseLinear:
-    """Each row of inputs as multiples of a 127th of its largest; large inputs apart and in float.
+    """Dynamic per-token input quantization with float outliers (LLM.int8()).
 
-    An input of which any row of the pass reaches `threshold` is left out of all rows' codes and multiplied in
-    fp32 with the dequantized column of its weight (LLM.int8()).
+    An input channel in which any row of the pass reaches `threshold` is excluded from all codes and
+    multiplied in fp32 with its dequantized weight column.
     """
 
     held: Int8Weight
@@ -163,19 +164,19 @@ class RowwiseLinear:
 
 
 def scale_per_matrix(weight: Tensor, outputs: Sequence[int]) -> Tensor:
-    """Max-min scales, one for each joined matrix of so many outputs: fp32 `[sum(outputs)]`."""
+    """Absmax scales, one per joined matrix, repeated over its outputs: fp32 `[sum(outputs)]`."""
     parts = torch.split(weight.float(), list(outputs))
     steps = [(part.abs().amax() / HIGH).expand(len(part)) for part in parts]
     return torch.cat(steps).clamp_min_(_TINY)
 
 
 def scale_per_output(weight: Tensor) -> Tensor:
-    """Max-min scales, one an output row of the weight: fp32 `[outputs]`."""
+    """Absmax scales, one per output row of the weight: fp32 `[outputs]`."""
     return (weight.float().abs().amax(1) / HIGH).clamp_min_(_TINY)
 
 
 def static(decoder: Decoder, steps: Mapping[Place, float], shadowed: Container[Place] = ()) -> Decoder:
-    """A decoder with one weight scale per published matrix and a fixed step of each linear's inputs.
+    """A decoder with one weight scale per checkpoint matrix and a static input step per linear.
 
     Raises:
         InputError: a linear is not dense.
@@ -191,9 +192,9 @@ def static(decoder: Decoder, steps: Mapping[Place, float], shadowed: Container[P
 
 @cache
 def fuses() -> bool:
-    """Whether oneDNN's product with scales and bias is here and exact.
+    """Whether oneDNN's fused int8 product is available and exact.
 
-    Without VNNI, 8-bit products may saturate at 16 bits; the largest ones show it.
+    Without VNNI, 8-bit products may saturate at 16 bits; this tests the largest ones.
     """
     if _fused_product is None or _reorder is None:
         return False
@@ -205,20 +206,20 @@ def fuses() -> bool:
 
 @cache
 def _int_mm_saturates() -> bool:
-    """Whether torch's own 8-bit product does what `fuses` looks for in the fused one."""
+    """Whether `torch._int_mm` saturates at 16 bits."""
     most = torch.full((16, 64), HIGH, dtype=torch.int8)
     return bool((torch._int_mm(most, most.t()) != 64 * HIGH * HIGH).any())
 
 
 def _integers(codes: Tensor, weight: Tensor) -> Tensor:
-    """The exact product, int32: where products of 8 bits saturate, of two parts of the weight that cannot."""
+    """The exact int32 product; if int8 products saturate, the weight is split in two parts that cannot."""
     if not _int_mm_saturates():
         return torch._int_mm(codes, weight)
     return torch._int_mm(codes, weight >> 1).mul_(2).add_(torch._int_mm(codes, weight & 1))
 
 
 def _fused(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """oneDNN's u8 x s8 product: it has no quick s8 x s8 one with scales, so zero is code 128."""
+    """oneDNN's fused u8 x s8 product, with zero point 128, since it has no fast fused s8 x s8 product."""
     zero = torch.zeros(1, dtype=torch.int64)
     shifted = codes.view(torch.uint8) ^ 128
     y: Tensor = _fused_product(
@@ -228,5 +229,5 @@ def _fused(codes: Tensor, step: float, blocked: Tensor, scale: Tensor, bias: Ten
 
 
 def _codes(x: Tensor, step: float) -> Tensor:
-    """fp32 rows as multiples of `step`, clamped to int8."""
+    """Quantize fp32 inputs with `step`, clamped to int8."""
     return x.mul(1.0 / step).round_().clamp_(LOW, HIGH).to(torch.int8)

@@ -1,1 +1,1 @@
-"""A model at work on a device: placement, loading, streaming, sessions."""
+"""Running a model on a device: placement, weight loading, layer streaming, sessions."""

@@ -1,6 +1,6 @@
-"""The GPU of this machine as `device.local` wants it: points in the stream that kernels are launched on.
+"""CUDA events and streams for `device.local`.
 
-Knows CUDA (and ROCm, which torch calls by the same name). Knows nothing of models or ops.
+Knows CUDA (and ROCm, which torch exposes under the same name). Knows nothing of models or ops.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ else:
 
 
 class CudaEvent:
-    """A point in the current stream."""
+    """An event recorded on the current stream."""
 
     def __init__(self) -> None:
-        """Mark the present end of what was launched."""
+        """Record an event after all kernels launched so far."""
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._event.record()
 
     def wait(self) -> None:
-        """Block the calling thread, without Python's lock, until all that was launched before is done."""
+        """Block the calling thread, with the GIL released, until all earlier kernels are done."""
         self._event.synchronize()
 
     def seconds_since(self, earlier: CudaEvent) -> float:
-        """Seconds on the GPU's clock between two points that have passed."""
+        """Seconds of GPU time between two completed events."""
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
 class CudaStream:
-    """The stream that the calling thread launches kernels on."""
+    """The current stream of the calling thread."""
 
     def record(self) -> CudaEvent:
-        """Mark the present end of what was launched."""
+        """Record an event after all kernels launched so far."""
         return CudaEvent()
 
 
 def cuda_stream() -> CudaStream | None:
-    """The stream of this machine's GPU; `None` without one, which `device.local.local_device` refuses."""
+    """The GPU's stream; `None` without a GPU, which `device.local.local_device` refuses."""
     return CudaStream() if torch.cuda.is_available() else None

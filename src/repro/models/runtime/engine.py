@@ -1,8 +1,8 @@
-"""A pass as ops of a device: what a model reads, computes and projects, where, and when it lets others in.
+"""Turns a forward pass into device ops: weight loads, layers, output projection, and when to yield.
 
-Knows nothing of methods or of what sequences its rows stand for, and not whether the device is real: the same
-ops carry the real computation and the cost of the shape that is billed. Real layers are spread evenly over
-billed ones.
+Knows nothing of methods or of the sequences that its positions belong to, nor whether the device is real:
+each op carries both the real computation and the modeled cost. The checkpoint's layers are spread evenly over
+the costed layers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,15 @@ from repro.records.record import Scalar
 
 @dataclass
 class ForwardPass:
-    """A pass under way: what computes it, its rows, those before it, what they attend to where that is
-    divided, and the wanted ones that were left."""
+    """A running forward pass.
+
+    Attributes:
+        step: computes it.
+        rows: new positions that it computes.
+        context: cached positions before them.
+        extent: attention extent of a pass that is split between processors.
+        kept: indices of the requested sequences that survived pruning; `None` if nothing was pruned.
+    """
 
     step: Step
     rows: int
@@ -43,8 +50,14 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class EarlyExitPoint:
-    """A look at the wanted rows before a layer of the network that computes: it scores so many tokens, each
-    by a dot product of the hidden size, drops rows, and says which went on."""
+    """A pruning step before a layer of the checkpoint.
+
+    Attributes:
+        layer: layers of the checkpoint that run before it.
+        wanted: requested sequences that it judges.
+        scored: tokens that it scores, each by one dot product of the hidden size.
+        judge: drops positions from the step and returns the indices that continue.
+    """
 
     layer: int
     wanted: int
@@ -53,26 +66,26 @@ class EarlyExitPoint:
 
 
 class Arrangement(Protocol):
-    """Another way in which a pass's layers become ops than one after the other on one processor."""
+    """A custom schedule of a pass's layers, in place of one op after the other on one processor."""
 
     def takes(self, forward_pass: ForwardPass) -> bool:
-        """Whether a pass is its business."""
+        """Whether it schedules this pass."""
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
-        """Run a pass's layers."""
+        """Run the layers of a pass."""
 
 
 class Engine:
     """One model's ops on one device.
 
     Attributes:
-        name: of the model's role, as timelines show it (`target`, `draft`).
-        device: where it runs.
-        model_cost: what the device is told that layers, embeddings and head cost.
-        network: what computes.
-        residency: what of the model stays in memory.
-        split: how passes are divided between two processors; None where they are not.
-        waited: seconds for which the last pass waited for reads.
+        name: role of the model in timelines (`target`, `draft`).
+        device: device that runs the ops.
+        model_cost: cost of layers, embeddings and head.
+        network: computes the logits.
+        residency: weights that stay in memory.
+        split: how passes are divided between two processors on an emulated device; None if undivided.
+        waited: seconds that the last pass waited for weight loads.
     """
 
     def __init__(
@@ -86,9 +99,9 @@ class Engine:
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> None:
-        """Open a network with a model cost; `tokens` are the keys and values the memory must have room for.
+        """Open a network with a model cost and room for a KV cache of `tokens`.
 
-        With a `plan` each layer's shards are read as it says.
+        With a `plan`, each layer loads the bytes that the shard plan lists.
         """
         self.name = name
         self.device = device
@@ -110,28 +123,28 @@ class Engine:
         self._arrangement: Arrangement | None = None
 
     def arrange(self, arrangement: Arrangement | None) -> None:
-        """From now on leave the layers of passes that it takes to an arrangement, or no longer."""
+        """Set the arrangement that runs the layers of passes it takes; None removes it."""
         self._arrangement = arrangement
 
     def computing(self, forward_pass: ForwardPass, first: int, last: int) -> Callable[[], None]:
-        """What computes a pass's billed layers `first` to `last - 1` for real."""
+        """The real computation for the costed layers `first` to `last - 1`."""
         return partial(forward_pass.step.layers, self._real(first), self._real(last))
 
     def divide(self, split: Split | None) -> None:
-        """From now on divide every pass's layers and projection between two processors, or no longer.
+        """Divide layers and output projection of later passes between two processors; None stops it.
 
         Raises:
-            InputError: layers are streamed, or behind an encoder: nothing divides those.
+            InputError: layers are streamed, or the model is an encoder-decoder.
         """
         if split and (self.residency.held < self.model_cost.shape.layers or self.model_cost.shape.encoder):
             raise InputError(f"{self.name} is divided between processors only if it is a decoder in memory")
         if isinstance(self.network, DividableNetwork):
-            self.network.divide(split)  # for real, within the ops of a pass that stays whole
+            self.network.divide(split)  # real execution: divided inside each undivided op
         else:
             self.split = split
 
     async def attend(self, extent: AttentionExtent) -> None:
-        """One layer's attention alone, as it is divided at present: nothing comes of it but its time."""
+        """Run one layer's attention with the current split, only to time it."""
         if isinstance(self.network, DividableNetwork):
             trial = partial(self.network.attend, extent)
             await self._run("attention", self._on, extent.rows, (0.0, 0.0), trial)
@@ -152,8 +165,7 @@ class Engine:
 
     @property
     def resident_bytes(self) -> float:
-        """Bytes of what stays in memory: tables, resident layers, the slots that layers stream through, the
-        buffer of shards."""
+        """Bytes of weights in memory: tables, resident layers, slots for streamed layers, shard buffer."""
         buffer = (
             self._placement.shards.preload * self.model_cost.shape.layers if self._placement.shards else 0.0
         )
@@ -161,37 +173,37 @@ class Engine:
 
     @property
     def planned(self) -> dict[str, Scalar]:
-        """What a record says of the plan; nothing without one."""
+        """Record figures of the shard plan; empty without a plan."""
         return self._plan.figures if self._plan else {}
 
     def reserve(self) -> None:
-        """Take the memory for the model and for its keys and values.
+        """Reserve memory for weights and KV cache.
 
         Raises:
-            InputError: it does not fit the device's budget.
+            InputError: they exceed the device's budget.
         """
         memory, tokens = self.device.memory, self._tokens
         memory.reserve(self.resident_bytes, f"{self.name} weights")
         memory.reserve(self.model_cost.cache_bytes(tokens), f"{self.name} keys and values of {tokens} tokens")
 
     def close(self) -> None:
-        """Let go of the disk."""
+        """Release the disk."""
         self._loading.close()
 
     @property
     def gap(self) -> float:
-        """Seconds for which this model will leave its processor alone: 0 while it computes, else until its
-        next layer should be there; infinite between passes."""
+        """Seconds until this model needs its processor again: 0 while it computes, the remaining load time
+        while it waits for a layer, infinite between passes."""
         if not self._computing:
             return inf
         return self._loading.due if self._loading.awaited else 0.0
 
     def yield_to(self, other: Engine | None) -> None:
-        """From now on begin an op only if it should be over when `other` needs the processor."""
+        """Start later ops only if they should end before `other` needs the processor; None removes this."""
         self._first = other
 
     async def load(self) -> None:
-        """Read what stays in memory from flash, once, before the first request."""
+        """Load the resident weights from flash, once, before the first request."""
         held, _, tables, encoder = self.residency
         size = (self.model_cost.table_bytes if tables else 0.0) + held * self.model_cost.layer_bytes
         if held == self.model_cost.shape.layers:
@@ -200,7 +212,7 @@ class Engine:
         await self.device.run(Op(FLASH, "load", f"{self.name} load", bytes=size))
 
     async def _encode(self) -> None:
-        """The encoder reads the prompt; its layers stay in memory if all of the decoder's do."""
+        """Run the encoder over the prompt; its layers are streamed unless all decoder layers are resident."""
         count, rows = self.model_cost.shape.encoder_layers, self._source
         if not rows:
             raise RuntimeError(f"{self.name} has an encoder, which must be told its prompt: start(prompt)")
@@ -218,13 +230,13 @@ class Engine:
             loading.give_back(layer)
 
     def start(self, prompt: int) -> None:
-        """A new request, whose prompt has so many tokens: behind an encoder the first pass reads them."""
+        """Start a request with `prompt` tokens; an encoder reads them in the first pass."""
         self._encoded = not self.model_cost.shape.encoder
         self._source = 0 if self._encoded else prompt
 
     @contextmanager
     def computes(self) -> Iterator[None]:
-        """Within the block a pass is under way."""
+        """Mark a pass as running inside the block."""
         self.waited, self._computing = 0.0, True
         try:
             yield
@@ -233,10 +245,10 @@ class Engine:
             self._wake()
 
     async def embed(self, rows: int, fused: int, on: str) -> None:
-        """Read the prompt by the encoder, if there is one that has not; look tokens up; fuse features."""
+        """Run the encoder if it has not run for this request, look up embeddings, fuse target features."""
         if not self._encoded:
             await self._encode()
-        if not self.model_cost.shape.medusa:  # its heads read the target's rows and look no token up
+        if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
             await self._run("embed", on or self._on, rows, self.model_cost.embed(rows))
         if fused:
             await self._run("fuse", on or self._on, fused, self.model_cost.fuse(fused))
@@ -267,7 +279,7 @@ class Engine:
         self._encoded = True
 
     def _layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, float]:
-        """Operations and bytes of a pass's billed layers `first` to `last - 1`."""
+        """FLOPs and bytes of the costed layers `first` to `last - 1` in this pass."""
         rows, context = forward_pass.rows, forward_pass.context
         cost = self.model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
         if self._plan:
@@ -284,8 +296,10 @@ class Engine:
             await self._stage(parts[-1], forward_pass.rows, f"layer {layer}", compute)
 
     async def _stage(self, stage: Stage, rows: int, name: str, compute: Any = None) -> Any:
-        """Run a stage's pieces side by side, each processor's first once it sees what the other wrote before;
-        the value of what computes comes with the last."""
+        """Run a stage's pieces concurrently; each processor's first piece synchronizes with the other.
+
+        The last piece carries the real computation; its value is returned.
+        """
         assert self.split is not None
         first = {piece.other: piece for piece in reversed(stage)}
         ops = [
@@ -310,7 +324,7 @@ class Engine:
         return values[-1]
 
     def _runs(self, split: int) -> Iterator[tuple[int, int]]:
-        """Layers that go to the processor as one op: resident ones in runs, which end at `split`."""
+        """Layer ranges per op: resident layers in runs, cut at layer `split`; streamed layers singly."""
         held = self.residency.held
         run = self._placement.run or held or 1
         first = 0
@@ -324,7 +338,7 @@ class Engine:
             yield layer, layer + 1
 
     async def _drop(self, forward_pass: ForwardPass, exit_point: EarlyExitPoint) -> None:
-        """Judge the wanted rows in the middle of a pass; what is dropped leaves the cache too."""
+        """Prune the requested sequences in the middle of a pass; dropped ones leave the KV cache too."""
         weights = exit_point.scored * self.model_cost.shape.hidden
         cost = 2.0 * weights, self.model_cost.weight_bytes(weights)
         judge = lambda: exit_point.judge(forward_pass.step)  # noqa: E731
@@ -333,7 +347,7 @@ class Engine:
 
     @asynccontextmanager
     async def head(self) -> AsyncIterator[None]:
-        """The output projection, which may have to be read like one more layer."""
+        """Keep the output projection in memory inside the block, streaming it if it is not resident."""
         item, here = self.model_cost.shape.layers, self.residency.tables
         if not here:
             await self._take(item, self._loading)
@@ -344,7 +358,7 @@ class Engine:
     async def project(
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
-        """Rows of all that is wanted, or of what stands at some places of it; `late` ones may stay unread."""
+        """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
         on = on or self._head_on
         compute = step.late_rows if late else lambda: step.rows(at)
         if self.split:
@@ -368,7 +382,7 @@ class Engine:
         return layer * self.network.depth // self.model_cost.shape.layers
 
     def _billed(self, layer: int) -> int:
-        """The first billed layer that stands for a real one or a later one."""
+        """The first costed layer that maps to layer `layer` of the checkpoint or to a later one."""
         return -(-layer * self.model_cost.shape.layers // self.network.depth)
 
     async def _run(
@@ -381,7 +395,7 @@ class Engine:
         name: str = "",
         launches: int = 1,
     ) -> Any:
-        """Run an op, when its turn comes."""
+        """Run an op after waiting for its turn (`_turn`)."""
         op = Op(
             on,
             kind,
@@ -402,11 +416,11 @@ class Engine:
         return value
 
     async def _turn(self, kind: str) -> None:
-        """Wait until an op of this kind fits into the time that the model which goes first leaves."""
+        """Wait until an op of this kind fits before the prioritized model needs the processor."""
         while self._first is not None and self._first.gap < self._took.get(kind, 0.0):
             await self._first._moved
 
     def _wake(self) -> None:
-        """Tell who waits for this model's processor that an op is over, or that it waits itself."""
+        """Wake engines that wait for this model: its `gap` has changed."""
         moved, self._moved = self._moved, Future()
         moved.set(None)

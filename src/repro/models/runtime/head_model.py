@@ -1,7 +1,7 @@
-"""A model file whose checkpoint is a draft head, which reads its target's hidden rows, as a run knows it.
+"""Draft heads (EAGLE-3, Medusa) that read their target's hidden states, and `opened` for any model file.
 
-Knows nothing of methods. `opened` is how a run opens any model file. On a real device a head reads what the
-target's own passes leave behind; on an emulated one, where a memo answers, features are computed apart.
+Knows nothing of methods. On a real device a head reads the hidden states that the target's forward passes
+record; on an emulated one, where the target's logits may come from a cache, they are computed separately.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from repro.models.transformer.decoder import Decoder
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
-    """The model of a model file; arguments as of `Model`.
+    """Open a model file as `Model` or a draft head; arguments as for `Model`.
 
     Raises:
-        InputError: one kind of model is billed for another; see `HeadModel`.
+        InputError: checkpoint and costed shape are different kinds of model; see also `HeadModel`.
     """
     made = _kind(config)
     billed = config.shape and _billed(config.shape)
@@ -65,35 +65,35 @@ def _billed(shape: Shape) -> type[Model]:
 
 
 class HeadConfig(Protocol):
-    """The structure of a head's checkpoint: what it costs, and what it reads of which target."""
+    """Configuration of a draft head's checkpoint: its shape, and the hidden states it reads."""
 
     @property
     def shape(self) -> Shape:
-        """What it costs."""
+        """Shape of the head, for its cost."""
         ...
 
     @property
     def target_vocab(self) -> int:
-        """Tokens of the target."""
+        """Vocabulary size of the target."""
         ...
 
     @property
     def target_hidden(self) -> int:
-        """Width of the target's hidden rows."""
+        """Hidden size of the target."""
         ...
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that it has; `None` is any number."""
+        """Maximum number of positions; `None` is unlimited."""
         ...
 
     def depths(self, layers: int) -> tuple[int, ...]:
-        """After how many of a target's `layers` its hidden rows are read."""
+        """The depths, of a target with `layers` layers, after which hidden states are read."""
         ...
 
 
 class HeadModel(Model):
-    """A head and the target that lends it tokenizer, features, and tables that it has none of."""
+    """A draft head with its target, which provides tokenizer, hidden states and missing tables."""
 
     dtypes: ClassVar[tuple[str, ...]]
 
@@ -101,8 +101,8 @@ class HeadModel(Model):
         """See `Model`.
 
         Raises:
-            InputError: there is no target or it is no decoder; the head is for another one; a dtype or a
-                rounding that heads do not have.
+            InputError: the target is missing, is no decoder or has another vocabulary or hidden size; the
+                dtype is unsupported; `rounded` is set.
         """
         super().__init__(config, embeddings_from, host)
         if config.dtype not in self.dtypes:
@@ -120,31 +120,31 @@ class HeadModel(Model):
     @property
     @abstractmethod
     def head_config(self) -> HeadConfig:
-        """The checkpoint's own structure."""
+        """Configuration of the checkpoint."""
 
     @property
     def uses_target_embeddings(self) -> bool:
-        """Every head does."""
+        """Always true for draft heads."""
         return True
 
     @property
     def target(self) -> Model:
-        """The model that it drafts for."""
+        """The model it drafts for."""
         assert self._embeddings_from is not None
         return self._embeddings_from
 
     @property
     def own_shape(self) -> Shape:
-        """The checkpoint's own shape."""
+        """Shape of the checkpoint."""
         return self.head_config.shape
 
     @cached_property
     def decoder_config(self) -> DecoderConfig:
-        """Raises InputError: a head is no decoder."""
+        """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
     def decoder(self, resident: bool = True) -> Decoder:
-        """Raises InputError: a head is no decoder."""
+        """Raises InputError: a draft head is not a decoder."""
         raise self._no_decoder()
 
     def _no_decoder(self) -> InputError:
@@ -158,21 +158,21 @@ class HeadModel(Model):
         return prompt + answer, self.head_config.max_positions
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:
-        """The file of what it says after this target; features of the target lie beside."""
+        """Logit cache file of this head with this target."""
         theirs = self.target
         return super().memo(root, f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
 
     def network(self, memo: LogitCache | None = None) -> Network:
-        """What computes, with a cache of its own and features that are computed apart."""
+        """A network over target hidden states that are computed separately."""
         return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo)
 
     def _resident_network(self) -> Network:
-        """What computes beside its target on a real device."""
+        """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
     @abstractmethod
     def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
-        """What computes from these features."""
+        """A network that reads these target features."""
 
 
 class EagleModel(HeadModel):
@@ -182,7 +182,7 @@ class EagleModel(HeadModel):
 
     @cached_property
     def head_config(self) -> EagleConfig:
-        """The checkpoint's own structure."""
+        """Configuration of the checkpoint."""
         assert self.folder is not None
         found = eagle_head.config_of(read_config(self.folder))
         assert found is not None
@@ -206,7 +206,7 @@ class MedusaModel(HeadModel):
     dtypes = medusa_head.DTYPES
 
     def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
-        """See `HeadModel`; InputError also where more heads are billed than compute."""
+        """See `HeadModel`; also InputError if more heads are costed than the checkpoint has."""
         super().__init__(config, embeddings_from, host)
         if self.model_cost.shape.medusa > self.head_config.heads:
             raise InputError(
@@ -216,7 +216,7 @@ class MedusaModel(HeadModel):
 
     @cached_property
     def head_config(self) -> MedusaConfig:
-        """The checkpoint's own structure."""
+        """Configuration of the checkpoint."""
         assert self.folder is not None
         raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
         return medusa_head.config_of(self.folder, raw, vocab)
@@ -233,7 +233,7 @@ class MedusaModel(HeadModel):
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> Session:
-        """See `Model`; it knows how often the heads are right, where that was recorded."""
+        """See `Model`; the session carries the heads' recorded accuracies, if any."""
         return self._calibrated(super().session(role, device, placement, network, tokens, plan))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:

@@ -1,6 +1,6 @@
-"""Layers that are read from the disk while others compute: one file of them all, and a reader with few slots.
+"""Streams layers from disk while others compute: one file of all layers, and a reader with few slots.
 
-Owns that file's form and the memory that layers are read into. Knows nothing of ops, placements or time.
+Owns the file format and the buffers that layers are read into. Knows nothing of ops, placements or time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ HEADER = 64 << 10
 
 @dataclass(frozen=True)
 class LayerFile:
-    """A file that holds a decoder's layers one after the other, each on whole pages.
+    """A file with a decoder's layers one after the other, each page-aligned.
 
     Attributes:
         path: the file; a header of 64 KiB, then the layers.
-        layers: how many.
-        layer_bytes: length of each in bytes, a multiple of the page.
-        kind: a layer of their kind, without memory.
+        layers: number of layers.
+        layer_bytes: bytes per layer, a multiple of the page size.
+        kind: layout of a layer, without memory.
     """
 
     path: Path
@@ -55,19 +55,18 @@ class LayerFile:
     kind: LayerWeights
 
     def offset(self, layer: int) -> int:
-        """Where a layer begins, in bytes."""
+        """Byte offset of a layer."""
         return HEADER + layer * self.layer_bytes
 
 
 def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = None) -> LayerFile:
     """The layer file of a checkpoint folder in one of `weights.DTYPES`, built on first use.
 
-    It lies in the cache folder under the checkpoint's digest. It is read whole and compared with its
-    checksums here, so that no later read has to be; one that was damaged, or written by other code, is built
-    again.
+    It is stored in the cache folder under the checkpoint's digest. All checksums are verified here, so later
+    reads skip them; a file that is damaged or written by another version is rebuilt.
 
     Raises:
-        InputError: no such checkpoint or dtype; the disk is full or cannot be written.
+        InputError: unknown checkpoint or dtype; the disk is full or not writable.
     """
     folder = Path(folder)
     first = next(weights.layers(folder, dtype))
@@ -86,7 +85,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
 
 
 def _identity(file: LayerFile) -> dict[str, Any]:
-    """All that two files must agree on to be the same but for their contents."""
+    """Header fields that must match for a file to be reused."""
     slots = [[s.name, str(s.dtype), list(s.shape), s.offset] for s in layout(file.kind)]
     return {
         "form": FORM,
@@ -98,7 +97,7 @@ def _identity(file: LayerFile) -> dict[str, Any]:
 
 
 def _write(path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]) -> Path:
-    """Write all layers, then the header that vouches for them, and leave nothing of it in the page cache."""
+    """Write all layers, then the header with their checksums, and drop the file from the page cache."""
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
     checks = []
     with path.open("wb") as out:
@@ -119,7 +118,7 @@ def _write(path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity
 
 
 def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
-    """Whether the file is there, of this identity, and every layer as it was written."""
+    """Whether the file exists, has this identity, and passes all checksums."""
     if not file.path.is_file():
         return False
     wrong = _fault(file, identity)
@@ -129,7 +128,7 @@ def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
 
 
 def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
-    """What is wrong with a file, as the end of a sentence."""
+    """The fault of a file, phrased as a predicate; `None` if it is intact."""
     size = file.path.stat().st_size
     if size != file.offset(file.layers):
         return f"has {size} bytes, not {file.offset(file.layers)}"
@@ -150,7 +149,7 @@ def _fault(file: LayerFile, identity: Mapping[str, Any]) -> str | None:
 
 
 def _header(source: DirectFile) -> dict[str, Any]:
-    """The header, empty when it cannot be read as one."""
+    """The header; empty if it cannot be parsed."""
     buffer = memoryview(page_aligned_memory(HEADER))
     source.read(buffer, 0)
     try:
@@ -161,15 +160,15 @@ def _header(source: DirectFile) -> dict[str, Any]:
 
 
 class LayerReader:
-    """Layers of a file, read into a fixed number of slots that are used in turn.
+    """Reads layers of a file into a fixed number of reusable slots.
 
-    Workers call `fetch`, the loop's thread calls `release`. On a GPU a slot is a pinned host buffer, which
-    the disk fills, and a device buffer, to which each piece is copied while the next one is read.
+    Workers call `fetch`, the event loop's thread calls `release`. On a GPU a slot is a pinned host buffer and
+    a device buffer; each piece is copied to the device while the next one is read from disk.
 
     Attributes:
-        file: what it reads.
-        way: how, as `DirectFile.way` says it.
-        bytes_read: all that it read so far.
+        file: the layer file.
+        way: I/O mode, see `DirectFile.way`.
+        bytes_read: bytes read so far.
     """
 
     def __init__(
@@ -179,10 +178,10 @@ class LayerReader:
         memory: Memory | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Open the file and take the memory of all slots, from `memory`'s budget if given.
+        """Open the file and allocate all slots, reserving them in `memory` if given.
 
         Raises:
-            InputError: the slots do not fit the budget, or there are none.
+            InputError: the slots exceed the budget, or `slots` is below 1.
         """
         if slots < 1:
             raise InputError(f"{slots} slots for streamed layers; it takes 1, or 2 to read while computing")
@@ -202,14 +201,14 @@ class LayerReader:
 
     @property
     def layer_bytes(self) -> int:
-        """Bytes that every read moves."""
+        """Bytes per read."""
         return self.file.layer_bytes
 
     def fetch(self, layer: int) -> LayerWeights:
-        """Read a layer's weights into a free slot, where they stay until `release`; blocks.
+        """Read a layer's weights into a free slot, valid until `release`; blocks.
 
         Raises:
-            RuntimeError: all slots are held, this layer holds one already, or the reader is closed.
+            RuntimeError: no free slot, a layer that is held or does not exist, or a closed reader.
             OSError: the disk failed; the slot is free again.
         """
         slot = self._take(layer)
@@ -222,7 +221,7 @@ class LayerReader:
         return slot.weights
 
     def release(self, layer: int) -> None:
-        """The layer has computed: its slot may be read into, and its weights must not be used any more."""
+        """Free the layer's slot after it has computed; its weights must not be used any more."""
         with self._lock:
             self._free.append(self._held.pop(layer))
 
@@ -251,9 +250,9 @@ class LayerReader:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """Wait for reads that are under way, close the file, give the memory back; once is enough.
+        """Wait for running reads, close the file and free the memory; idempotent.
 
-        Weights that were fetched must not be used any more.
+        Fetched weights must not be used afterwards.
         """
         with self._lock:
             if self._closed:
@@ -268,7 +267,7 @@ class LayerReader:
 
 
 class _Slot:
-    """Memory for one layer, and the weights that lie in it."""
+    """A buffer for one layer, and its weights as views."""
 
     def __init__(self, file: LayerFile, host: Tensor) -> None:
         self._bytes = host.numpy().data
@@ -280,7 +279,7 @@ class _Slot:
 
 
 class _CudaSlot(_Slot):
-    """A slot on the GPU behind a pinned one."""
+    """A GPU buffer filled through a pinned host buffer."""
 
     def __init__(self, file: LayerFile, host: Tensor, device: torch.device) -> None:
         super().__init__(file, host)
@@ -290,7 +289,7 @@ class _CudaSlot(_Slot):
         self.weights = file.kind.from_buffer(self._there)
 
     def fill(self, source: DirectFile, offset: int) -> None:
-        """Read a layer and copy it piece by piece; over when the last copy is."""
+        """Read a layer and copy it to the GPU piece by piece; returns after the last copy."""
         with torch.cuda.stream(self._copies):
             for piece in source.read_into(self._bytes, offset):
                 self._there[piece].copy_(self._host[piece], non_blocking=True)
@@ -300,6 +299,6 @@ class _CudaSlot(_Slot):
 def _slot(file: LayerFile, device: torch.device) -> _Slot:
     if device.type == "cpu":
         return _Slot(file, torch.frombuffer(page_aligned_memory(file.layer_bytes), dtype=torch.uint8))
-    # CUDA pins whole pages, so that the disk can write to them directly.
+    # CUDA pins whole pages, so direct I/O can write to them.
     host = torch.empty(file.layer_bytes, dtype=torch.uint8, pin_memory=True)
     return _CudaSlot(file, host, device)

@@ -1,7 +1,7 @@
-"""The layers of a model on their way from flash: each read once a pass, in order, never more than the slots.
+"""Streams a model's layers from flash: each once per pass, in order, with a bounded number of slots.
 
-Knows nothing of what a layer computes. Where the output projection does not stay in memory, it is the item
-after the last layer.
+Knows nothing of what a layer computes. An output projection that is not resident is the item after the last
+layer.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from repro.models.transformer.layer import LayerWeights
 
 
 class LayerSource(Protocol):
-    """Where a real device's streamed layers come from."""
+    """Source of streamed layers on a real device."""
 
     @property
     def layer_bytes(self) -> int:
-        """Bytes that one layer takes on the disk, and that every read of it moves."""
+        """Bytes of one layer on disk, all of which each read moves."""
 
     def fetch(self, layer: int) -> LayerWeights:
-        """Read a layer's weights from the disk; runs on a flash worker and blocks."""
+        """Read a layer's weights from disk; blocks, so call it on a flash worker."""
 
     def release(self, layer: int) -> None:
-        """The layer has computed: its memory may be read into."""
+        """Free a layer's memory after it has computed."""
 
     def close(self) -> None:
-        """Let go of the file and its memory."""
+        """Close the file and free its memory."""
 
 
 class Loading:
-    """One model's reads.
+    """Weight reads of one model.
 
     Attributes:
-        awaited: whether the model waits for an item.
+        awaited: whether the model is waiting for an item.
     """
 
     def __init__(
@@ -51,22 +51,22 @@ class Loading:
         preload: bool,
         source: LayerSource | None = None,
     ) -> None:
-        """Reads of the items from `held` on.
+        """Stream the items from index `held` on.
 
         Args:
-            name: of the model, as timelines show it.
-            device: whose flash is read.
-            sizes: bytes of each item, held ones included; one of no bytes is there, and takes no slot.
-            held: items that are never read.
-            slots: items that may be on their way or in use at once.
-            preload: whether reading goes on between passes.
-            source: what a real device reads from.
+            name: model name in timelines.
+            device: device whose flash is read.
+            sizes: bytes of each item, resident ones included; an item of 0 bytes needs no read and no slot.
+            held: number of resident items, which are never read.
+            slots: maximum number of items being read or in use.
+            preload: whether reading continues between passes.
+            source: layer source of a real device.
         """
         self._name = name
         self._device = device
         self._sizes = sizes
         self._held = held
-        # With more slots than items, reading on between passes would read a layer that is still held.
+        # With more slots than items, preloading would read a layer that is still held.
         self._slots = min(slots, max(1, sum(size > 0 for size in sizes[held:])))
         self._preload = preload
         self._source = source
@@ -79,7 +79,7 @@ class Loading:
         self.awaited = False
 
     def take(self, item: int) -> Future[Any]:
-        """The item to come, `LayerWeights` on a real device; `taken` says that it is there."""
+        """A future of the next item, `LayerWeights` on a real device; call `taken` once it has arrived."""
         if not self._coming:
             self._next = item
         self._read_ahead()
@@ -89,12 +89,12 @@ class Loading:
         return loading
 
     def taken(self) -> None:
-        """The item that was asked for is there and in use."""
+        """Note that the requested item has arrived and is in use."""
         self.awaited = False
         self._read_ahead()
 
     def give_back(self, item: int) -> None:
-        """An item has computed; its slot takes the next one."""
+        """Free the slot of an item that has computed, for the next one."""
         self._taken -= self._sizes[item] > 0
         if self._source:
             self._source.release(item)
@@ -102,9 +102,9 @@ class Loading:
 
     @property
     def due(self) -> float:
-        """Seconds until the read that is under way should end, by the pace of the last one.
+        """Estimated seconds until the current read ends, at the rate of the last one.
 
-        0 if nothing is being read, infinite for the first read of all, whose pace nobody knows.
+        0 if nothing is being read, infinite for the very first read.
         """
         if not self._under_way:
             return 0.0
@@ -113,7 +113,7 @@ class Loading:
         return max(0.0, self._since + self._under_way[0] / self._rate - self._device.now)
 
     def close(self) -> None:
-        """Let go of the disk."""
+        """Close the source."""
         if self._source:
             self._source.close()
 
@@ -128,7 +128,7 @@ class Loading:
             self._next += 1
 
     def _room(self) -> bool:
-        """Whether one more item may be on its way."""
+        """Whether one more read may start."""
         return self._taken < self._slots and len(self._coming) < len(self._sizes) - self._held
 
     def _load(self, item: int) -> Future[Any]:

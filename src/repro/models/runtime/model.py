@@ -1,7 +1,7 @@
-"""A model as a run knows it: what computes its tokens, and the shape that a device is billed for.
+"""A model of a run: the checkpoint that computes tokens, and the shape whose cost the device is charged.
 
-Knows nothing of methods or datasets. A model file names both; they are the same for real weights, and differ
-where a smaller checkpoint stands in.
+Knows nothing of methods or datasets. A model file names checkpoint and shape; they differ where a smaller
+checkpoint is a proxy.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.families import config_of
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
-"""How weights are billed that compute in one of `weights.DTYPES`, unless the model file says otherwise."""
+"""Default stored precision for each compute dtype of `weights.DTYPES`."""
 
 WIDTHS = range(2, 9)
-"""Bits that weights can be rounded to."""
+"""Bit widths that weights can be rounded to."""
 
 WeightsKind = Literal["real", "proxy", "none"]
 
@@ -51,13 +51,12 @@ class ModelConfig:
     """One model file.
 
     Attributes:
-        name: of the model that is billed.
-        checkpoint: what computes; `None` bills costs alone.
-        shape: what is billed; `None` is the checkpoint's own.
-        precision: how the billed weights are stored; `None` follows `dtype`.
-        dtype: how the checkpoint computes, one of `weights.DTYPES`.
-        rounded: bits to which the weights of all layers are rounded before they compute, which makes a
-            coarser model of the same kind; `None` leaves them as they are.
+        name: name of the costed model.
+        checkpoint: weights that compute; `None` models costs only.
+        shape: shape that is costed; `None` is the checkpoint's shape.
+        precision: stored precision of the costed weights; `None` follows `dtype`.
+        dtype: compute dtype of the checkpoint, one of `weights.DTYPES`.
+        rounded: bits to which all layer weights are rounded before they compute; `None` does not round.
     """
 
     name: str
@@ -69,7 +68,7 @@ class ModelConfig:
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
-        """The model that a resolved configuration describes; InputError for what cannot work."""
+        """Parse a resolved configuration; InputError for invalid values."""
         given = dict(mapping)
         checkpoint, shape = given.pop("checkpoint"), given.pop("shape")
         if checkpoint is None and shape is None:
@@ -90,15 +89,15 @@ class ModelConfig:
 
 
 class Model:
-    """A model whose checkpoint is at hand; its weights load when they are first needed."""
+    """A model with an opened checkpoint; weights are loaded lazily."""
 
     def __init__(self, config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> None:
-        """Open the checkpoint, fetching it if need be.
+        """Open the checkpoint, downloading it if necessary.
 
         Args:
             config: the model file.
-            embeddings_from: the target whose embeddings and tokenizer a draft of ours uses.
-            host: the torch device that computes.
+            embeddings_from: the target whose embeddings and tokenizer this draft reuses, if it has none.
+            host: torch device that computes.
         """
         self.config = config
         self.folder: Path | None = open_checkpoint(config.checkpoint) if config.checkpoint else None
@@ -117,17 +116,17 @@ class Model:
 
     @property
     def uses_target_embeddings(self) -> bool:
-        """Whether embeddings and tokenizer are its target's."""
+        """Whether the model reuses its target's embeddings and tokenizer."""
         return bool(self.folder and not self.encoder_decoder and self.decoder_config.shares_embeddings)
 
     @cached_property
     def encoder_decoder(self) -> EncoderDecoderConfig | None:
-        """The checkpoint's own structure where it is an encoder-decoder."""
+        """Configuration of an encoder-decoder checkpoint; `None` for a decoder."""
         return encdec.config_of(weights.read_config(self.folder)) if self.folder else None
 
     @cached_property
     def decoder_config(self) -> DecoderConfig:
-        """The checkpoint's own structure; InputError where it is an encoder-decoder."""
+        """Configuration of a decoder checkpoint; InputError for an encoder-decoder."""
         assert self.folder is not None
         if self.encoder_decoder:
             raise InputError(
@@ -137,7 +136,7 @@ class Model:
         return config_of(weights.read_config(self.folder))
 
     def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
-        """Positions that a prompt and an answer take, and how many there are; `None` is any number."""
+        """Positions that a prompt and its answer need, and the model's maximum; `None` is unlimited."""
         if self.folder is None:
             return prompt + answer, None
         if self.encoder_decoder:
@@ -146,7 +145,7 @@ class Model:
 
     @cached_property
     def own_shape(self) -> Shape:
-        """The checkpoint's own shape."""
+        """Shape of the checkpoint."""
         if self.encoder_decoder:
             return self.encoder_decoder.shape
         c = self.decoder_config
@@ -164,20 +163,20 @@ class Model:
 
     @property
     def weights(self) -> WeightsKind:
-        """Whether the billed weights compute, a proxy does, or nothing."""
+        """Whether the costed weights compute, a proxy does, or nothing does."""
         if self.folder is None:
             return "none"
         return "real" if self.config.shape in (None, self.own_shape) else "proxy"
 
     @property
     def model_cost(self) -> ModelCost:
-        """What a device is billed."""
+        """Cost of the costed shape."""
         stored = precision(self.config.precision or STORED[self.config.dtype])
         return ModelCost(self.config.shape or self.own_shape, stored)
 
     @cached_property
     def digest(self) -> str:
-        """Content hash of the checkpoint, and of that whose embeddings it uses."""
+        """Content hash of the checkpoint, and of the target's if it reuses those embeddings."""
         if self.folder is None:
             return "none"
         own = weights.digest(self.folder)
@@ -187,13 +186,13 @@ class Model:
 
     @cached_property
     def dequantized(self) -> bool:
-        """Whether the checkpoint came quantized and computes from dequantized weights."""
+        """Whether weights or reused embeddings were dequantized from a quantized checkpoint."""
         lent = self._embeddings_from is not None and self._embeddings_from.dequantized
         return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
 
     @cached_property
     def tokenizer(self) -> CheckpointTokenizer:
-        """The checkpoint's tokenizer, or that of the model whose embeddings it uses."""
+        """The checkpoint's tokenizer, or the target's if it reuses those embeddings."""
         if self._embeddings_from:
             return self._embeddings_from.tokenizer
         if self.folder is None:
@@ -201,7 +200,7 @@ class Model:
         return tokenizer(self.folder)
 
     def decoder(self, resident: bool = True) -> Decoder:
-        """The weights, loaded once; without layers if those are streamed."""
+        """The weights, loaded once; with `resident=False`, without the layers."""
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
@@ -217,7 +216,7 @@ class Model:
         return self._loaded[resident]
 
     def _coarser(self, ends: Decoder) -> Decoder:
-        """The layers rounded to `rounded` bits, as STI rounds its shards, between the ends as they are."""
+        """The decoder with layers rounded to `rounded` bits as in STI; embeddings and head are unchanged."""
         assert self.folder is not None
         config, bits = self.decoder_config, self.config.rounded or 0
         layers = rounded_layers(self.folder, self.config.dtype, config, bits, str(ends.device))
@@ -225,7 +224,7 @@ class Model:
 
     @cached_property
     def predictor_folder(self) -> Path:
-        """Where the checkpoint's early-exit predictor lies; InputError if it has none."""
+        """Folder of the checkpoint's early-exit predictor; InputError if it has none."""
         named = self.config.checkpoint.predictor if self.config.checkpoint else None
         found = next((place for place in folders(named) if place.exists()), None) if named else None
         if found is None:
@@ -238,7 +237,7 @@ class Model:
         return found
 
     def predictor(self, placement: Placement) -> ExitPredictor | None:
-        """The early-exit predictor, if the placement asks for it."""
+        """The early-exit predictor if the placement asks for it, else `None`."""
         if not placement.early_exit:
             return None
         return ExitPredictor.load(self.predictor_folder, self.decoder(resident=False))
@@ -251,7 +250,7 @@ class Model:
         return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
 
     def network(self, memo: LogitCache | None = None) -> Network:
-        """What computes, with a cache of its own."""
+        """A network with its own KV cache; with `memo`, logits are cached on disk."""
         if self.folder is None:
             return NoNetwork()
         if memo is None:
@@ -266,8 +265,11 @@ class Model:
         return DecoderNetwork(self.decoder(), captured=self._captured)
 
     def capture(self, depths: Sequence[int]) -> Captured:
-        """What the networks that are made from now on leave behind for a draft head; InputError if another
-        head reads other depths."""
+        """Hidden states that networks created from now on record for a draft head.
+
+        Raises:
+            InputError: another draft head already reads other depths.
+        """
         if self._captured is None:
             self._captured = Captured(depths)
         if self._captured.depths != tuple(depths):
@@ -278,7 +280,7 @@ class Model:
         return self._captured
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:
-        """The file in which what this checkpoint, or a variant of it, says is remembered."""
+        """Logit cache file of this checkpoint, or of a variant of it."""
         kind = f"{self.config.dtype}-{self._host}-runtime{VERSION}"
         name = f"{self.digest[:24].replace('+', '-')}-{kind}{variant}"
         return LogitCache(root / "memo" / f"{name}.sqlite")
@@ -292,15 +294,16 @@ class Model:
         tokens: int = 0,
         plan: ShardPlan | None = None,
     ) -> Session:
-        """The model on an emulated device: the network computes, the device is told the cost."""
+        """Open the model on an emulated device: the network computes, the device charges costs."""
         engine = Engine(role, device, self.model_cost, network, placement, None, tokens, plan)
         return Session(engine, self.predictor(placement))
 
     def local_session(self, role: str, device: Device, placement: Placement, tokens: int = 0) -> Session:
-        """The model on this very machine: resident, or its layers really streamed from the disk.
+        """Open the model on this machine: fully resident, or with layers streamed from disk.
 
         Raises:
-            InputError: the model file bills another shape than the checkpoint's, or only a part is resident.
+            InputError: the costed shape is not the checkpoint's, only some layers are resident, or an
+                encoder-decoder or a rounded model would be streamed.
         """
         if self.weights != "real":
             raise InputError(

@@ -1,4 +1,4 @@
-"""Where a model's parts lie on a device. Facts of one opened model; knows nothing of devices."""
+"""Where a model's weights are stored and where they run. Knows nothing of particular devices."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Placement:
     """Which processor runs a model and how much of it stays in memory.
 
     Attributes:
-        on: the processor of the layers; "" is the device's main one.
-        head: the processor of the output projection; "" is that of the layers.
+        on: processor of the layers; "" is the device's main one.
+        head: processor of the output projection; "" is that of the layers.
         resident: share of the layers held in DRAM; the rest is streamed from flash in every pass.
-        prefetch: layers that are read ahead of the one that computes; 0 reads and computes in turn.
-        preload: reading goes on between passes with the first layers of the next.
-        run: resident layers that go to the processor as one op; 0 is all of them. Small runs let others in.
-        policy: `share` holds `resident` of the layers. `swap` is an engine that maps its weights: all stays
-            in memory if it fits, else every layer is read again in every pass (a least-recently-used page
-            cache holds nothing of what is read in a circle).
-        fill: share of the device's memory up to which layers are read ahead, in place of `prefetch`; 0 does
-            not, `None` is the device's own share. At least one layer is in memory, whatever the share.
-        background: its ops wait for those of models that are not in the background.
-        early_exit: the model's early-exit predictor is opened too (LEVER sec. 4.3).
-        shards: how streamed layers are rounded to be read faster; `None` reads them whole.
+        prefetch: layers read ahead of the one that computes; 0 alternates reading and computing.
+        preload: between passes, keep reading the first layers of the next pass.
+        run: resident layers per op; 0 is all. Short runs let other models use the processor in between.
+        policy: `share` holds `resident` of the layers. `swap` models memory-mapped weights: everything stays
+            in memory if it fits, else every layer is read again in every pass (an LRU page cache keeps
+            nothing of a cyclic scan).
+        fill: read layers ahead up to this share of the device's memory, in place of `prefetch`; 0 disables
+            this, `None` is the device's default. At least one layer is always in memory.
+        background: ops have lower priority than those of foreground models.
+        early_exit: also open the model's early-exit predictor (LEVER sec. 4.3).
+        shards: round streamed layers to load them faster; `None` loads them unrounded.
     """
 
     on: str = ""
@@ -61,18 +61,18 @@ class Placement:
             raise InputError(unknown("placement policy", self.policy, POLICIES))
 
     def held(self, layers: int) -> int:
-        """How many of so many layers stay in memory by `resident`: the first ones."""
+        """How many of `layers` layers `resident` keeps in memory: always the first ones."""
         return int(self.resident * layers + 1e-9)
 
 
 class Residency(NamedTuple):
-    """What a placement comes to for one model in one memory.
+    """The outcome of a placement for one model and one memory.
 
     Attributes:
-        held: layers in memory for good, the first ones.
-        slots: room for layers that are on their way or compute, of which one may be the output projection.
-        tables: whether the embedding table and the output projection stay in memory.
-        encoder: encoder layers that there is room for: all, or those on their way while it reads a prompt.
+        held: number of resident layers, the first ones.
+        slots: slots for streamed layers that load or compute; one may hold the output projection.
+        tables: whether embedding table and output projection are resident.
+        encoder: encoder layers with room in memory: all, or the slots that they stream through.
     """
 
     held: int
@@ -81,7 +81,7 @@ class Residency(NamedTuple):
     encoder: int = 0
 
     def bytes(self, model_cost: ModelCost) -> float:
-        """Bytes of weights that lie in memory."""
+        """Bytes of weights in memory, slots included."""
         out = self.held * model_cost.layer_bytes + self.encoder * model_cost.encoder_layer_bytes
         out += model_cost.table_bytes if self.tables else 0.0
         return (
@@ -95,9 +95,9 @@ class Residency(NamedTuple):
 def settle(
     placement: Placement, model_cost: ModelCost, memory: Memory, tokens: int = 0, keeps_tables: bool = True
 ) -> Residency:
-    """How much of a model stays in what a memory has left beside the keys and values of so many tokens.
+    """Decide what stays in the free memory beside a KV cache of `tokens`.
 
-    With `keeps_tables` the embedding table and the output projection of a streamed model do.
+    With `keeps_tables`, embedding table and output projection of a streamed model stay resident.
     """
     layers = model_cost.shape.layers
     room = memory.free - model_cost.cache_bytes(tokens)

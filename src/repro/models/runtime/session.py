@@ -1,7 +1,6 @@
-"""A model opened on a device: which sequences it has computed, and which passes and verdicts that takes.
+"""A model opened on a device: tracks its cached sequences, runs forward passes and verifies token trees.
 
-Knows nothing of methods, and of time no more than that a pass has a beginning and an end; `engine` makes a
-pass's ops.
+Knows nothing of methods; of time it knows only the start and end of a pass. `engine` makes a pass's ops.
 """
 
 from __future__ import annotations
@@ -26,8 +25,14 @@ if TYPE_CHECKING:
 
 
 class Verification(NamedTuple):
-    """What the target said of a tree: nodes accepted (root first), rows that were verified, the new text,
-    which is the accepted path and the target's own next token, and the tree whose nodes went to the end."""
+    """Result of verifying a token tree.
+
+    Attributes:
+        path: accepted nodes, root first.
+        text: the accepted path and the target's next token.
+        rows: positions that were computed.
+        tree: the verified tree, without pruned nodes.
+    """
 
     path: list[int]
     text: Prefix
@@ -36,8 +41,8 @@ class Verification(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One forward pass: its rows, its start and end, how long of it waited for reads, seconds, and the rows
-    that went through its last layers."""
+    """One forward pass: positions at its start, start and end time, seconds spent waiting for loads, and
+    positions that reached the last layer."""
 
     rows: int
     start: float
@@ -47,31 +52,31 @@ class Pass(NamedTuple):
 
 
 class Pruner(Protocol):
-    """What judges a tree's nodes in the middle of their verification.
+    """Drops nodes of a token tree in the middle of its verification.
 
     Attributes:
-        layer: layers of the network that computes before it looks; spread over the billed ones like all.
+        layer: layers of the checkpoint that run before it; mapped to costed layers like all others.
     """
 
     layer: int
 
     def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
-        """The nodes that go on, the root first, parents with their children; `hidden` is `[nodes, h]`."""
+        """Nodes to keep, root first, with all their ancestors; `hidden` is `[nodes, h]`."""
 
     def scored(self, tree: TokenTree) -> int:
-        """How many tokens it scores, each by a dot product of the hidden size."""
+        """Number of tokens it scores, each by one dot product of the hidden size."""
 
 
 class Session:
-    """One model on one device, and the sequences that it has computed.
+    """One model on one device, with its KV cache.
 
     Attributes:
-        engine: what makes ops of passes.
-        name: of the model's role, as timelines show it (`target`, `draft`).
-        device: where it runs.
+        engine: turns passes into device ops.
+        name: role of the model in timelines (`target`, `draft`).
+        device: device that runs it.
         passes: forward passes so far.
-        predictor: what judges rows after a middle layer, if the placement asked for it.
-        calibration: how often Medusa heads are right, for a search of trees; None where nobody knows.
+        predictor: early-exit predictor, if the placement asked for it.
+        calibration: recorded accuracy of the Medusa heads, for tree search; None if not recorded.
     """
 
     def __init__(self, engine: Engine, predictor: ExitPredictor | None = None) -> None:
@@ -84,10 +89,9 @@ class Session:
         self._rows: dict[Prefix, Logits] = {}
 
     def start(self, prompt: Prefix) -> None:
-        """A new request: forget all of the one before. Of the prompt only the tokens count.
+        """Start a request: drop all state of the last one.
 
-        Behind an encoder, which reads the prompt in the first pass, the prompt as a sequence stands for the
-        decoder's start token, and nothing shorter has a row.
+        Encoder-decoders: the full prompt maps to decoder position 0.
         """
         self.engine.start(prompt.length)
         shape = self.engine.model_cost.shape
@@ -102,28 +106,31 @@ class Session:
 
     @property
     def heads(self) -> int:
-        """How many tokens one pass foresees by Medusa heads; 0 for another model."""
+        """Number of Medusa heads; 0 for other models."""
         return self.engine.model_cost.shape.medusa
 
     async def forward(
         self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = (), on: str = "", late: bool = False
     ) -> list[Logits]:
-        """One pass over the wanted sequences and all that is not computed of them; one row for each.
+        """Logits of each wanted sequence, computing in one forward pass what is not cached.
 
-        A sequence that was asked for before, and kept, costs nothing. With `branches`, which together hold
-        all that is wanted, each of them is computed as a sequence of its own. `on` is another processor than
-        the placement's. Medusa heads say the same of all sequences of a length; asking for more tokens than
-        there are heads is an InputError.
+        An EAGLE head runs one pass per level of guessed features. Medusa logits depend only on the length.
 
-        Of `late` rows only some may ever be looked at, which spares an emulated device the others' computing;
-        all of them are billed.
+        Args:
+            wanted: sequences; one whose logits are still kept costs nothing.
+            branches: compute each of these as a separate sequence of a batch; together they contain `wanted`.
+            on: run on this processor in place of the placement's.
+            late: logits may be computed lazily, when first read; the cost of all is charged.
+
+        Raises:
+            InputError: more tokens ahead than there are Medusa heads.
         """
         wanted = [self._lineage.twin(prefix) for prefix in wanted]
         new = [prefix for prefix in dict.fromkeys(wanted) if prefix not in self._rows]
         if new:
             for guessed in self._lineage.waves(new)[:-1]:
                 async with self._pass(guessed, (), on=on):
-                    pass  # nobody asks for these rows; the next wave stands on them
+                    pass  # no logits needed here; the next wave builds on its features
             async with self._pass(new, branches, on=on) as forward_pass, self.engine.head():
                 count = forward_pass.rows if branches else len(new)
                 rows = await self.engine.project(forward_pass.step, count, on=on, late=late)
@@ -131,7 +138,7 @@ class Session:
         return [self._rows[prefix] for prefix in wanted]
 
     def known(self, prefix: Prefix) -> Logits:
-        """The row of a sequence that a pass has answered."""
+        """Logits of a sequence that an earlier pass computed."""
         return self._rows[self._lineage.twin(prefix)]
 
     async def verify(
@@ -142,13 +149,15 @@ class Session:
         pruner: Pruner | None = None,
         on_demand: bool = False,
     ) -> Verification:
-        """One pass over a tree; the accepted path stays in the cache, the rest of the tree does not.
+        """Verify a token tree in one forward pass; only the accepted path stays in the KV cache.
 
-        A `pruner` drops nodes on the way, which can only shorten what is accepted. With `on_demand` a node
-        is projected to the vocabulary only if the accepted path comes to it, one after the other.
-
-        With `apart` the branches are a mini-batch of sequences, padded to the longest (EdgeLLM sec. III-B),
-        which is the only way with an encoder-decoder, and without it one sequence under a tree mask.
+        Args:
+            tree: draft tokens.
+            chooser: acceptance rule.
+            apart: run the branches as a batch padded to the longest (EdgeLLM sec. III-B) in place of one
+                sequence under a tree mask; always so for encoder-decoders.
+            pruner: drops nodes in mid-pass, which can only shorten the accepted path.
+            on_demand: compute logits only for nodes that the accepted path reaches, one at a time.
         """
         before = len(self.passes)
         apart = apart or self.engine.model_cost.shape.encoder is not None
@@ -170,7 +179,7 @@ class Session:
         pruner: Pruner | None,
         on_demand: bool,
     ) -> tuple[TokenTree, Accepted]:
-        """Verify a tree of which nodes may be dropped on the way, or whose rows are projected one by one."""
+        """Verify a tree with a pruner, or with logits computed one node at a time."""
         nodes = list(dict.fromkeys(tree.prefixes))
         if pruner and (branches or len(nodes) < len(tree)):
             raise RuntimeError("a tree is pruned under a tree mask, and only if no token was drawn twice")
@@ -193,10 +202,10 @@ class Session:
                     return tree, end.value
 
     def keep(self, text: Prefix) -> None:
-        """Forget all that neither leads to `text` nor goes on from it."""
+        """Drop all cached sequences that are neither prefixes nor continuations of `text`."""
         self._lineage.keep(text)
         self.engine.network.keep(text)
-        # A Medusa head's row is of the text that it was asked after, and there is a new one.
+        # Medusa logits depend on the current text, so drop them when it grows.
         kept = {} if self.heads else self._rows
         self._rows = {p: row for p, row in kept.items() if p.starts_with(text)}
 
@@ -208,7 +217,7 @@ class Session:
         exit_point: EarlyExitPoint | None = None,
         on: str = "",
     ) -> AsyncIterator[ForwardPass]:
-        """A pass through all layers; its rows are projected within the block, at whose end it is over."""
+        """Run a pass through all layers; logits are computed inside the block, the pass ends with it."""
         missing = self._lineage.missing(wanted)
         rows = padded(missing, branches)
         context, engine = self._lineage.length, self.engine
@@ -229,7 +238,7 @@ class Session:
 
 
 def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
-    """A pruner's look at the rows of a tree's nodes."""
+    """The early-exit point at which a pruner judges a tree's nodes."""
 
     def judge(step: Step) -> list[int]:
         kept = pruner.keep(tree, step.hidden())
@@ -241,7 +250,7 @@ def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
 
 
 def padded(missing: Sequence[Prefix], branches: Sequence[Prefix]) -> int:
-    """Rows that a pass computes: each once, or a mini-batch of branches padded to the longest."""
+    """Positions that a pass computes: each once, or a batch of branches padded to the longest."""
     if not branches:
         return len(missing)
     new = set(missing)

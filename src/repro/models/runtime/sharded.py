@@ -1,7 +1,7 @@
-"""A model that a device streams in shards of several widths (STI): its plan there, its rounded weights.
+"""A model streamed in shards of several bit widths (STI): its plan on a device and its rounded weights.
 
-Knows nothing of methods. The plan is for the shape that is billed, with as many shards a layer as the weights
-that compute have; those take the widths of the billed layers in whose place they compute.
+Knows nothing of methods. The plan covers the layers of the costed shape, with as many shards per layer as the
+checkpoint has; each checkpoint layer takes the widths of a costed layer that it computes for.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from repro.models.sharding import shard_rank, shards
 from repro.records.record import content_hash
 
 CONTEXT = 256
-"""Tokens that a pass sees when it is planned; reading layers takes far longer than seeing more or fewer."""
+"""Context length that plans assume; it hardly matters, since loading layers takes far longer."""
 
 
 def placed(model: Model, device: Device, placement: Placement) -> Model | ShardedModel:
-    """The model as a placement wants it: in shards, or as it is.
+    """The model itself, or a `ShardedModel` if the placement asks for shards.
 
     Raises:
-        InputError: shards are wanted on a device that really computes, or of weights that have none.
+        InputError: shards on a real device, or for an encoder-decoder, a rounded model or quantized weights.
     """
     if placement.shards is None:
         return model
@@ -53,10 +53,10 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
 
 
 class ShardedModel:
-    """What `Model` is to a session, for one plan.
+    """A model whose layers are streamed by one shard plan.
 
     Attributes:
-        folder: of the checkpoint, if any.
+        folder: checkpoint folder, if any.
     """
 
     def __init__(self, model: Model, asked: Sharding, pace: StagePace) -> None:
@@ -67,7 +67,7 @@ class ShardedModel:
 
     @cached_property
     def plan(self) -> ShardPlan:
-        """The widths, for the billed layers."""
+        """The shard plan for the costed layers."""
         model_cost, ranks = self._model.model_cost, self._importance()
         standing = spread(model_cost.shape.layers, len(ranks))
         layers = Layers(model_cost.layer_bytes, model_cost.stored.bits)
@@ -75,27 +75,27 @@ class ShardedModel:
 
     @property
     def widths(self) -> Widths:
-        """The widths of the layers that compute."""
+        """Shard widths of the checkpoint's layers."""
         real = self._model.decoder_config.layers
         billed = zip(self.plan.widths, spread(len(self.plan.widths), real), strict=True)
         return tuple(row for row, standing in billed for _ in standing)
 
     def network(self, memo: LogitCache | None = None) -> Network:
-        """What computes, on rounded weights; they are made when a row is not remembered."""
+        """A network over the rounded weights, which are made on the first miss in `memo`."""
         if self.folder is None:
             return NoNetwork()
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
         return MemoNetwork(network, memo) if memo else network
 
     def memo(self, root: Path) -> LogitCache:
-        """The file in which what these widths of the checkpoint say is remembered."""
+        """Logit cache file of the checkpoint at these widths."""
         kind = content_hash(self.widths)[:16]
         return self._model.memo(root, f"-shards-{kind}")
 
     def session(
         self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0
     ) -> Session:
-        """The model on an emulated device; see `Model.session`."""
+        """Open the model on an emulated device; see `Model.session`."""
         return self._model.session(role, device, placement, network, tokens, self.plan)
 
     def _decoder_network(self) -> Network:
@@ -105,7 +105,7 @@ class ShardedModel:
         return DecoderNetwork(decoder)
 
     def _importance(self) -> Sequence[Sequence[float]]:
-        """A row for each layer that computes; of weights that are nowhere all shards are equal."""
+        """Importance by checkpoint layer and shard; without a checkpoint all shards are equal."""
         model = self._model
         if self.folder is None:
             return [[0.0] * model.model_cost.shape.kv_heads] * model.model_cost.shape.layers
@@ -120,7 +120,7 @@ class ShardedModel:
 
 
 def pace(model_cost: ModelCost, device: EmulatedDevice, placement: Placement) -> StagePace:
-    """What the parts of a one-row pass take on a device when nothing else runs."""
+    """Times of the parts of a one-token forward pass on an otherwise idle device."""
     arithmetic = model_cost.stored.arithmetic
     on = device.resource(placement.on or device.main, arithmetic)
     head_on = device.resource(placement.head or on, arithmetic)

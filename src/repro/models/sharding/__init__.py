@@ -1,1 +1,1 @@
-"""A model divided by layers among several devices."""
+"""Vertical shards of decoder layers, their rounding and importance (STI)."""

@@ -1,6 +1,6 @@
-"""How much a checkpoint's answers depend on each of its shards, measured once and kept.
+"""Importance of each shard of a checkpoint, measured once and cached.
 
-Knows nothing of devices, of what a shard costs, or of what is made of its rank.
+Knows nothing of devices, of shard costs, or of how the ranking is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ else:
 log = logging.getLogger(__name__)
 
 TOKENS = 192
-"""Of the calibration text that are read."""
+"""Number of calibration tokens used."""
 
 TEXT = """The baker opens her shop at six. Before that she has mixed flour, water and salt, let the dough
 rest twice, and heated the oven to 240 degrees. "Two loaves, please," says the first customer, "and one of the
@@ -49,9 +49,9 @@ def price(loaves, rolls):
 In the evening, when the street is quiet, she counts the money, sweeps the floor and writes down what she
 has to buy.
 """
-"""What importance is measured on: a story, a sum, a question and a function, in our own words.
+"""Calibration text for importance: a story, arithmetic, a question and a function; written for this project.
 
-Deviation: STI measures on the development set of its task; ours has to serve every dataset.
+Deviation: STI measures on the development set of its task; ours serves every dataset.
 """
 
 
@@ -63,19 +63,19 @@ def importance(
     text: Sequence[int],
     narrowest: int,
 ) -> list[list[float]]:
-    """How far rounding one shard to the narrowest width takes the model from itself, `[layer][shard]`.
+    """Change in the model's output when one shard is rounded to the narrowest width, `[layer][shard]`.
 
-    The figure is the mean Kullback-Leibler divergence in nats of the next token's distribution.
-    Deviation: STI widens one shard of a model that is otherwise at its narrowest. A decoder that writes text
-    is broken there, whichever shard is whole, so that the ranks are noise; ours narrows one of a whole model.
+    The value is the mean KL divergence of the next-token distributions, in nats.
+    Deviation: STI widens one shard of a model that is otherwise at its narrowest. A generative decoder does
+    not work at that width, so the ranks would be noise; we narrow one shard of the unrounded model.
 
     Args:
         folder: the checkpoint.
         dtype: one of `shards.DENSE`.
-        config: its structure.
-        ends: of its decoder.
-        text: token ids to measure on, of which the first `TOKENS` count.
-        narrowest: bits.
+        config: configuration of the checkpoint.
+        ends: embeddings and output projection of its decoder.
+        text: calibration token ids; the first `TOKENS` are used.
+        narrowest: bits of the narrowest width.
     """
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
     path = memory_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-runtime{VERSION}.json"
@@ -92,7 +92,7 @@ def importance(
 
 
 class _Profile:
-    """A text's way through the whole model, from any layer of which it can be taken on."""
+    """A forward pass of the unrounded model that can be resumed at any layer with changed weights."""
 
     def __init__(
         self, folder: Path, dtype: str, ends: EmbeddingAndHead, config: DecoderConfig, text: Sequence[int]
@@ -117,7 +117,7 @@ class _Profile:
         return rows
 
     def _rest(self, first: int, x: Tensor, instead: LayerWeights | None = None) -> Tensor:
-        """Log-probabilities `[rows, vocab]` from the rows that enter layer `first`."""
+        """Log-probabilities `[rows, vocab]` from the input of layer `first`, which `instead` replaces."""
         cache = self._cache()
         for i in range(first, self._config.layers):
             x = self._layer(i, x, cache, instead if i == first else None)
@@ -131,7 +131,7 @@ class _Profile:
 
 
 def _taking(other: LayerWeights, layer: LayerWeights, config: DecoderConfig, shard: int) -> LayerWeights:
-    """A layer with one shard of another."""
+    """A layer with one shard taken from another layer."""
 
     def theirs(piece: WeightPiece, _: Tensor) -> Tensor:
         weight: Tensor = getattr(other, piece.linear).weight

@@ -1,6 +1,6 @@
-"""Vertical slices of a decoder's layers, each at a width of its own (STI, Guo et al., ASPLOS 2023).
+"""Vertical slices (shards) of decoder layers, each with its own bit width (STI, Guo et al., ASPLOS 2023).
 
-Owns which weights a shard has and how they are rounded. Knows nothing of why a shard has its width.
+Owns the weights of a shard and their rounding. Knows nothing of how widths are chosen.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ else:
     torch = late("torch")
 
 DENSE = ("float32", "bfloat16")
-"""Dtypes whose weights can be sliced."""
+"""Dtypes whose weights can be sharded."""
 
 STEPS = 50
-"""Of the search for a dictionary's values; more of them lower no error by a hundredth."""
+"""Iterations of the dictionary search; more lower no error by 1 %."""
 
 
 class WeightPiece(NamedTuple):
-    """A part of one linear's weight: rows and columns."""
+    """A block of one linear's weight."""
 
     linear: str
     rows: slice
@@ -42,13 +42,13 @@ class WeightPiece(NamedTuple):
 
 
 Rewrite: TypeAlias = "Callable[[WeightPiece, Tensor], Tensor]"
-"""What a shard's piece becomes, `[rows, columns]` like the piece that it is given."""
+"""Maps a piece and its weights to new weights of the same shape `[rows, columns]`."""
 
 
 def pieces(config: DecoderConfig, shard: int) -> Iterator[WeightPiece]:
-    """A shard's weights in a layer: a key-value head, the query heads that share it, their slice of the MLP.
+    """Weights of a shard in a layer: a key-value head, its query heads, and a slice of the MLP.
 
-    Deviation: STI slices by attention heads; heads that share keys and values cannot be told apart by them.
+    Deviation: STI slices by attention head; query heads that share a key-value head cannot be separated.
     """
     c, every = config, slice(None)
     wide, narrow = c.groups * c.head_dim, c.head_dim
@@ -65,7 +65,7 @@ def pieces(config: DecoderConfig, shard: int) -> Iterator[WeightPiece]:
 
 
 def rewritten(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int, Rewrite]) -> LayerWeights:
-    """A copy of a layer in which some shards' pieces are others.
+    """A copy of a layer with the weights of some shards replaced.
 
     Raises:
         InputError: the layer's weights are not dense.
@@ -80,7 +80,7 @@ def rewritten(layer: LayerWeights, config: DecoderConfig, rewrites: Mapping[int,
 
 
 def narrowed(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) -> LayerWeights:
-    """A layer whose shards are rounded to so many bits each; `FULL` leaves one as it is."""
+    """A copy of a layer with shards rounded to `widths` bits; `FULL` does not round."""
 
     def to(bits: int) -> Rewrite:
         return lambda _, weight: rounded(weight, bits)
@@ -89,12 +89,12 @@ def narrowed(layer: LayerWeights, config: DecoderConfig, widths: Sequence[int]) 
 
 
 def rounded(weight: Tensor, bits: int) -> Tensor:
-    """A weight `[rows, columns]` whose values come from a dictionary of 2^bits, but for outliers.
+    """Quantize a weight `[rows, columns]` to a dictionary of 2^bits values, keeping outliers.
 
-    As in GOBO, which STI uses: the values least likely under the weight's own Gaussian stay what they are,
-    all others become the nearest of the dictionary's.
-    Deviation: outliers are a fixed share and not those below a likelihood, so that a shard's size follows
-    from its shape; the dictionary minimizes the squared error (Lloyd), GOBO's the absolute one.
+    As in GOBO, which STI uses: the values least likely under a Gaussian fitted to the weight stay unrounded;
+    all others take the nearest dictionary value.
+    Deviation: outliers are a fixed share, not those below a likelihood, so that a shard's size depends only
+    on its shape; the dictionary minimizes squared error (Lloyd), GOBO's absolute error.
     """
     flat = weight.float().flatten()
     outliers = (flat - flat.mean()).abs().topk(round(OUTLIERS * len(flat))).indices
@@ -108,14 +108,14 @@ def rounded(weight: Tensor, bits: int) -> Tensor:
 def sharded(
     folder: Path, dtype: str, ends: EmbeddingAndHead, widths: Sequence[Sequence[int]], config: DecoderConfig
 ) -> Decoder:
-    """A checkpoint's decoder with its shards rounded, `widths[layer][shard]` in bits.
+    """Load a checkpoint's decoder with rounded shards, `widths[layer][shard]` in bits.
 
     Args:
         folder: the checkpoint.
         dtype: one of `DENSE`.
-        ends: of the unrounded decoder: embeddings and output projection have no shards.
-        widths: a row for each real layer.
-        config: the checkpoint's structure.
+        ends: embeddings and output projection of the unrounded decoder; they have no shards.
+        widths: bit widths by checkpoint layer and shard.
+        config: configuration of the checkpoint.
     """
     device = ends.embedding.device
     layers = zip(weights.layers(folder, dtype, device=device), widths, strict=True)
@@ -126,15 +126,17 @@ def sharded(
 def rounded_layers(
     folder: Path, dtype: str, config: DecoderConfig, bits: int, device: str
 ) -> Sequence[LayerWeights]:
-    """All layers of a checkpoint, every shard rounded to so many bits. Kept: it takes half a minute, and the
-    cells of a sweep share it."""
+    """All layers of a checkpoint, every shard rounded to `bits`.
+
+    The last result is cached: it takes half a minute, and the cells of a sweep share it.
+    """
     widths = [bits] * config.kv_heads
     read = weights.layers(folder, dtype, device=torch.device(device))
     return [_packed(narrowed(layer, config, widths)) for layer in read]
 
 
 def require_dense(dtype: str) -> None:
-    """InputError for a dtype whose weights are rounded already."""
+    """Raise InputError for a dtype whose weights are already quantized."""
     if dtype not in DENSE:
         raise InputError(
             f"shards are rounded from dense weights, and dtype is {dtype!r}; choose {' or '.join(DENSE)}"
@@ -158,10 +160,10 @@ def _packed(layer: LayerWeights) -> LayerWeights:
 
 
 def _dictionary(ordered: Tensor, size: int) -> Tensor:
-    """The values, ascending fp64 `[at most size]`, that sorted numbers are best replaced by (Lloyd's rule).
+    """Dictionary values for sorted numbers by Lloyd's algorithm, ascending fp64 `[at most size]`.
 
-    Begins with what is nearly best for a Gaussian: as dense as one that is wider by the root of 3 (Panter and
-    Dite's rule). A value that stands for no number is dropped.
+    Initialized near the optimum for a Gaussian: with the density of a Gaussian wider by sqrt(3) (Panter and
+    Dite). Values to which no number is assigned are dropped.
     """
     total = torch.cat((ordered.new_zeros(1), ordered.cumsum(0)))
     spread = 3**0.5 * ordered.std(correction=0)
