@@ -1,6 +1,6 @@
 """Hydra plugins: config sources for components and YAML folders, and the composition of a sweep's cells.
 
-Besides `cli` the only module that knows Hydra. Must not know what a configuration means. Most of it is for
+In this package only `cli` also knows Hydra. Must not know what a configuration means. Most of it is for
 speed: Hydra would parse every file again for every cell, compose each cell twice, and copy all structured
 configurations at every look-up.
 """
