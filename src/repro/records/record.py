@@ -85,7 +85,7 @@ class Record:
         return self.status == "done"
 
     def to_json(self) -> str:
-        """Readable JSON, the same for the same record."""
+        """Readable JSON; equal records give equal text."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["provenance"] = self.provenance.to_dict()
         return json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
