@@ -1,12 +1,12 @@
-"""`python -m repro.check`: compute committed cells again and compare what comes out with what is committed.
+"""`python -m repro.check`: recompute committed cells and compare the results with the committed records.
 
     python -m repro.check                           every cell of every table
-    python -m repro.check lever/fig10 mllm_npu      of these tables, or of all tables of a paper
-    python -m repro.check --sample 60               so many, drawn by the hashes of their keys
+    python -m repro.check lever/fig10 mllm_npu      cells of these tables, or of all tables of a paper
+    python -m repro.check --sample 60               60 cells, sampled by the hashes of their keys
     python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
 
-Owns the selection of cells and the comparison. Must not know how a cell is computed. Nothing that was
-computed before is read but the records: what a run would remember goes to a folder that is thrown away.
+Owns the selection of cells and the comparison. Must not know how a cell is computed. Of earlier results only
+the records are read: computed caches go to a temporary folder.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made
 
 EXACT = 1e-9
-"""Relative difference of numbers on the same kind of host: sums may be taken in another order, no more."""
+"""Relative tolerance on the same kind of host, where only the order of sums may differ."""
 
 OTHER_HOST = 1e-3
-"""The same on another kind of host, whose kernels round otherwise."""
+"""Relative tolerance on another kind of host, whose kernels round differently."""
 
 TIE = 1e-4
-"""Logits by which two choices may be apart that another kind of host exchanges, fp32."""
+"""Largest difference of two logits (fp32) whose order may change on another kind of host."""
 
 State = Literal["equal", "tie", "different", "not checkable here"]
 
 
 @dataclass(frozen=True)
 class CheckedCell:
-    """What became of one cell: how it compares, and why or where it does not."""
+    """The result of checking one cell: its state, and the reason if it is not equal."""
 
     record: Record
     state: State
@@ -61,11 +61,11 @@ class CheckedCell:
 
 
 def check(record: Record, data_dir: str | None) -> CheckedCell:
-    """Compute one committed cell again and compare it.
+    """Recompute one committed cell and compare it.
 
     Args:
-        record: what is committed.
-        data_dir: a folder of dataset rows, or None.
+        record: the committed record.
+        data_dir: a folder of datasets, or None.
     """
     if record.provenance.clock == "wall":
         return CheckedCell(
@@ -102,10 +102,10 @@ def check(record: Record, data_dir: str | None) -> CheckedCell:
 
 
 def _tie(cell: Scenario, first: Record) -> str | None:
-    """Whether rounding alone decides what a cell says, in words; None if it does not.
+    """The reason why rounding alone may change a cell's figures; None if there is none.
 
-    It does where the first two choices of a model come as close as two orders of additions may differ, and
-    where this very host says something else with another number of threads.
+    There is one if a model's top two logits are at most `TIE` apart, or if the figures change on this host
+    with another number of threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if threads > 1 else 2)
@@ -122,16 +122,16 @@ def _tie(cell: Scenario, first: Record) -> str | None:
 
 
 def _silent(what: str, done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """A progress callback that does nothing."""
 
 
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
-    """Committed figures that differ by more than is allowed; figures that came later are not looked at.
+    """Committed figures that differ by more than the tolerance; figures missing in the record are ignored.
 
-    On the same kind of host numbers agree to `EXACT` and all else is equal. On another kind numbers agree to
-    `OTHER_HOST`; of a cell whose figures have standard errors or intervals these figures alone are compared,
-    and may lie within the 95% interval of the difference of two such runs, since 8-bit rounding of
-    activations makes other answers of the last bit of a sum.
+    On the same kind of host floats must agree to `EXACT` and all other values be equal. On another kind the
+    tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is compared by
+    those alone, and they may differ by the 95% interval of the difference of two such runs: with 8-bit
+    activations the last bit of a sum can change an answer.
     """
     drawn = record.uncertainty if not same_host else {}
     for name in sorted(drawn or record.values):
@@ -142,12 +142,12 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
 
 
 def _apart(one: Spread, other: Spread | None) -> float:
-    """By how much two runs may differ, from the standard errors or 95% intervals of both."""
+    """The allowed difference of two runs, from the standard errors or 95% intervals of both."""
     return math.hypot(_half(one), _half(one if other is None else other))
 
 
 def _half(spread: Spread) -> float:
-    """Half of a 95% interval."""
+    """Half the width of a 95% interval; the interval is computed if a standard error is given."""
     return (spread[1] - spread[0]) / 2 if isinstance(spread, tuple) else 1.96 * spread
 
 
@@ -162,7 +162,7 @@ def _agree(before: Scalar, after: Scalar, apart: float | None, relative: float) 
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Entries of two mappings that are not the same, in words."""
+    """The entries in which two mappings differ, as text."""
     names = sorted(n for n in before.keys() | after.keys() if before.get(n) != after.get(n))
     return ", ".join(f"{n} {_short(before.get(n))} -> {_short(after.get(n))}" for n in names)
 
@@ -175,17 +175,17 @@ def _short(value: Any) -> str:
 
 
 def artifacts(tables: Path) -> list[str]:
-    """All tables that list their cells."""
+    """Names of all tables with a `.cells.json` file."""
     suffix = ".cells.json"
     found = sorted(tables.rglob(f"*{suffix}"))
     return [path.relative_to(tables).as_posix().removesuffix(suffix) for path in found]
 
 
 def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
-    """The records of tables, or of all tables below a paper's name, by key; of all tables if none is named.
+    """Records by key, of the named tables and papers, or of all tables if none is named.
 
     Raises:
-        InputError: nothing has one of the names.
+        InputError: a name is neither a table nor a paper.
     """
     known = artifacts(results / "tables")
     for name in names:
@@ -198,10 +198,10 @@ def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
 
 
 def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """The records of a list of tables, each with labels that a record must have, and how many at most.
+    """Records by key, selected by entries of table, required labels (`where`) and maximum number (`first`).
 
     Raises:
-        InputError: an entry finds no record.
+        InputError: an entry selects no record.
     """
     found: dict[str, Record] = {}
     for entry in listed:
@@ -215,7 +215,7 @@ def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, Recor
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    """Records in the order of their keys' hashes, which has nothing to do with what they say."""
+    """Records in the order of their keys' hashes: a fixed pseudo-random order."""
     return sorted(records, key=lambda record: sha256(record.key.encode()).hexdigest())
 
 
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[CheckedCell]:
-    """Check cells one after the other under a bar of progress; cells of one model follow each other."""
+    """Check cells one by one with a progress bar, grouped by model."""
     columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=len(records))
@@ -261,7 +261,7 @@ def _likeness(record: Record) -> str:
 
 
 def report(console: Console, found: Iterable[CheckedCell]) -> int:
-    """Print every cell that is not equal and the tally, also when it is interrupted; the exit status."""
+    """Print all cells that are not equal, and the tally even if interrupted; returns the exit status."""
     tally: Counter[str] = Counter()
     whole = False
     try:

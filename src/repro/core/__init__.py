@@ -1,2 +1,1 @@
-"""What everything uses and that knows nothing of language models: errors, names of components, typed
-configuration, folders."""
+"""Basics without language models: errors, the component registry, typed configuration, folders."""

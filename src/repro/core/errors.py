@@ -1,5 +1,5 @@
-"""The one error for bad input: it names the wrong value and the right choices."""
+"""The error for invalid input; its message names the wrong value and the valid choices."""
 
 
 class InputError(ValueError):
-    """A value that the user gave cannot work; raised before long work starts."""
+    """The user gave an invalid value; raised before long work starts."""

@@ -1,7 +1,7 @@
-"""Libraries that are imported when they are first used.
+"""Lazy imports of libraries.
 
-Torch alone takes longer to import than most commands take to answer. A module that mentions it without
-needing it at once writes
+Importing torch takes longer than most commands take to run. A module that does not need it at import time
+writes
 
     if TYPE_CHECKING:
         import torch
@@ -23,22 +23,22 @@ from typing import Any
 
 
 class Late(ModuleType):
-    """Stands for a module, and imports it when one of its attributes is asked for."""
+    """A module that is imported when one of its attributes is first accessed."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
 
 
 def late(name: str) -> Late:
-    """The module of a name, imported when it is first used."""
+    """A lazily imported module."""
     return Late(name)
 
 
 @contextmanager
 def absent(name: str) -> Iterator[None]:
-    """As if a library were not installed, for one that imports it only to offer more.
+    """Hide a library from imports within the block, for libraries to which it is an optional dependency.
 
-    Where it is imported already it stays.
+    A library that is already imported stays available.
     """
     if name in sys.modules:
         yield

@@ -1,6 +1,6 @@
-"""Where the checkout lies: the folder of configuration and the folder that holds it.
+"""Paths of the checkout and of its `conf/` folder.
 
-Owns these two places. Must not know what is in them.
+Owns these two paths. Must not know what the folders contain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def project_root() -> Path:
     """The checkout that this code runs from.
 
     Raises:
-        InputError: the package was installed without its checkout, so that there is no `conf/` beside it.
+        InputError: the package was installed without its checkout, so there is no `conf/`.
     """
     root = Path(__file__).resolve().parents[3]
     if not (root / "conf").is_dir():

@@ -1,7 +1,7 @@
-"""Names for components: a registered class is found by group and name, and its fields are its configuration.
+"""The component registry: classes by group and name; a class's fields are its configuration.
 
-`discover` reads which names the modules of a package register and imports none of them; a module is imported
-when one of its classes is looked up. Knows nothing of Hydra; `experiments.composing` publishes the names.
+`discover` scans the sources of a package for registrations without importing them; a module is imported when
+one of its classes is looked up. Must not know Hydra; `experiments.composing` publishes the names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALL = re.compile(
     r"""\bregister\(\s*(?P<quote>['"])(?P<group>\w+)(?P=quote)\s*,\s*(?P<other>['"])(?P<name>\w+)(?P=other)\s*\)"""
     r"|(?P<unread>\bregister\(|\bregister\s+as\b)"
 )
-"""A registration whose group and name are written out, or one that only an import can tell."""
+"""Matches a registration with literal group and name, or (`unread`) one that only an import can resolve."""
 
 _components: dict[str, dict[str, type]] = {}
 _modules: dict[str, dict[str, str]] = {}
@@ -34,10 +34,10 @@ C = TypeVar("C", bound=type)
 
 
 def register(group: str, name: str) -> Callable[[C], C]:
-    """Class decorator: make a class known as `name` in `group` (`method`, `metric`).
+    """Class decorator: register a class as `name` in `group` (`method`, `metric`).
 
     Raises:
-        InputError: another class already has that name.
+        InputError: another class has that name already.
     """
 
     def keep(cls: C) -> C:
@@ -61,10 +61,10 @@ def registered(group: str) -> dict[str, type]:
 
 
 def lookup(group: str, name: str) -> type:
-    """The class registered as `name`, whose module is imported if need be.
+    """The class registered as `name`; its module is imported if necessary.
 
     Raises:
-        InputError: there is none; the sentence has near misses and all choices.
+        InputError: there is none; the message has near misses and all choices.
     """
     if name not in _components.get(group, {}) and name in _modules.get(group, {}):
         importlib.import_module(_modules[group][name])
@@ -78,7 +78,7 @@ def _known(group: str, name: str) -> type:
 
 
 def unknown(what: str, name: str, choices: Iterable[str]) -> str:
-    """The sentence for a name that nothing has: near misses first, then every choice."""
+    """The error message for an unknown name: near misses first, then all choices."""
     names = sorted(choices)
     near = get_close_matches(name, names, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -86,15 +86,13 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> str:
 
 
 def discover(*packages: str) -> None:
-    """Read what every module below the given packages registers, and what the modules register that an
-    installed package announces under the entry point group `repro.components`.
+    """Find the registrations in the given packages and in the entry point group `repro.components`.
 
-    A module is imported here only if its source does not say what it registers: where group or name of a
-    registration is no literal, or there is no source. Such a module of an announced package has all modules
-    of that package imported, since any of them may call it.
+    Sources are scanned without importing them. If a module has no source, or a registration's group or name
+    is not a literal, all modules of that package are imported instead.
 
     Raises:
-        InputError: two modules register one name.
+        InputError: two modules register the same name.
     """
     for package in packages:
         _read(package)
@@ -108,7 +106,7 @@ def _read_announced() -> None:
 
 
 def _announced(entry: EntryPoint) -> None:
-    if entry.attr:  # it names a thing in a module, which registers what it likes
+    if entry.attr:  # an object in a module; loading it makes the registrations
         entry.load()
     else:
         _read(entry.module)
@@ -116,7 +114,7 @@ def _announced(entry: EntryPoint) -> None:
 
 @cache
 def _read(package: str) -> None:
-    """Note what a module and all modules below it register."""
+    """Note the registrations of a module and of all modules below it."""
     found = dict(_sources(package))
     texts = {name: path.read_text(encoding="utf-8") if path else None for name, path in found.items()}
     calls = {name: list(CALL.finditer(text)) for name, text in texts.items() if text is not None}
@@ -136,7 +134,7 @@ def _note(group: str, name: str, module: str) -> None:
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path | None]]:
-    """A module and all modules below it, each with its source file; `None` where it has none."""
+    """A module and all modules below it, each with its source file or `None`."""
     spec = find_spec(package)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)

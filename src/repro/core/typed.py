@@ -1,7 +1,7 @@
-"""Dataclasses filled from what a YAML file holds, with every key and type checked.
+"""Build dataclasses from YAML content, checking every key and type.
 
-Owns the errors for a key that is unknown or lacking and for a value of the wrong type. Must not know what the
-fields mean.
+Owns the errors for unknown or missing keys and for values of the wrong type. Must not know what the fields
+mean.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _KINDS: dict[type, str] = {
 
 
 def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
-    """A dataclass whose fields are plain values, tuples, dicts, dataclasses, or any of these or None.
+    """Build a dataclass whose fields are plain values, tuples, dicts, dataclasses, or optional ones of these.
 
     Args:
         cls: the dataclass.
         mapping: its fields by name.
-        where: what is being read, for the errors.
+        where: what is being read, for error messages.
 
     Raises:
-        InputError: a key is unknown or lacking, or a value has the wrong type.
+        InputError: a key is unknown or missing, or a value has the wrong type.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where}: {mapping!r} is {_kind(type(mapping))}; it must be a mapping")

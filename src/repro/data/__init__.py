@@ -1,4 +1,4 @@
-"""Datasets and prompts: rows from a folder, the hub or a package, and the templates over them."""
+"""Datasets and prompts: examples from a folder, the hub or a package, and prompt templates."""
 
 from repro.data.config import DatasetConfig, parse, read_config
 from repro.data.prompts import Continuation, Prompt, prompts

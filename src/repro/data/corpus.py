@@ -1,6 +1,6 @@
-"""Texts of a dataset as token sequences of one length, on which a compression is calibrated.
+"""Texts of a dataset as token sequences of equal length, for calibrating compressions and for probes.
 
-Owns how texts become sequences. Must not know what is learned from them.
+Owns how texts become sequences. Must not know how they are used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.models.checkpoints.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sequences of one length each, and the digest of the rows that they were made of."""
+    """Sequences of equal length, and the digest of their examples."""
 
     sequences: tuple[Tokens, ...]
     digest: str
@@ -27,11 +27,13 @@ class Corpus:
 def load_corpus(
     config: DatasetConfig, tokenizer: Tokenizer, texts: int, tokens: int, data_dir: Path | str | None = None
 ) -> Corpus:
-    """The first `texts` sequences of `tokens` tokens: a text too short is joined by those after it, one too
-    long is cut. Each begins where a text begins, as a prompt does, with the token that stands there.
+    """The first `texts` sequences of `tokens` tokens.
+
+    Short texts are concatenated with the following ones, long ones are truncated. Each sequence starts at the
+    start of a prompt, with its special tokens.
 
     Raises:
-        InputError: the dataset's texts do not suffice, or cannot be read.
+        InputError: the dataset has too few texts, or cannot be read.
     """
     wanted = texts
     while True:

@@ -1,6 +1,6 @@
-"""Tasks whose answer is one of a fixed list of names: the list in the prompt, and the choice among all of it.
+"""Tasks whose answer is one of a fixed list of names: the prompt builder and the scoring.
 
-Owns that builder and that scoring. Must not know which names there are, nor models.
+Owns that builder and that scoring. Must not know the names, nor models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from repro.data.template import Row, at, fill
 @register("prompt", "listed")
 @dataclass(frozen=True)
 class Listed(TemplateText):
-    """A template that can name `{items}`, a list that is the same for every row, one item a line.
+    """A template with `{items}`: a list that is the same for every example, one item per line.
 
     Attributes:
         items: the list.
@@ -37,12 +37,12 @@ class Listed(TemplateText):
 @register("scoring", "named")
 @dataclass(frozen=True)
 class Named(Choice):
-    """A choice among names that are the same for every row.
+    """A choice among names that are the same for every example.
 
     Attributes:
         choices: the names themselves, not paths to them.
-        answer: path of the right name, spelt as among the choices.
-        best: among how many of the likeliest choices the right one has to be.
+        answer: path of the correct name, spelled as in `choices`.
+        best: an answer is correct if its name is among this many likeliest ones (top-k).
     """
 
     answer_is: str = "text"
@@ -53,16 +53,16 @@ class Named(Choice):
         return {self.answer.split(".")[0]}
 
     def target(self, row: Row, context: str) -> Target:
-        """Every name after the same context; `continuation` knows `{choice}` alone."""
+        """Every name after the same context; `continuation` can use only `{choice}`."""
         names, answer = self.options(row)
         tails = [fill(self.continuation, {"choice": name}) for name in names]
         return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), names, answer)
 
     def options(self, row: Row) -> tuple[tuple[str, ...], int]:
-        """The names, and which is right.
+        """The names, and the index of the correct one.
 
         Raises:
-            InputError: the answer is none of them, or `best` is no number of them.
+            InputError: the answer is not one of them, or `best` is below 1 or not below their number.
         """
         if not 1 <= self.best < len(self.choices):
             raise InputError(

@@ -1,6 +1,6 @@
-"""Rows turned into prompts of one tokenizer, with the continuations that are scored after them.
+"""Turn examples into tokenized prompts, with the continuations to score.
 
-Owns the tokenizing of prompts and the placing of worked examples. Must not know models or sources.
+Owns the tokenization of prompts and the placement of few-shot examples. Must not know models or sources.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.data.template import at
 from repro.models.checkpoints.tokenizer import Tokenizer
 
 VERSION = 1
-"""Of all builders of prompts and kinds of scoring. Raised by hand when tokens or scores change."""
+"""Version of all prompt builders and kinds of scoring. Raised by hand when tokens or scores change."""
 
 Tokens = tuple[int, ...]
 
@@ -29,8 +29,8 @@ class Continuation:
 
     Attributes:
         context: token ids before it.
-        token_ids: its own token ids, as they are when the whole is tokenized at once.
-        text: the bare choice, whose UTF-8 bytes `acc_norm` divides by.
+        token_ids: its own token ids, from tokenizing context and continuation as one text.
+        text: the choice's text; `acc_norm` divides by its length in UTF-8 bytes.
     """
 
     context: Tokens
@@ -43,12 +43,12 @@ class Prompt:
     """One request.
 
     Attributes:
-        id: the dataset's name and the row's position among those in use, `gsm8k/0`.
-        token_ids: the prompt.
-        text: the same as text, before any chat template.
-        reference: the dataset's own answer, "" where it has none.
-        continuations: what is scored after the prompt; empty for generation.
-        answer: the position of the right continuation; None for generation.
+        id: the dataset's name and the example's index among those in use, `gsm8k/0`.
+        token_ids: the prompt's token ids.
+        text: the prompt as text, before any chat template.
+        reference: the dataset's reference answer; "" if there is none.
+        continuations: the continuations to score; empty for generation.
+        answer: index of the correct continuation; None for generation.
     """
 
     id: str
@@ -60,10 +60,11 @@ class Prompt:
 
 
 def prompts(config: DatasetConfig, rows: Rows, tokenizer: Tokenizer) -> list[Prompt]:
-    """One prompt a row, in the rows' order.
+    """One prompt per example, in order.
 
     Raises:
-        InputError: a template or the scoring finds no value in a row; too few worked examples match one.
+        InputError: an example lacks a value that a template or the scoring needs, or has too few matching
+            few-shot examples.
     """
     builder, scoring = builder_of(config), scoring_of(config)
     return [_prompt(config, i, rows, builder, scoring, tokenizer) for i in range(len(rows.rows))]
@@ -96,7 +97,7 @@ def _prompt(
 
 
 def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Sequence[JsonRow]:
-    """The worked examples of one row, in their source's order."""
+    """The few-shot examples for one example, in source order."""
     if config.shots is None or not config.shots.count:
         return ()
     match = config.shots.match
@@ -110,7 +111,7 @@ def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Seq
 
 
 def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
-    """A worked example: its question followed by its answer."""
+    """A few-shot example: its question followed by its answer."""
     question = builder.text(shot)
     target = scoring.target(shot, question)
     if target.answer is None:
@@ -127,9 +128,9 @@ def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, 
 
 
 def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:
-    """Context and continuation tokenized as one text and cut after as many tokens as the context has alone.
+    """Tokenize context and continuation as one text; split after the length of the context tokenized alone.
 
-    The harnesses cut so too: a token that would span the border falls to the side where the count puts it.
+    As in common evaluation harnesses: the count alone decides the side of a token that spans the border.
     """
     whole, alone = tuple(tokenizer.encode(context + continuation)), len(tokenizer.encode(context))
     return whole[:alone], whole[alone:]

@@ -1,6 +1,6 @@
-"""The rows of a dataset that a run uses, and the digest that names them.
+"""The examples of a dataset that a run uses, and their digest.
 
-Owns the selection of rows and the check for their columns. Must not know tokenizers or models.
+Owns the selection of examples and the check of their columns. Must not know tokenizers or models.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from repro.records.record import content_hash
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows in use.
+    """The examples in use.
 
     Attributes:
-        rows: the first ones that count, in the order of their source, with the needed columns only, and texts
-            that are cut where `max_words` says so.
-        digest: SHA-256 over these rows, the worked examples and the dataset's version; the same from
-            whichever source they came.
-        source: where they came from, in words.
-        shots: the worked examples to choose from.
+        rows: the selected examples in source order, with the required columns only, truncated by `max_words`.
+        digest: SHA-256 over the examples, the few-shot pool and the dataset's version; independent of the
+            source.
+        source: a description of the source.
+        shots: the pool of few-shot examples.
     """
 
     rows: tuple[JsonRow, ...]
@@ -37,15 +36,16 @@ class Rows:
 
 
 def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | str | None = None) -> Rows:
-    """The first `limit` rows of a dataset; fewer if it has fewer, all if there is no limit.
+    """The first `limit` examples of a dataset; fewer if it has fewer, all if there is no limit.
 
     Args:
         config: the dataset.
-        limit: how many rows to use at most.
-        data_dir: a local folder of `.jsonl` files; without one the variable REPRO_DATA names it.
+        limit: maximum number of examples.
+        data_dir: a local folder of `.jsonl` files; defaults to $REPRO_DATA.
 
     Raises:
-        InputError: no source has the dataset, no row counts, a row lacks a needed column, `limit` is below 1.
+        InputError: no source has the dataset, no example meets the conditions, one lacks a required column,
+            or `limit` is below 1.
     """
     if limit is not None and limit < 1:
         raise InputError(
@@ -64,7 +64,7 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
 
 
 def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonRow] = ()) -> str:
-    """SHA-256, in hexadecimal, over the canonical JSON of the rows and the dataset's version."""
+    """SHA-256 in hexadecimal of the examples, the few-shot pool and the dataset's version."""
     return content_hash({"version": config.version, "rows": list(rows), "shots": list(shots)})
 
 
@@ -92,7 +92,7 @@ def _cut(config: DatasetConfig, row: JsonRow) -> JsonRow:
 
 
 def _first_words(config: DatasetConfig, row: JsonRow, column: str) -> str:
-    """A column's text up to the end of the last word that stays, blanks between the words as they were."""
+    """A column's text truncated after `max_words` words; whitespace between words is unchanged."""
     text, most = row[column], config.max_words[column]
     if not isinstance(text, str):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What an answer is held against: a reference text, or continuations whose likelihoods are compared.
+"""Kinds of scoring: compare with a reference text, or compare the likelihoods of continuations.
 
 Owns the kinds of scoring. A new one is a dataclass registered under `scoring` with the members of `Scoring`.
 Must not know models, nor which dataset uses which kind.
@@ -18,13 +18,13 @@ from repro.data.template import Row, at, fill
 
 @dataclass(frozen=True)
 class Target:
-    """What one row's answer is held against.
+    """The expected answer of one example.
 
     Attributes:
-        reference: the dataset's own answer, "" where it has none.
-        continuations: pairs of (what precedes, what is scored), both text; empty for generation.
-        texts: the bare text of each continuation, whose bytes `acc_norm` divides by.
-        answer: the right continuation's position; None for generation.
+        reference: the dataset's reference answer; "" if there is none.
+        continuations: (context, continuation) pairs of text; empty for generation.
+        texts: the choice's text for each continuation; `acc_norm` divides by its length in bytes.
+        answer: index of the correct continuation; None for generation.
     """
 
     reference: str
@@ -34,7 +34,7 @@ class Target:
 
 
 class Scoring(Protocol):
-    """What every kind of scoring has."""
+    """The interface of all kinds of scoring."""
 
     scores_continuations: ClassVar[bool]
 
@@ -42,16 +42,16 @@ class Scoring(Protocol):
         """The columns that it reads."""
 
     def target(self, row: Row, context: str) -> Target:
-        """What the row's answer is held against, given the prompt's text."""
+        """The expected answer of an example; `context` is the prompt's text."""
 
 
 @register("scoring", "generation")
 @dataclass(frozen=True)
 class GeneratedText:
-    """Free text, beside the dataset's reference.
+    """Generated text, with the dataset's reference.
 
     Attributes:
-        reference: path of the reference; of a list its first item counts; "" where a dataset has none.
+        reference: path of the reference (of a list, its first item is used); "" if there is none.
     """
 
     reference: str = ""
@@ -73,7 +73,7 @@ class GeneratedText:
 @register("scoring", "last_word")
 @dataclass(frozen=True)
 class LastWord:
-    """A passage's last word, right when it is the greedy continuation token by token (LAMBADA)."""
+    """LAMBADA: correct if the passage's last word is the greedy continuation, token by token."""
 
     passage: str = "text"
 
@@ -84,7 +84,7 @@ class LastWord:
         return {self.passage.split(".")[0]}
 
     def target(self, row: Row, context: str) -> Target:
-        """The last word, as the one continuation."""
+        """The last word as the only continuation."""
         word = split_last_word(str(at(row, self.passage)))[1]
         return Target(word, ((context, f" {word}"),), (word,), 0)
 
@@ -95,14 +95,14 @@ class Choice:
     """The likeliest of several continuations.
 
     Attributes:
-        choices: paths of the choices; a path that leads to a list stands for its items.
-        answer: path of what names the right one.
-        answer_is: how it does: `index` (from 0), `number` (from 1), `label` (its place in `labels`), `text`
-            (the choice itself) or `marks` (a list with a 1 at its place).
+        choices: paths of the choices; a list contributes all its items.
+        answer: path of the answer.
+        answer_is: format of the answer: `index` (from 0), `number` (from 1), `label` (one of `labels`),
+            `text` (the choice itself) or `marks` (a list with a 1 at its index).
         labels: path of the list of labels, for `label`.
         continuation: a template over `{choice}` and `{letter}`.
-        metric: what the harnesses report: `acc`, or `acc_norm` (likelihood per byte of the choice).
-        markup: the choices carry HellaSwag's bracketed marks, to be dropped.
+        metric: as evaluation harnesses report: `acc`, or `acc_norm` (log-likelihood per byte of the choice).
+        markup: remove HellaSwag's bracketed markup from the choices.
     """
 
     choices: tuple[str, ...]
@@ -126,10 +126,10 @@ class Choice:
         return Target(tails[answer].strip(), tuple((context, tail) for tail in tails), texts, answer)
 
     def options(self, row: Row) -> tuple[tuple[str, ...], int]:
-        """The choices' texts, and which is right.
+        """The choices' texts, and the index of the correct one.
 
         Raises:
-            InputError: the answer is none of them, or `answer_is` is no known way to name it.
+            InputError: the answer is not one of them, or `answer_is` is unknown.
         """
         found: list[str] = []
         for path in self.choices:
@@ -161,20 +161,22 @@ _ANSWERS: Mapping[str, Callable[[Any, list[Any]], int]] = {
 @register("scoring", "filled_blank")
 @dataclass(frozen=True)
 class FilledBlank(Choice):
-    """What follows a blank, after the blank is filled with each choice (WinoGrande): the same continuation in
-    as many contexts as there are choices."""
+    """WinoGrande: fill the blank with each choice, and score the rest of the sentence after it.
+
+    All choices share the continuation; their contexts differ.
+    """
 
     sentence: str = "sentence"
 
     def columns(self) -> set[str]:
-        """As for choices, and the sentence."""
+        """As `Choice`, and the sentence's column."""
         return super().columns() | {self.sentence.split(".")[0]}
 
     def target(self, row: Row, context: str) -> Target:
-        """One context a choice."""
+        """The same continuation after one context per choice."""
         texts, answer = self.options(row)
         tail = " " + str(at(row, self.sentence)).partition("_")[2].strip()
-        # The context ends with the sentence's opening, which is empty when the blank comes first.
+        # The context ends with the text before the blank, which may be empty.
         space = "" if not context or context[-1].isspace() else " "
         pairs = tuple((f"{context}{space}{text}", tail) for text in texts)
         return Target(texts[answer], pairs, (tail.strip(),) * len(texts), answer)

@@ -1,6 +1,6 @@
-"""Rows from a local folder, from the Hugging Face hub, or out of a package of the registry: in that order.
+"""Read examples from a local folder, the Hugging Face hub, or a package of the registry, in that order.
 
-Owns the reading of rows and the reasons why a source had none. The only importer of `datasets`. Must not know
+Owns reading examples and the reasons why a source has none. The only importer of `datasets`. Must not know
 prompts.
 """
 
@@ -39,26 +39,26 @@ Take = Callable[[Iterable[JsonRow]], list[JsonRow]]
 
 
 class Sourced(Protocol):
-    """Anything whose rows can be read: a dataset, or the worked examples of one."""
+    """Anything whose examples can be read: a dataset, or its few-shot examples."""
 
     @property
     def file(self) -> str:
-        """The file's name in a local folder."""
+        """The file name in a local folder."""
 
     @property
     def hub(self) -> HubSource | None:
-        """The place on the hub."""
+        """The source on the hub."""
 
     @property
     def wheel(self) -> Wheel | None:
-        """The package that carries the file."""
+        """The package that contains the file."""
 
 
 def data_folder(override: Path | str | None = None) -> Path | None:
-    """The local folder of datasets: `override`, else the variable REPRO_DATA, else none.
+    """The local folder of datasets: `override`, else $REPRO_DATA, else None.
 
     Raises:
-        InputError: it is named but is no folder.
+        InputError: it is given but is not a folder.
     """
     chosen = override or os.environ.get(DATA_VARIABLE)
     if not chosen:
@@ -71,15 +71,15 @@ def data_folder(override: Path | str | None = None) -> Path | None:
 
 
 def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
-    """The rows that `take` draws from the first source that has any, and that source in words.
+    """The examples that `take` selects from the first available source, and a description of that source.
 
     Args:
-        what: where to look.
-        take: draws rows from all of them, in the source's order, and may stop early.
+        what: the dataset or few-shot examples to read.
+        take: selects examples from an iterable in source order; may stop early.
         folder: the local folder, if there is one.
 
     Raises:
-        InputError: no source has the rows (with each one's reason), or a file holds something else.
+        InputError: no source is available (with each one's reason), or a file is malformed.
     """
     reasons = []
     for attempt in (_from_folder, _from_hub, _from_wheel):
@@ -138,7 +138,7 @@ def _from_hub(what: Sourced, take: Take, folder: Path | None) -> tuple[list[Json
 
 
 def _reachable() -> bool:
-    """Whether the hub answers at all, so that an offline machine does not wait out its client's retries."""
+    """Whether the hub responds; checked first, so that offline machines do not wait for client retries."""
     import datasets
 
     if datasets.config.HF_HUB_OFFLINE:
@@ -154,7 +154,7 @@ def _reachable() -> bool:
 
 @contextmanager
 def _offline(on: bool) -> Iterator[None]:
-    """While `on`, `datasets` looks into its cache only; it reads its own switch at each call."""
+    """While `on`, `datasets` uses only its cache; it reads HF_HUB_OFFLINE at each call."""
     import datasets
 
     before = datasets.config.HF_HUB_OFFLINE
@@ -166,10 +166,10 @@ def _offline(on: bool) -> Iterator[None]:
 
 
 def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
-    """The rows of a `.jsonl` or `.jsonl.gz` file, one object a line; blank lines are passed over.
+    """The examples of a `.jsonl` or `.jsonl.gz` file, one object per line; blank lines are skipped.
 
     Raises:
-        InputError: a line is no JSON object, or the file is no text.
+        InputError: a line is not a JSON object, or the file is not text.
     """
     with _open(path) as lines:
         for number in itertools.count(1):

@@ -1,6 +1,6 @@
-"""Paths into a row and templates over it: `choices.text`, `{translation.de}`, `{turns.0}`.
+"""Dotted paths into an example, and templates with them: `choices.text`, `{translation.de}`, `{turns.0}`.
 
-Owns this small language. Must not know any dataset.
+Owns the template syntax. Must not know any dataset.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ Row = Mapping[str, Any]
 
 
 class _Filler(Formatter):
-    """Formats with dotted paths; values are put in as they are, so braces inside a row are harmless."""
+    """Formats with dotted paths; values are inserted verbatim, so braces in an example are harmless."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
         return at(kwargs, field_name), field_name
 
 
 def at(row: Row, path: str) -> Any:
-    """The value at a dotted path; numbers are positions in lists.
+    """The value at a dotted path; numbers are list indices.
 
     Raises:
-        InputError: the row has nothing there.
+        InputError: the example has no such path.
     """
     value: Any = row
     for step in path.split("."):
@@ -38,16 +38,16 @@ def at(row: Row, path: str) -> Any:
 
 
 def fill(template: str, row: Row, extra: Mapping[str, str] | None = None) -> str:
-    """The template with each `{path}` replaced by the row's value, or by the value in `extra` of that name.
+    """The template with each `{path}` replaced by its value in `extra` or in the example.
 
     Raises:
-        InputError: a path that neither has.
+        InputError: neither has a path.
     """
     return _Filler().vformat(template, (), {**row, **(extra or {})})
 
 
 def names(template: str) -> set[str]:
-    """The first part of every path in a template: columns of the row, or names that a builder adds.
+    """The first part of every path in a template: columns, or names that a builder adds.
 
     Raises:
         InputError: the braces do not match, or a field has no name.

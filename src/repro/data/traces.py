@@ -1,7 +1,7 @@
 """Traces of requests by several apps, synthesized from datasets (ElastiLM 5.1).
 
-Owns how many requests an app makes, of which rows, and when they come. Must not know who serves them. Every
-draw has a seed of its own, and no library's global state is read or changed.
+Owns the number of requests per app, their examples and their arrival times. Must not know how they are
+served. Every draw has its own seed; global random state is neither read nor changed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class App:
     """One app.
 
     Attributes:
-        name: its own.
-        dataset: what its requests are rows of.
-        tokens: without a dataset its prompts are so many blanks, which cost as much and say nothing.
-        ttft: the time to its first token, at most, as a share of the full model's; None asks nothing.
-        tpot: likewise the time of each later token.
-        time: likewise of the time to the last token (ElastiLM 5.6).
-        energy: likewise of energy.
+        name: its name.
+        dataset: the dataset of its requests.
+        tokens: without a dataset, the length of its dummy prompts.
+        ttft: SLO on the time to first token, as a share of the full model's; None for no limit.
+        tpot: SLO on the time per later token, likewise.
+        time: SLO on the time to the last token, likewise (ElastiLM 5.6).
+        energy: SLO on energy, likewise.
     """
 
     name: str
@@ -40,7 +40,7 @@ class App:
 
     @property
     def source(self) -> str:
-        """What its prompts are drawn from."""
+        """The dataset's name, or a description of the dummy prompts."""
         return self.dataset or f"{self.tokens} blanks"
 
 
@@ -50,13 +50,13 @@ class TraceConfig:
 
     Attributes:
         name: its short name.
-        requests: in all.
-        alpha: skew: 0 gives every app as many, above 0 the later ones more, below 0 the first ones.
-        rate: requests an hour, in a Poisson process.
-        seed: of rows, order and times.
-        answer: tokens of an answer, which the latency of each later token is a mean over.
-        concise: the share of their prompts that callers leave, having streamlined them (ElastiLM 5.5).
-        apps: the tightest objective first, which is the paper's i = 1.
+        requests: total number of requests.
+        alpha: skew: 0 gives all apps equal shares, above 0 favours later apps, below 0 earlier ones.
+        rate: requests per hour of the Poisson process.
+        seed: seed of examples, order and times.
+        answer: tokens per answer; TPOT is a mean over them.
+        concise: share of the common prompt prefix that callers keep when they shorten it (ElastiLM 5.5).
+        apps: the apps, tightest SLO first (the paper's i = 1).
     """
 
     name: str
@@ -70,7 +70,7 @@ class TraceConfig:
 
 
 class Arrival(NamedTuple):
-    """One request: whose it is, which row of the app's dataset, and when it comes, in seconds."""
+    """One request: its app, the index of its example in the app's dataset, and its arrival in seconds."""
 
     app: App
     row: int
@@ -78,10 +78,10 @@ class Arrival(NamedTuple):
 
 
 def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
-    """The trace that one file of `conf/trace/` describes.
+    """Parse the content of a file of `conf/trace/`.
 
     Raises:
-        InputError: an entry is missing, unknown or impossible.
+        InputError: an entry is missing, unknown or invalid.
     """
     config = typed(TraceConfig, mapping, "a trace")
     names = [app.name for app in config.apps]
@@ -106,10 +106,10 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
 
 
 def counts(requests: int, alpha: float, apps: int) -> tuple[int, ...]:
-    """Requests of each app, the first being i = 1: Num(i) = requests e^(alpha i) / sum of e^(alpha k).
+    """Number of requests per app, the first being i = 1: Num(i) = requests e^(alpha i) / sum of e^(alpha k).
 
-    Deviation: the paper does not say how to round, and rounding down loses up to one request an app. Here
-    each is rounded down, and what is missing goes to the largest remainders, of equal ones to the first.
+    Deviation: the paper does not specify rounding, and rounding down loses up to one request per app. Here
+    each is rounded down, and the missing requests go to the largest remainders, ties to the first.
     """
     weights = [math.exp(alpha * i) for i in range(1, apps + 1)]
     shares = [requests * weight / sum(weights) for weight in weights]
@@ -121,11 +121,11 @@ def counts(requests: int, alpha: float, apps: int) -> tuple[int, ...]:
 
 
 def trace(config: TraceConfig, rows: Mapping[str, int]) -> tuple[Arrival, ...]:
-    """All requests in the order in which they come.
+    """All requests in order of arrival.
 
     Args:
         config: the trace.
-        rows: how many rows each source has (`App.source`). None is drawn twice before all were drawn once.
+        rows: number of examples by `App.source`. An app repeats an example only after it has used all.
 
     Raises:
         InputError: a dataset has no rows.
@@ -155,7 +155,7 @@ def _rows(available: int, count: int, app: App, seed: int) -> Sequence[int]:
 
 
 def _times(config: TraceConfig, count: int) -> Sequence[float]:
-    """Moments of a Poisson process: gaps are exponential."""
+    """Arrival times of a Poisson process, with exponential gaps."""
     chance, now, moments = random.Random(f"{config.seed}/times"), 0.0, list[float]()
     for _ in range(count):
         now += chance.expovariate(config.rate / 3600.0)

@@ -1,1 +1,1 @@
-"""Machines: operators, clocks, costs, memory and traces, on an emulated device or the one at hand."""
+"""Devices, emulated or local: ops, clocks, costs, memory and traces."""

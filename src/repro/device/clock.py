@@ -1,7 +1,7 @@
-"""One scheduler, two clocks: coroutines await futures, and only what makes time pass differs.
+"""A coroutine scheduler with two clocks, virtual and wall.
 
-Knows nothing of devices or models. A virtual clock jumps to the next event; a wall clock runs the work that
-is queued for its own thread and sleeps until a worker reports a completion.
+Must not know devices or models. A virtual clock jumps to the next event; a wall clock runs the work that is
+queued for its own thread and sleeps until a worker reports a completion.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Wake = Callable[[], None]
 
 
 class Cancelled(Exception):
-    """Awaited a task that somebody cancelled."""
+    """Raised when awaiting a cancelled task."""
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, and nothing is under way that could wake one."""
+    """Every task waits, and no pending event or work could wake one."""
 
 
 class Future(Generic[T]):
-    """A value that comes later; awaited by tasks, set once by a device or a task."""
+    """A future value; awaited by tasks, set once by a device or a task."""
 
     __slots__ = ("_value", "_waiters", "done", "error")
 
@@ -39,7 +39,7 @@ class Future(Generic[T]):
         self._waiters: list[Wake] = []
 
     def set(self, value: T) -> None:
-        """Complete with a value and wake who waits, in the order in which they came."""
+        """Complete with a value and wake the waiters in first-come order."""
         self._value = value
         self.done = True
         waiters, self._waiters = self._waiters, []
@@ -47,7 +47,7 @@ class Future(Generic[T]):
             wake()
 
     def fail(self, error: BaseException) -> None:
-        """Complete with an error, raised in everyone who awaits."""
+        """Complete with an error, which is raised in all waiters."""
         self.error = error
         self.done = True
         waiters, self._waiters = self._waiters, []
@@ -71,7 +71,7 @@ class Future(Generic[T]):
 
 
 class Task(Future[T]):
-    """A running coroutine. It runs until its first wait when it is made; awaiting it gives its result."""
+    """A running coroutine. The constructor runs it to its first wait; awaiting it returns its result."""
 
     __slots__ = ("_coroutine",)
 
@@ -81,7 +81,7 @@ class Task(Future[T]):
         self._step()
 
     def cancel(self) -> None:
-        """Stop the coroutine where it waits. Ops that it has queued still run; their results are dropped."""
+        """Stop the coroutine at its current wait. Ops that it has queued still run; results are dropped."""
         if self.done:
             return
         self._coroutine.close()
@@ -101,7 +101,7 @@ class Task(Future[T]):
 
 
 class Clock(ABC):
-    """Seconds since the start, and the loop that lets tasks run."""
+    """Seconds since the start, and the event loop."""
 
     kind: str
 
@@ -111,7 +111,7 @@ class Clock(ABC):
         """Seconds since the clock was made."""
 
     def run(self, coroutine: Coroutine[Any, None, T]) -> T:
-        """Run a coroutine to its end, and everything that it spawned and that must run for it."""
+        """Run the event loop until a coroutine ends; returns its result."""
         task = Task(coroutine)
         while not task.done:
             self._next()()
@@ -119,11 +119,11 @@ class Clock(ABC):
 
     @abstractmethod
     def _next(self) -> Wake:
-        """What is to happen next; waits for it if need be."""
+        """The next event; blocks until there is one."""
 
 
 class VirtualClock(Clock):
-    """Discrete-event time. Events at one moment come in the order in which they were booked."""
+    """Discrete-event time. Simultaneous events run in the order in which they were scheduled."""
 
     kind = "virtual"
 
@@ -149,7 +149,7 @@ class VirtualClock(Clock):
 
 
 class WallClock(Clock):
-    """Real time. Completions come from worker threads; queued inline work runs on the loop's own thread.
+    """Real time. Worker threads report completions; queued inline work runs on the loop's own thread.
 
     All torch kernels run inline: a second thread that calls torch halves the speed of both.
     """
@@ -169,24 +169,24 @@ class WallClock(Clock):
         return time.perf_counter() - self._start
 
     def inline(self, work: Wake, priority: int = 0) -> None:
-        """Queue work for the loop's thread: lower priority first, then first come."""
+        """Queue work for the loop's thread: lowest priority number first, then in first-come order."""
         heapq.heappush(self._inline, (priority, next(self._order), work))
 
     def submit(self, work: Callable[[], Wake], to: Callable[[Wake], Any]) -> None:
-        """Hand work to a worker through `to`; what the work returns is called on the loop's thread.
+        """Pass work to a worker through `to`; the callable that it returns runs on the loop's thread.
 
-        An error that the work lets out is raised by `run`, which would otherwise wait for ever.
+        An exception in the work is raised by `run`, which would otherwise wait forever.
         """
         self._outstanding += 1
         to(lambda: self._reports.put(_reported(work)))
 
     def wait_until(self, moment: float) -> None:
-        """Let the calling thread sleep until the clock shows `moment`."""
+        """Block the calling thread until the clock reaches `moment`."""
         while (left := moment - self.now) > 0:
             time.sleep(left)
 
     def _next(self) -> Wake:
-        """A worker's report, if there is one, before work of the loop's own thread."""
+        """The next event; workers' reports come before inline work."""
         block = not self._inline
         if block and not self._outstanding:
             raise Deadlock("a task waits for work that nobody submitted")

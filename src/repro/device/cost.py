@@ -1,7 +1,7 @@
-"""Seconds and joules of an op on a machine that is not here. Pure arithmetic: no clock, no queue.
+"""The cost model: seconds and watts of an op on an emulated machine. Must not know clocks or queues.
 
-An op first pays a fixed launch time, then works for the longer of computing and moving its bytes. Working, it
-demands DRAM bandwidth at an even rate; `share` says what each gets when all together demand too much.
+An op takes a fixed launch time, then the longer of its compute time and its memory time (a roofline). While
+working it demands DRAM bandwidth at a constant rate; `share` divides the bandwidth if demand exceeds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from repro.device.op import FLASH, Op
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measured function: straight lines between points, flat beyond the first and the last."""
+    """A measured function: linear interpolation between points, constant beyond the first and the last."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -34,20 +34,20 @@ class Curve:
 
 
 VERSION = 1
-"""Of the cost model: ops, clock, queues, memory and energy. Raised by hand when an outcome changes."""
+"""Version of the cost model (ops, clock, queues, memory, energy). Raised by hand when an outcome changes."""
 
 FULL = Curve(((1.0, 1.0),))
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one op asks of a machine.
+    """What one op demands of a machine.
 
     Attributes:
         launch: seconds before work starts, in which no bytes move.
-        work: seconds of work when DRAM is free.
-        bandwidth: bytes per second moved while working at that pace.
-        watts: drawn above idle while the op holds its resource.
+        work: seconds of work without contention for DRAM.
+        bandwidth: bytes per second moved while working at that speed.
+        watts: power above idle while the op holds its resource.
     """
 
     launch: float
@@ -62,18 +62,18 @@ class Processor:
 
     Attributes:
         peak: operations per second by arithmetic precision.
-        bandwidth: bytes per second from DRAM that it reaches alone.
+        bandwidth: bytes per second from DRAM without contention.
         launch: seconds to launch an op and to learn that it is done.
-        watts: drawn above idle when busy.
-        efficiency: share of the peak by rows.
-        tile: rows are computed in multiples of this (vector widths, waves).
-        shapes: the only row counts of its static graphs, rounded up to; empty for any.
-        graph_seconds: to build and optimize one static graph.
-        window: bytes that its graphs and their weights can address; 0 is no limit.
-        slower: factor on the computing time by kind of op.
-        slots: ops that it works on at once.
-        rows_exponent: moving the bytes of `r` rows takes `r ** rows_exponent` times as long as those of one:
-            0 reuses each weight for all rows, 1 fetches it anew for every row.
+        watts: power above idle when busy.
+        efficiency: share of the peak by number of rows (tokens).
+        tile: rows are padded to a multiple of this (vector widths, waves).
+        shapes: row counts of its static graphs, to which rows are padded; empty if any count is possible.
+        graph_seconds: seconds to build and optimize one static graph.
+        window: bytes that its graphs and their weights can address; 0 for no limit.
+        slower: factor on the compute time by kind of op.
+        slots: ops that run concurrently.
+        rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
+            weight for all rows, 1 fetches it again for every row.
     """
 
     peak: Mapping[str, float]
@@ -90,7 +90,7 @@ class Processor:
     rows_exponent: float = 0.0
 
     def rows(self, rows: int) -> int:
-        """Rows that are computed when `rows` are wanted: up to the tile, or to a static graph's."""
+        """Number of rows after padding to the tile and to a static graph's shape."""
         padded = ceil(rows / self.tile) * self.tile
         if not self.shapes:
             return padded
@@ -99,7 +99,7 @@ class Processor:
         return min(fitting) if fitting else ceil(padded / largest) * largest
 
     def demand(self, op: Op) -> Demand:
-        """Seconds and bandwidth of an op.
+        """The demand of an op.
 
         Raises:
             InputError: the processor has no rate for the op's precision.
@@ -127,7 +127,7 @@ class Flash:
     slots: int = 1
 
     def demand(self, op: Op) -> Demand:
-        """Seconds and DRAM bandwidth of a read."""
+        """The demand of a read."""
         rate = self.bandwidth.at(op.request or op.bytes)
         return _demand(self.latency, op.bytes / rate, op.bytes, self.watts)
 
@@ -138,20 +138,20 @@ def _demand(launch: float, work: float, moved: float, watts: float) -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """All that an emulated device needs to know of the real one; everything in SI units.
+    """The parameters of an emulated device, in SI units.
 
     Attributes:
-        name: as people call it.
-        main: the processor that models run on unless a method says otherwise.
-        processors: by resource name.
-        flash: its storage.
+        name: display name.
+        main: the default processor for models.
+        processors: processors by resource name.
+        flash: the storage.
         dram_bandwidth: bytes per second that all resources share.
         dram_budget: bytes that models may hold.
-        idle_watts: drawn always.
-        keeps_tables: whether its engine holds a streamed model's embedding table and output projection in
-            memory, or reads the projection again in every pass like one more layer.
+        idle_watts: idle power.
+        keeps_tables: whether the engine keeps a streamed model's embedding table and output projection in
+            memory; if not, it reads the projection again in every pass, like a layer.
         read_ahead: share of the budget up to which streamed layers may be read ahead.
-        sync: seconds until a processor sees what another one wrote.
+        sync: seconds until a processor sees data that another one wrote.
     """
 
     name: str
@@ -166,16 +166,16 @@ class Machine:
     sync: float = 0.0
 
     def demand(self, op: Op) -> Demand:
-        """What an op asks of the resource that it names."""
+        """The demand of an op on its resource."""
         asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
         return replace(asked, launch=asked.launch + self.sync) if op.synced else asked
 
     def slots(self, resource: str) -> int:
-        """Ops that a resource works on at once."""
+        """Number of ops that a resource runs concurrently."""
         return self.flash.slots if resource == FLASH else self.processors[resource].slots
 
     def fastest(self, precision: str) -> str:
-        """The processor with the highest peak at a precision (any precision if none has it)."""
+        """The processor with the highest peak at a precision (at any precision if none supports it)."""
         return max(
             self.processors,
             key=lambda name: (
@@ -194,15 +194,15 @@ FREE = Machine(
     inf,
     0.0,
 )
-"""A machine on which nothing takes time, for results that only the text of an answer matters to."""
+"""A machine on which nothing takes time, for runs that need only the tokens of answers."""
 
 
 def share(capacity: float, demands: Sequence[float]) -> list[float]:
-    """Max-min fair bandwidth: nobody gets more than it demands, and what the modest leave the greedy share.
+    """Divide bandwidth by max-min fairness.
 
     Args:
-        capacity: bytes per second there are.
-        demands: bytes per second that each asks for.
+        capacity: available bytes per second.
+        demands: demanded bytes per second, one per op.
     """
     if sum(demands) <= capacity:
         return list(demands)

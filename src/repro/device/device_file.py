@@ -1,6 +1,6 @@
-"""Numbers with their sources: what a device file says, checked and turned into SI.
+"""Device files: numbers with units and sources, checked and converted to SI.
 
-Knows nothing of where the file lies. A fact is `{value, unit, source, note, cells}`; a curve has `points`
+Must not know where the files are. A fact is `{value, unit, source, note, cells}`; a curve has `points`
 in place of `value`. `source` is `paper`, `datasheet`, `measured`, `fitted` (with the reference cells) or
 `assumed`.
 """
@@ -29,7 +29,7 @@ UNITS: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Fact:
-    """One number (or a curve's points) in SI units, its place in the file and where it comes from."""
+    """One number (or a curve's points) in SI units, with its path in the file and its source."""
 
     path: str
     value: float
@@ -41,10 +41,10 @@ class Fact:
 
 
 def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
-    """Every fact of a device file, in its order.
+    """All facts of a device file, in file order.
 
     Raises:
-        InputError: a fact is malformed; the message names its place, the wrong value and the right choices.
+        InputError: a fact is malformed; the message has its path, the wrong value and the valid choices.
     """
     for section in ("processors", "flash", "dram", "power"):
         tables = device.get(section) or {}
@@ -123,7 +123,7 @@ def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
 def _numbers(
     path: str, leaf: Mapping[str, Any], scale: float
 ) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """A fact's value and points in SI; a list of values is its own points."""
+    """A fact's value and points in SI; a list of values v gives points (v, v)."""
     value = leaf.get("value", 0.0)
     several = isinstance(value, Sequence) and not isinstance(value, str)
     try:
@@ -139,13 +139,12 @@ def _numbers(
 
 
 def machine(device: Mapping[str, Any], engine: str = "") -> Machine:
-    """The emulated machine that a device file describes, as a named engine uses it.
+    """The emulated machine of a device file, as a named engine uses it.
 
-    What the file says under `engines.<engine>.<processor>` stands in for what it says of the processor.
+    Facts under `engines.<engine>.<processor>` override those of the processor.
 
     Raises:
-        InputError: a fact is malformed or one that no machine does without is missing; the file does not know
-            the engine.
+        InputError: a fact is malformed, a required fact is missing, or the file lacks the engine.
     """
     known = {fact.path: fact for fact in facts(device)}
     name = str(device.get("name", "device"))
@@ -208,12 +207,12 @@ def machine(device: Mapping[str, Any], engine: str = "") -> Machine:
 
 
 def _curve(fact: Fact) -> Curve:
-    """A fact's points, or its one value everywhere."""
+    """The curve of a fact's points, or a constant one of its value."""
     return Curve(fact.points or ((1.0, fact.value),))
 
 
 def _tables(name: str, device: Mapping[str, Any]) -> str:
-    """Where the engine leaves a streamed model's embedding table and output projection."""
+    """Where the engine keeps a streamed model's embedding table and output projection."""
     tables = str(device.get("tables", "resident"))
     if tables not in ("resident", "streamed"):
         raise InputError(f"{name}: tables is {tables!r}; choose resident or streamed")

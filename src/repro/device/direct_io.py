@@ -1,6 +1,6 @@
-"""Reading a file around the page cache, so that what is timed is the disk and no memory is taken in secret.
+"""Direct I/O: read files around the page cache, so that timings are the disk's and no cache memory is used.
 
-Owns direct I/O and its fallback. Knows nothing of what the file holds.
+Owns direct I/O and its fallback. Must not know what the files contain.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ REQUEST = 4 << 20
 
 
 def page_aligned(size: int) -> int:
-    """`size` in bytes, rounded up to whole pages, which direct I/O wants of lengths and offsets."""
+    """`size` in bytes, rounded up to whole pages, as direct I/O requires of lengths and offsets."""
     return -(-size // PAGE) * PAGE
 
 
 def page_aligned_memory(size: int) -> mmap.mmap:
-    """Fresh private memory that begins at a page, which direct I/O wants of addresses."""
+    """New private memory that starts at a page boundary, as direct I/O requires of addresses."""
     return mmap.mmap(-1, page_aligned(size))
 
 
 class DirectFile:
-    """A file that is open for reading around the page cache; threads may share it.
+    """A file opened for reading around the page cache; threads may share it.
 
     Attributes:
         path: the file.
-        way: `direct` where the file system allows direct I/O; `dropped` where pages go through the cache and
-            are dropped from it at once; `cached` where the system offers neither.
+        way: `direct` if the file system supports direct I/O; `dropped` if pages go through the cache and are
+            dropped from it at once; `cached` if the system supports neither.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class DirectFile:
             self.way = "dropped" if hasattr(os, "posix_fadvise") else "cached"
 
     def _open_direct(self) -> int:
-        """Open with O_DIRECT and try one page: some file systems refuse only when they are read."""
+        """Open with O_DIRECT and read one page, since some file systems refuse only at the first read."""
         if not hasattr(os, "O_DIRECT"):
             raise OSError(errno.EINVAL, "no direct I/O on this system", str(self.path))
         handle = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
@@ -59,7 +59,7 @@ class DirectFile:
         return handle
 
     def read_into(self, buffer: memoryview, offset: int, request: int = REQUEST) -> Iterator[slice]:
-        """Fill `buffer` from `offset` on; gives the part of it that each request filled, as it comes.
+        """Fill `buffer` from `offset` on; yields the slice that each request has filled.
 
         Length and offset must be whole pages, and the buffer page-aligned.
 

@@ -1,4 +1,4 @@
-"""Where ops run: what every device offers, and the emulated one. Knows nothing of models."""
+"""The device base class and the emulated device. Must not know models."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ T = TypeVar("T")
 
 
 class Device(ABC):
-    """Runs ops and says what they cost.
+    """Runs ops and records their costs.
 
     Attributes:
-        name: as people call it.
-        main: the processor that models run on unless a method says otherwise.
+        name: display name.
+        main: the default processor for models.
         clock: virtual or wall.
-        trace: all that ran.
+        trace: all spans.
         memory: the DRAM budget.
-        resources: what ops may name.
-        keeps_tables: whether its engine holds a streamed model's embedding table and output projection.
-        substituted: resources that ops asked for and the device lacks, with what served instead.
+        resources: resources that ops may name.
+        keeps_tables: whether its engine keeps a streamed model's embedding table and output projection in
+            memory.
+        substituted: missing resources that ops requested, with the resource used instead.
     """
 
     def __init__(
@@ -61,16 +62,16 @@ class Device(ABC):
 
     @abstractmethod
     def run(self, op: Op) -> Future[Any]:
-        """Queue an op; the future brings the value of its function when the op is over."""
+        """Queue an op; the future gets the value of its `compute` when the op ends."""
 
     def spawn(self, coroutine: Coroutine[Any, None, T]) -> Task[T]:
-        """Start a coroutine beside the present one."""
+        """Start a concurrent coroutine."""
         task = Task(coroutine)
         self._spawned.append(task)
         return task
 
     def play(self, coroutine: Coroutine[Any, None, T]) -> T:
-        """Run a coroutine to its end and stop what it spawned; an error in what it spawned is raised."""
+        """Run a coroutine to its end, then cancel the tasks that it spawned; their errors are raised."""
         try:
             return self.clock.run(coroutine)
         finally:
@@ -86,13 +87,13 @@ class Device(ABC):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Name the stretch of time that a block takes."""
+        """Record the duration of a block as a named phase."""
         start = self.now
         yield
         self.trace.phases.append(Phase(name, start, self.now))
 
     def resource(self, wanted: str, precision: str = "fp32") -> str:
-        """The resource that serves ops for `wanted`: itself, or the fastest there is, which is then noted."""
+        """The resource that serves ops for `wanted`: itself, or a substitute, which is recorded."""
         if wanted in self.resources:
             return wanted
         self.substituted[wanted] = self._instead(precision)
@@ -103,12 +104,12 @@ class Device(ABC):
         """The fastest processor for a precision."""
 
     def close(self) -> None:
-        """Give back threads and files; an emulated device holds none."""
+        """Release threads and files; an emulated device has none."""
 
 
 @dataclass(slots=True)
 class _Running:
-    """An op at work: what is left of it, in seconds of free DRAM, and the pace at which it goes."""
+    """A running op: the work left, in seconds without DRAM contention, and its current speed."""
 
     op: Op
     done: Future[Any]
@@ -122,9 +123,9 @@ class _Running:
 
 
 class EmulatedDevice(Device):
-    """Another machine's time on a virtual clock. Functions compute when their op's virtual start comes.
+    """An emulated machine on a virtual clock. An op's `compute` runs at its virtual start.
 
-    Ops that work at the same time share DRAM bandwidth; when one starts or ends, the others' pace follows.
+    Concurrent ops share DRAM bandwidth; when one starts or ends, the speed of the others is updated.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -141,7 +142,7 @@ class EmulatedDevice(Device):
         self._builds: dict[tuple[str, str, int], Future[Any]] = {}
 
     def run(self, op: Op) -> Future[Any]:
-        """Queue an op on its resource, once the static graph that it needs is built."""
+        """Queue an op on its resource, after the static graph that it needs is built."""
         on = self.resource(op.on, op.precision)
         if on != op.on:
             op = replace(op, on=on)
@@ -155,7 +156,7 @@ class EmulatedDevice(Device):
         return done
 
     def _enqueue(self, op: Op, done: Future[Any]) -> None:
-        """Queue an op whose static graph is built now, or that builds one."""
+        """Queue an op whose static graph is ready, or that builds one."""
         heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
         self._serve(op.on)
 
@@ -163,7 +164,7 @@ class EmulatedDevice(Device):
         return self.machine.fastest(precision)
 
     def _build(self, op: Op) -> Future[Any] | None:
-        """The build of the static graph that an op needs, begun by the first op that needs it."""
+        """The build of an op's static graph, started by the first op that needs it; None without builds."""
         processor = self.machine.processors[op.on]
         graph = (op.on, op.graph, processor.rows(op.rows))
         if processor.graph_seconds and graph not in self._builds:
@@ -173,7 +174,7 @@ class EmulatedDevice(Device):
         return self._builds.get(graph)
 
     def _serve(self, on: str) -> None:
-        """Start ops that wait for a resource while it has room. What they compute, they compute at once."""
+        """Start waiting ops while the resource has free slots; their `compute` runs immediately."""
         while self._free[on] and self._queue[on]:
             _, _, op, done = heapq.heappop(self._queue[on])
             self._free[on] -= 1

@@ -1,7 +1,7 @@
-"""This machine as a device: ops run for real on a wall clock, and their spans are measured.
+"""The local device: ops run on this machine, and their spans are measured on a wall clock.
 
-Knows no torch: what launches kernels on a GPU is handed in. CPU ops, and the launches of GPU ops, run inline
-on the loop's own thread; workers read the flash and wait for the GPU.
+Must not know torch: the GPU stream is passed in. CPU ops and the launches of GPU ops run inline on the loop's
+own thread; workers read the flash and wait for the GPU.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from repro.device.workers import Workers
 
 
 class Event(Protocol):
-    """A point in a GPU's stream of kernels."""
+    """An event in a GPU stream, as `torch.cuda.Event`."""
 
     def wait(self) -> None:
-        """Block the calling thread until all that was launched before is done."""
+        """Block the calling thread until all work launched before it is done."""
 
     def seconds_since(self, earlier: Self) -> float:
-        """Seconds of the GPU's own clock between two points that have passed."""
+        """Seconds on the GPU's clock between two completed events."""
 
 
 class Stream(Protocol):
-    """Where the functions of GPU ops launch their kernels."""
+    """The stream on which GPU ops launch their kernels."""
 
     def record(self) -> Event:
-        """Mark the present end of what was launched."""
+        """Record an event after all work launched so far."""
 
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """What a local device file says, in SI units.
+    """The content of a local device file, in SI units.
 
     Attributes:
-        name: as people call it.
-        resources: what ops may name: `cpu`, `flash`, perhaps `gpu`.
+        name: display name.
+        resources: resources that ops may name: `cpu`, `flash` and optionally `gpu`.
         budget: bytes that models may hold.
         workers: threads that read from flash.
-        pace: bytes per second that flash reads are held to; `None` reads as fast as the disk can.
-        idle_watts: drawn always; `None` when nobody knows, and then there is no energy at all.
-        watts: drawn above idle by resource.
+        pace: rate limit of flash reads in bytes per second; `None` for no limit.
+        idle_watts: idle power; `None` if unknown, in which case no energy is reported.
+        watts: power above idle, by resource.
     """
 
     name: str
@@ -64,10 +64,10 @@ class LocalMachine:
 
 
 class Pace:
-    """A token bucket for reads: it fills at an even rate, and ahead only when the disk delayed a read.
+    """A rate limit for reads that lets a read catch up after the disk delayed the one before.
 
-    What a delay of up to `slack` seconds cost, the next reads make up for, so that the mean rate repeats; a
-    pause in which nothing was read is never made up for.
+    Delays of up to `slack` seconds are made up for by the next read, so that the mean rate is reproducible;
+    idle time between reads is not.
     """
 
     def __init__(self, rate: float, slack: float = 0.02) -> None:
@@ -80,7 +80,7 @@ class Pace:
         self._lock = Lock()
 
     def due(self, start: float, size: float) -> float:
-        """The earliest moment at which a read of `size` bytes, begun at `start`, may be over."""
+        """The earliest time at which a read of `size` bytes, started at `start`, may end."""
         with self._lock:
             pause = max(0.0, start - self._end)
             self._due = max(self._due, start - max(0.0, self._late - pause)) + size / self._rate
@@ -88,7 +88,7 @@ class Pace:
             return self._due
 
     def over(self, due: float, end: float) -> None:
-        """A read that might be over at `due` was over at `end`."""
+        """Note that a read due at `due` ended at `end`."""
         with self._lock:
             self._late, self._end = min(self._slack, max(0.0, end - due)), end
 
@@ -97,11 +97,11 @@ class LocalDevice(Device):
     """The machine that runs this process.
 
     Attributes:
-        flash_pacing: `paced` or `raw`, as records say it.
+        flash_pacing: `paced` or `raw`, as noted in records.
     """
 
     def __init__(self, machine: LocalMachine, gpu: Stream | None = None) -> None:
-        """A device; `gpu` launches the kernels of a machine that has one."""
+        """Create the device; `gpu` is the stream of its GPU, if it has one."""
         self.machine = machine
         self.flash_pacing = "raw" if machine.pace is None else "paced"
         self._clock = WallClock()
@@ -116,7 +116,7 @@ class LocalDevice(Device):
             self._queues[GPU] = self._launch
 
     def run(self, op: Op) -> Future[Any]:
-        """Queue an op. One without a function takes no time, and its span says that nothing was moved."""
+        """Queue an op. Without `compute` it takes no time, and its span has 0 FLOPs and bytes."""
         on = self.resource(op.on, op.precision)
         if on != op.on or op.compute is None:
             op = replace(op, on=on) if op.compute else replace(op, on=on, flops=0.0, bytes=0.0)
@@ -125,11 +125,11 @@ class LocalDevice(Device):
         return done
 
     def rest(self, seconds: float) -> None:
-        """Let the machine cool."""
+        """Sleep, to let the machine cool."""
         self._clock.wait_until(self.now + seconds)
 
     def close(self) -> None:
-        """Stop the workers; what they have not begun is dropped."""
+        """Stop the workers; jobs that have not started are dropped."""
         self._readers.close()
         if self._gpu:
             self._gpu.waiter.close()
@@ -154,7 +154,7 @@ class LocalDevice(Device):
         self._clock.submit(lambda: self._work(op, done), to)
 
     def _work(self, op: Op, done: Future[Any]) -> Wake:
-        """Read, on a worker's thread."""
+        """Run a read on a worker's thread, and delay its end by the rate limit."""
         start = self.now
         try:
             value = op.compute() if op.compute else None
@@ -198,7 +198,7 @@ class LocalDevice(Device):
 
 
 class _Gpu:
-    """A stream, the thread that waits for it, and one moment known on both its clock and the device's."""
+    """A stream, the thread that waits for it, and an event whose time on the device's clock is known."""
 
     def __init__(self, stream: Stream, clock: WallClock) -> None:
         self.stream = stream
@@ -208,9 +208,9 @@ class _Gpu:
         self._moment = clock.now
 
     def times(self, launched: Event, ended: Event) -> tuple[float, float]:
-        """Start and end of what ran between two events, in seconds of the device's clock; waits for the end.
+        """Start and end of the work between two events, in seconds of the device's clock; waits for the end.
 
-        Each op is timed from the end of the one before, so that no difference of two large numbers is taken.
+        Each op is timed from the end of the previous one, which avoids differences of two large numbers.
         """
         ended.wait()
         start = self._moment + launched.seconds_since(self._mark)
@@ -219,14 +219,14 @@ class _Gpu:
 
 
 def local_machine(config: Mapping[str, Any]) -> LocalMachine:
-    """The machine that a device file of `kind: local` describes.
+    """The machine of a device file with `kind: local`.
 
-    It has `processors` (`cpu`, perhaps `gpu`), `dram.budget`, and may have `flash.slots` (workers), `pace` (a
-    bandwidth, or null), `power.idle` and watts: facts, as in the files of emulated devices.
+    Required: `dram.budget`. Optional: `processors` (`cpu`, or `cpu` and `gpu`), `flash.slots` (workers),
+    `pace` (a bandwidth, or null), `power.idle` and watts, as facts like those of emulated devices.
 
     Raises:
-        InputError: a fact is malformed, the budget is missing or larger than the machine's memory, a
-            processor is neither of the two, or there are no workers.
+        InputError: a fact is malformed, the budget is missing or larger than a CPU machine's memory, a
+            processor is not `cpu` or `gpu`, or there are no workers.
     """
     known = {fact.path: fact for fact in facts(config)}
     name = str(config.get("name", "local"))
@@ -271,15 +271,15 @@ def _pace(name: str, given: Any) -> float | None:
 
 
 def physical_memory() -> float:
-    """Bytes of memory that this machine has."""
+    """This machine's memory in bytes."""
     return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
 
 
 def local_device(config: Mapping[str, Any], gpu: Stream | None = None) -> LocalDevice:
-    """The device of a file of `kind: local`, ready to run; `gpu` is needed where it names a GPU.
+    """The device of a file with `kind: local`; `gpu` is required if the file has a GPU.
 
     Raises:
-        InputError: as `local_machine`; or the file names a GPU and there is none.
+        InputError: as `local_machine`; or the file has a GPU and `gpu` is None.
     """
     machine = local_machine(config)
     if GPU in machine.resources and gpu is None:

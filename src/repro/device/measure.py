@@ -1,7 +1,7 @@
-"""How fast this machine's disk and dispatch are, what it draws, and how to time anything else.
+"""Measure this machine's read rate, launch time and power, and time arbitrary functions.
 
-Knows no torch: whatever computes is handed in as a function. `scripts/calibrate.py` writes
-a device file of it.
+Must not know torch: computations are passed in as functions. `scripts/calibrate.py` writes a device file from
+the measurements.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> float:
-    """Seconds of a call: the lower quartile of `budget` seconds, or `least` calls, after one that warms up.
+    """Seconds per call: the lower quartile over `budget` seconds and at least `least` calls, after a warm-up.
 
-    Other programs on the machine only add to the time of a call, so that a median would measure them too.
+    Other programs on the machine only slow calls down, so a median would include their effect.
     """
     clock = WallClock()
     work()
@@ -40,7 +40,7 @@ def seconds_each(work: Callable[[], object], budget: float, least: int = 3) -> f
 
 @contextmanager
 def scratch_file(folder: Path, size: int) -> Iterator[DirectFile]:
-    """A temporary file of `size` bytes that no disk can compress, out of the page cache and open to read."""
+    """A temporary file of `size` random bytes, dropped from the page cache and open for reading."""
     block = os.urandom(min(size, REQUEST))
     with NamedTemporaryFile(dir=folder, prefix="calibrate.") as file:
         for _ in range(size // len(block)):
@@ -57,7 +57,7 @@ def scratch_file(folder: Path, size: int) -> Iterator[DirectFile]:
 
 
 def read_rate(source: DirectFile, size: int, request: int, budget: float) -> float:
-    """Bytes per second of a thread that reads a file of `size` bytes in order, `request` bytes at a time."""
+    """Bytes per second of one thread that reads a file of `size` bytes in order, in requests of `request`."""
     clock = WallClock()
     buffer = memoryview(page_aligned_memory(max(request, 1 << 20)))
     offsets = cycle(range(0, size - len(buffer) + 1, len(buffer)))
@@ -69,7 +69,7 @@ def read_rate(source: DirectFile, size: int, request: int, budget: float) -> flo
 
 
 def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) -> float:
-    """Seconds from asking for an op that does nothing to knowing that it is done: the median of rounds."""
+    """Seconds from submitting an empty op to its completion: the median over rounds."""
 
     async def many() -> None:
         for _ in range(ops):
@@ -84,7 +84,7 @@ def launch_seconds(device: Device, on: str, ops: int = 1000, rounds: int = 5) ->
 
 
 def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP) -> float | None:
-    """Mean power of the processor packages while `work` is repeated; `None` without a counter to read."""
+    """Mean power of the CPU packages while `work` is repeated; `None` without a readable counter."""
     before = _counters(powercap)
     if not before:
         return None
@@ -97,12 +97,12 @@ def watts(seconds: float, work: Callable[[], object], powercap: Path = POWERCAP)
 
 
 def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
-    """Microjoules by package, and where each counter starts again; empty where they cannot be read."""
+    """Microjoules by package, and where each counter wraps around; unreadable counters are left out."""
     found = {}
     for package in sorted(powercap.glob("intel-rapl:?")):
         try:
             count, wrap = (int((package / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
-        except OSError:  # only root may read them on most systems, and then there is no counter for us
+        except OSError:  # on most systems only root may read them
             continue
         found[package.name] = count, wrap + 1
     return found

@@ -1,4 +1,4 @@
-"""A device's memory budget: who holds how much, and the most that was ever held."""
+"""A device's memory budget: bytes held by name, and their peak."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from repro.core.errors import InputError
 
 
 class Memory:
-    """Bytes that models may hold; asking for more than there are is an error that says who holds what."""
+    """Bytes that models may hold; exceeding the budget is an error that lists the current holders."""
 
     def __init__(self, budget: float, name: str = "device", read_ahead: float = 0.0) -> None:
-        """A budget in bytes, and the share of it up to which what is streamed may be read ahead."""
+        """`budget` in bytes; `read_ahead` is the share of it that read-ahead of streamed layers may use."""
         self.budget = budget
         self.read_ahead = read_ahead
         self.peak = 0.0
@@ -33,7 +33,7 @@ class Memory:
         """Hold `size` more bytes under the name `what`.
 
         Raises:
-            InputError: the budget does not allow it.
+            InputError: the budget would be exceeded.
         """
         if size > self.free:
             holders = ", ".join(f"{name} {_gb(held)}" for name, held in self._held.items()) or "nothing"
@@ -45,12 +45,12 @@ class Memory:
         self.peak = max(self.peak, self.held)
 
     def release(self, what: str) -> None:
-        """Give back all that is held under a name."""
+        """Release all bytes held under a name."""
         del self._held[what]
 
     @contextmanager
     def holding(self, size: float, what: str) -> Iterator[None]:
-        """Reserve for the length of a block."""
+        """Reserve within a block."""
         self.reserve(size, what)
         try:
             yield

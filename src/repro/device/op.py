@@ -1,4 +1,4 @@
-"""What a method asks a device to do. Knows nothing of what doing it costs."""
+"""Operations that methods submit to devices. Must not know what they cost."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ PROCESSORS = (CPU, GPU, NPU)
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One piece of work on one resource: what it moves and computes, and the function that does it for real.
+    """One operation on one resource: its FLOPs and bytes, and the function that computes it.
 
     Attributes:
         on: the resource, `cpu`, `gpu`, `npu` or `flash`.
-        kind: what a device's cost rules tell apart (`layer`, `head`, `embed`, `attention`, `load`, ...).
-        name: what a timeline shows.
-        rows: tokens that go through at once.
-        flops: floating or integer operations, a multiply-add counting two.
+        kind: kind of op, which costs may depend on (`layer`, `head`, `embed`, `attention`, `load`, ...).
+        name: its name in timelines.
+        rows: number of tokens processed together.
+        flops: floating or integer operations; a multiply-add counts as two.
         bytes: bytes moved between the resource and DRAM; for `flash` the bytes read.
-        precision: arithmetic (`fp32`, `fp16`, `int8`), not how weights are stored.
-        request: bytes of one read request, for `flash`; 0 is one request for all.
-        graph: name of the static graph that a processor with static shapes must build before; "" needs none.
-        priority: among the ops that wait for a resource the lowest goes first, then the first come.
-        launches: how many launches it stands for, as one op a layer would have; parts of a layer have less.
-        synced: it reads what another processor wrote.
-        compute: does the work and returns its value; absent when only the cost is wanted.
+        precision: arithmetic precision (`fp32`, `fp16`, `int8`), not the storage precision of weights.
+        request: bytes per read request, for `flash`; 0 for a single request.
+        graph: name of the static graph that a processor with static shapes must build first; "" for none.
+        priority: waiting ops run lowest number first, then in first-come order.
+        launches: number of launches, in units of one per layer; parts of a layer have less than 1.
+        synced: True if it reads data that another processor wrote.
+        compute: the function that computes the result; None for a cost-only op.
     """
 
     on: str

@@ -1,4 +1,4 @@
-"""What happened on a device: spans on resources, and what can be read off them. Knows no units but SI."""
+"""Traces: spans on a device's resources, and figures computed from them. All units are SI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """One op's stay on a resource: seconds, FLOPs, bytes, and joules above idle."""
+    """One op on a resource: start and end in seconds, tokens (`rows`), FLOPs, bytes, joules above idle."""
 
     on: str
     kind: str
@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """A named stretch of a request (`load`, `prefill`, `decode`), in seconds of the device's clock."""
+    """A named time interval (`load`, `prefill`, `decode`), in seconds of the device's clock."""
 
     name: str
     start: float
@@ -43,7 +43,7 @@ class Phase(NamedTuple):
 
 @dataclass
 class Trace:
-    """All spans and phases of a device, in the order in which they ended."""
+    """All spans and phases of a device, in order of their ends."""
 
     idle_watts: float | None = 0.0
     spans: list[Span] = field(default_factory=list)
@@ -54,13 +54,13 @@ class Trace:
         return iter(self.spans)
 
     def within(self, start: float, end: float, on: str | None = None) -> Iterator[Span]:
-        """Spans that overlap a window, whole, in the order of their ends; of one resource if named."""
+        """Spans that overlap a window, not clipped, in order of their ends; only those on `on` if given."""
         spans, ends, longest = self._by_end()
         near = spans[bisect_right(ends, start) : bisect_right(ends, end + longest)]
         return (s for s in near if s.start < end and (on is None or s.on == on))
 
     def _by_end(self) -> tuple[list[Span], list[float], float]:
-        """All spans by their ends, these ends, and the longest span; made again when spans have come."""
+        """Spans sorted by end, their ends, and the longest duration; rebuilt after spans were added."""
         if len(self._index[0]) != len(self.spans):
             spans = sorted(self.spans, key=lambda s: s.end)
             longest = max((s.seconds for s in spans), default=0.0)
@@ -68,7 +68,7 @@ class Trace:
         return self._index
 
     def busy(self, on: str, start: float = 0.0, end: float = float("inf")) -> float:
-        """Seconds in a window in which a resource did anything."""
+        """Seconds of a window in which a resource was busy."""
         clipped = sorted((max(s.start, start), min(s.end, end)) for s in self.within(start, end, on))
         total, reached = 0.0, start
         for left, right in clipped:
@@ -77,7 +77,7 @@ class Trace:
         return total
 
     def joules(self, start: float, end: float) -> float | None:
-        """Energy of a window, idle power included; `None` if the device's power is not known."""
+        """Energy of a window, idle power included; `None` if the device's power is unknown."""
         if self.idle_watts is None:
             return None
         active = 0.0
@@ -87,7 +87,7 @@ class Trace:
         return active + self.idle_watts * (end - start)
 
     def chrome(self, process: str, start: float = 0.0, end: float = float("inf")) -> str:
-        """A window in Chrome's event format, which Perfetto opens: a row a resource, and one for phases.
+        """A window in Chrome's trace event format, for Perfetto: one track per resource and one for phases.
 
         Equal traces give equal text.
         """
@@ -118,7 +118,7 @@ def _event(
 
 
 def most_at_once(spans: Iterable[Span]) -> int:
-    """The largest number of spans that lie over one moment; touching ends do not count."""
+    """The largest number of concurrent spans; spans that only touch do not overlap."""
     edges = sorted(edge for s in spans if s.seconds > 0 for edge in ((s.start, 1), (s.end, -1)))
     level = highest = 0
     for _, step in sorted(edges, key=lambda e: (e[0], e[1])):

@@ -1,6 +1,6 @@
-"""Threads that wait for the outside world (a disk, a GPU) while the loop's thread computes.
+"""Worker threads that wait for a disk or a GPU while the loop's thread computes.
 
-Knows nothing of ops. A worker must never call a torch kernel: two threads that do halve each other's speed.
+Must not know ops. A worker must never call a torch kernel: two threads that do halve each other's speed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _FIRST = float("-inf")
 
 
 class Workers:
-    """Some threads that serve one queue: lowest priority number first, then first come.
+    """Threads that serve one queue: lowest priority number first, then in first-come order.
 
-    They start with the first job, take the next one without asking the loop, and stop with `close`.
+    They start with the first job, take the next one without the event loop, and stop with `close`.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -33,7 +33,7 @@ class Workers:
         self._jobs.put((priority, next(self._order), job))
 
     def close(self) -> None:
-        """Finish the jobs that are under way, drop those that wait, and join the threads."""
+        """Finish running jobs, drop waiting ones, and join the threads."""
         for _ in self._threads:
             self._jobs.put((_FIRST, next(self._order), None))
         for thread in self._threads:

@@ -1,1 +1,1 @@
-"""The command line: configurations composed, sweeps run, results shown and tracked."""
+"""The command line: compose configurations, run sweeps, show and track results."""

@@ -1,4 +1,4 @@
-"""The composition root: what Hydra composed becomes cells, and a sweep's cells a table.
+"""The Hydra application: run a cell from a composed configuration, and build a sweep's table.
 
 `python -m repro` runs one cell, `-m` sweeps, `experiment=NAME` regenerates a published table or figure.
 """
@@ -33,10 +33,10 @@ from repro.scenarios.registry import GROUPS, scenario_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
-"""Width of the output in columns where it is no terminal."""
+"""Width of the output in columns if it is not a terminal."""
 
 _shows_where = False
-"""Whether an error of the input is raised to show where it came from; set by `main`."""
+"""Whether an InputError is raised with its traceback; set by `main`."""
 
 
 def publish() -> None:
@@ -45,7 +45,7 @@ def publish() -> None:
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
-    """The configuration resolved into plain dictionaries, Hydra's own part and `without` left out."""
+    """Resolve the configuration into plain dictionaries, without `hydra`, `table` and `without`."""
     left = {"hydra", "table", *without}
     return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
 
@@ -58,24 +58,24 @@ def _plain_value(config: DictConfig, name: str) -> Any:
 
 
 def notes_folder(config: DictConfig) -> Path:
-    """Where the cells of a sweep leave their notes."""
+    """The folder for the notes of a sweep's cells."""
     return Path(config.hydra.sweep.dir) / "cells"
 
 
 class Finish(Callback):
-    """At a sweep's end: how its cells fared, its table, and where everything lies."""
+    """Hydra callback that ends a sweep: a summary of its cells, its table, and the paths of the files."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Let every cell be composed once."""
+        """Install `Composer`, which composes every cell once."""
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         hydra.config_loader = Composer(hydra.config_loader, needless)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Gather the notes of all cells; the exit code tells whether any failed."""
+        """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
         try:
             failed = finish(config)
-        except InputError as wrong:  # of the table: all records are kept
+        except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
             sys.exit(1)
         except Exception:  # Hydra would turn an error here into a warning and a success
@@ -86,12 +86,12 @@ class Finish(Callback):
 
 
 def finish(config: DictConfig) -> int:
-    """End a sweep: its table on the screen and on the disk. Returns how many cells failed."""
+    """End a sweep: print and write its table. Returns the number of failed cells."""
     notes = notes_in(notes_folder(config))
     if not notes:
         return 0
     console = screen()
-    # The sweep's own labels may name settings that only its cells have.
+    # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
     show_files(console, sweep.finish(str(config.name), table_section(config), notes))
     failed = [note for note in notes if note.state == "failed"]
@@ -104,20 +104,20 @@ def finish(config: DictConfig) -> int:
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
-    """The experiment's `table:` section, plain; `None` without one."""
+    """The experiment's `table:` section as a plain dictionary; `None` without one."""
     section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
     return {str(name): value for name, value in section.items()} if isinstance(section, dict) else None
 
 
 def needless(key: str, value: Any) -> bool:
-    """Whether a cell of a sweep does without a part of its experiment: the sweep's end makes the table."""
+    """Whether a cell of a sweep can skip this entry: its `table:` section is only used at the sweep's end."""
     return key == "table" and bool(value) and not computes_nothing(value)
 
 
 def task(config: DictConfig) -> None:
-    """One cell, alone or in a sweep, or claims or facts, which have no cells of their own.
+    """Run one cell, alone or in a sweep, or write a table that has no cells (claims, facts, drawings).
 
-    Bad input ends it with one sentence. Some launchers call it in a process that has not been through `main`.
+    An InputError ends it with one sentence. Some launchers call it in a process that has not run `main`.
     """
     try:
         quiet()
@@ -149,7 +149,7 @@ def task(config: DictConfig) -> None:
 
 
 def attempt(config: DictConfig) -> Note:
-    """A sweep's cell: bad input fails that cell and not the sweep."""
+    """Run a cell of a sweep: invalid input fails that cell and not the sweep."""
     try:
         given = plain(config)
         return Sweep(given, screen()).cell(given)
@@ -162,29 +162,29 @@ def attempt(config: DictConfig) -> Note:
 def _own_label(config: DictConfig, name: str) -> str:
     try:
         return str(config.labels[name])
-    except OmegaConfBaseException as wrong:  # it names a setting that this cell has not
+    except OmegaConfBaseException as wrong:  # it refers to a setting that this cell lacks
         return type(wrong).__name__
 
 
 def screen() -> Console:
-    """Where progress and tables go; into a file or a pipe they go unsqueezed."""
+    """The console for progress and tables; `WIDE` columns if the output is a file or a pipe."""
     narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if narrow else WIDE)
 
 
 def quiet() -> None:
-    """Leave the screen to the progress: libraries only warn."""
+    """Set the libraries' loggers to ERROR, so that they do not disturb the progress bars."""
     for name in ("transformers", "datasets", "httpx", "evaluate"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def tell_error(sentence: str) -> None:
-    """One error, where errors go."""
+    """Print an error to stderr."""
     print(f"error: {sentence}", file=sys.stderr)
 
 
 def explain(wrong: Exception) -> str:
-    """An error of the command line or of the disk in a sentence that names the right choices."""
+    """An error of the command line or of the disk as a sentence that names the valid choices."""
     cause = wrong.__cause__
     if isinstance(wrong, MissingConfigException) and wrong.options:
         group, _, name = str(wrong.missing_cfg_file).rpartition("/")
@@ -204,10 +204,10 @@ def explain(wrong: Exception) -> str:
 
 
 def main() -> None:
-    """The command `python -m repro`. Bad input ends it with one sentence; HYDRA_FULL_ERROR=1 shows where."""
+    """The command `python -m repro`. An input error prints one sentence; HYDRA_FULL_ERROR=1 its traceback."""
     global _shows_where
     _shows_where = whole = bool(os.environ.get(FULL_ERROR))
-    os.environ[FULL_ERROR] = "1"  # Hydra hands its errors on, to be explained here
+    os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors, which are explained here
     try:
         check_overrides(sys.argv[1:])
         publish()

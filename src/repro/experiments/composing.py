@@ -1,8 +1,8 @@
-"""What of Hydra is ours: where it finds components and configuration, and how a sweep's cells are composed.
+"""Hydra plugins: config sources for components and YAML folders, and the composition of a sweep's cells.
 
-Beside `run` the only module that knows Hydra. Must not know what a configuration means. Most of it is here
-for speed: Hydra would parse every file anew for every cell, compose each cell twice, and copy all structured
-configurations whenever it looks for anything.
+In this package only `cli` also knows Hydra. Must not know what a configuration means. Most of it is for
+speed: Hydra would parse every file again for every cell, compose each cell twice, and copy all structured
+configurations at every look-up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from omegaconf._utils import get_yaml_loader
 from repro.core.registry import discover, lookup, names
 
 CONF_ENTRY_POINTS = "repro.conf"
-"""Packages announce folders of YAML here (`mine = "my_package.conf"`): devices, models, datasets, tables."""
+"""Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
 Needless = Callable[[str, Any], bool]
 
@@ -43,21 +43,21 @@ _published: list[str] = []
 
 
 def publish(*groups: str) -> None:
-    """Make these groups of the registry groups of options, and let Hydra know all of this module."""
+    """Make these registry groups Hydra config groups, and register this module's plugins."""
     load_components()
     _published[:] = groups
     for plugin in (ConfFolder, Components, SearchPath):
         Plugins.instance().register(plugin)
-    # A repository is copied whenever Hydra looks for an option, and the one store of all structured
-    # configurations with it; nobody changes the copy.
+    # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
+    # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
 
 
 class SearchPath(SearchPathPlugin):
-    """Where configuration is found: our folder, the registered components, packages that announce some."""
+    """Adds the registered components and the folders of other packages to Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append what is ours, and have `ConfFolder` read all that lies in folders."""
+        """Append both, and let `ConfFolder` read every element that is a folder."""
         search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
         for entry in entry_points(group=CONF_ENTRY_POINTS):
             search_path.append("repro-user", f"pkg://{entry.value}")
@@ -68,7 +68,7 @@ class SearchPath(SearchPathPlugin):
 
 
 def _folder(path: str) -> str | None:
-    """The folder that an element of the search path stands for; `None` where it is none."""
+    """The folder of an element of the search path; `None` if it is not a single folder."""
     scheme, _, rest = path.rpartition("://")
     if scheme == "pkg":
         spec = find_spec(rest.replace("/", "."))
@@ -78,21 +78,21 @@ def _folder(path: str) -> str | None:
 
 
 class ConfFolder(FileConfigSource):
-    """A folder of YAML whose files are each parsed once in a process, and again when they change.
+    """A folder of YAML files, each parsed once in a process and again when it changes.
 
     Attributes:
-        needless: says by key and value what of a file about the whole configuration a cell does without.
+        needless: predicate over key and value; matching top-level entries of `_global_` files are dropped.
     """
 
     needless: ClassVar[ContextVar[Needless]] = ContextVar("needless", default=lambda key, value: False)
 
     @staticmethod
     def scheme() -> str:
-        """What its paths begin with."""
+        """The scheme of its paths."""
         return "conf"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """The configuration of a file, made anew from what was parsed, since composing changes it."""
+        """The configuration of a file, created anew from the parsed content, since composing changes it."""
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
         try:
             stat = os.stat(path)
@@ -107,7 +107,7 @@ class ConfFolder(FileConfigSource):
 
 @cache
 def _parsed(path: str, changed: int, size: int) -> tuple[dict[str, str | None], Any]:
-    """A file's package header and its content; `changed` and `size` tell one state of it from another."""
+    """A file's package header and content; `changed` and `size` are part of the cache key."""
     text = Path(path).read_text(encoding="utf-8")
     content = yaml.load(text, Loader=_loader())
     if not isinstance(content, (dict, list, str, type(None))):
@@ -117,21 +117,21 @@ def _parsed(path: str, changed: int, size: int) -> tuple[dict[str, str | None], 
 
 @cache
 def _loader() -> Any:
-    """OmegaConf's own rules of what YAML means, on the C parser where PyYAML has it."""
+    """OmegaConf's YAML loader, on the C parser if PyYAML has it."""
     rules = get_yaml_loader()
     return type("Loader", (yaml.CSafeLoader, rules), {}) if yaml.__with_libyaml__ else rules
 
 
 class Components(ConfigSource):
-    """Registered components as options of their groups: the typed fields of a class are its configuration.
+    """Config source of registered components: the typed fields of a class are its configuration.
 
-    Its path names the groups, since some launchers use it in a process that has published nothing. A
-    component's module is imported when it is chosen; to list names takes no import.
+    Its path lists the groups, since some launchers use it in a process that has not called `publish`. A
+    component's module is imported when it is selected; listing names imports nothing.
     """
 
     @staticmethod
     def scheme() -> str:
-        """What its paths begin with."""
+        """The scheme of its paths."""
         return "components"
 
     @property
@@ -140,11 +140,11 @@ class Components(ConfigSource):
         return sorted(self.path.split(","))
 
     def available(self) -> bool:
-        """It always is."""
+        """Always true."""
         return True
 
     def is_group(self, config_path: str) -> bool:
-        """Whether a path is a published group, or the root of all."""
+        """Whether a path is a published group or the root."""
         return config_path.strip("/") in ("", *self.groups)
 
     def is_config(self, config_path: str) -> bool:
@@ -169,7 +169,7 @@ class Components(ConfigSource):
 
 
 def load_components() -> None:
-    """Find what registers itself, ours and what packages announce as `repro.components`."""
+    """Discover the registered components, ours and those of the entry point group `repro.components`."""
     discover("repro.methods", "repro.data", "repro.metrics")
 
 
@@ -185,7 +185,7 @@ def _split(config_path: str) -> tuple[str, str]:
 
 @cache
 def _fields(group: str, name: str) -> type:
-    """The fields of a component as a class of its own, after its name."""
+    """A dataclass with the component's name and its fields."""
     cls = lookup(group, name)
     types = get_type_hints(cls)
     rows: list[Any] = [("name", str, field(default=name))]
@@ -196,18 +196,18 @@ def _fields(group: str, name: str) -> type:
 class Composer(ConfigLoaderImpl):
     """Composes each cell of a sweep once.
 
-    Hydra composes all cells before the first one starts, to find errors early, and each again when its turn
-    comes. This one keeps what it composed first. A launcher that starts other processes composes there.
+    Hydra composes all cells before the first one starts, to find errors early, and each again when it runs.
+    This loader caches the first composition. Launchers that start other processes compose again there.
     """
 
     def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
-        """Compose as `loader` does, without what is `needless` to a cell, which is said by key and value."""
+        """Compose as `loader` does, without the entries for which `needless(key, value)` is true."""
         super().__init__(loader.get_search_path())
         self._needless = needless
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        """The configuration of one cell; the second time that it is asked for it is handed over."""
+        """The configuration of one cell; composed at the first call, taken from the cache at the second."""
         asked = tuple(sweep_overrides)
         if asked not in self._ahead:
             self._ahead[asked] = self._composed(master_config, sweep_overrides)
@@ -224,13 +224,13 @@ class Composer(ConfigLoaderImpl):
             ConfFolder.needless.reset(token)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process composes for itself."""
+        """The state without the cache: another process composes again."""
         return {**self.__dict__, "_ahead": {}}
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which looks through all configurations again and again as one is made."""
+    """Disable garbage collection, which would scan all configurations repeatedly during composition."""
     was = gc.isenabled()
     gc.disable()
     try:

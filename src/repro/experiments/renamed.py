@@ -1,6 +1,6 @@
-"""Settings that had another name once, so that who asks for the old one is told the new one.
+"""Renamed settings, for error messages that give the new name.
 
-Owns that list, which docs/changes.md explains. Must not know Hydra.
+Owns the list, which docs/changes.md explains. Must not know Hydra.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ RENAMED = {
     "native": "draft_calibration",
     "workload": "setup",
 }
-"""New names of settings and of groups of options, by their old ones."""
+"""New names of settings and config groups, by old name."""
 
 
 def renamed(name: str) -> str | None:
-    """The sentence for a setting that has a new name; None for any other."""
+    """The error message for a renamed setting; None for any other."""
     if name not in RENAMED:
         return None
     return f"the setting {name!r} is called {RENAMED[name]!r} now; docs/changes.md lists what was renamed"
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """InputError for an override of the command line that has an old name."""
+    """InputError for a command-line override that uses an old name."""
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0].partition("@")[0].partition(".")[0]
         if "=" in override and (sentence := renamed(name)):

@@ -1,7 +1,7 @@
-"""What happens around a cell: found done, skipped, computed alone, stored, shown; and the table at the end.
+"""Sweeps: find cached cells, run and store the others, and build the table at the end.
 
-Knows nothing of Hydra. A sweep's cells note their keys in a folder of the sweep, whatever process ran them,
-so that its end finds them.
+Must not know Hydra. Each cell writes a note with its key to the sweep's folder, whichever process ran it, so
+that the end of the sweep finds all cells.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from repro.scenarios.registry import is_current, made, scenario_of
 
 MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
-"""Bytes that must be free before a cell starts: its record, rounds and timeline are well below."""
+"""Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a sweep remembers of one of its cells.
+    """The result of one cell of a sweep.
 
     Attributes:
-        key: of its record, "" if the input was too bad for one.
+        key: key of its record; "" if the input was invalid and there is no record.
         labels: short names.
         state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
-        seconds: what it took, or what it is expected to take; `None` if nobody knows.
-        error: one line for a failed cell.
+        seconds: measured or expected time; `None` if unknown.
+        error: error message of a failed cell.
     """
 
     key: str
@@ -69,10 +69,10 @@ class Note:
 
 
 class Sweep:
-    """One run of the command: its mode, where its results go, and its screen."""
+    """One run of the command: its mode, its output folders and its console."""
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
-        """Settings of the run; InputError for a mode that there is not."""
+        """Read the run's settings; InputError for an unknown mode."""
         self.mode = str(config["sweep"])
         if self.mode not in MODES:
             raise InputError(unknown("sweep mode", self.mode, MODES))
@@ -83,10 +83,10 @@ class Sweep:
         self.console = console or Console()
 
     def cell(self, config: Mapping[str, Any]) -> Note:
-        """Do with one cell what the mode says. One that fails has a record with its traceback.
+        """Process one cell according to the mode. A failed cell gets a record with its traceback.
 
         Raises:
-            InputError: there can be no record: what was asked makes no cell, or the disk takes none.
+            InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
         self.store.check_writable(NEED)
         self.tracker.check()
@@ -115,14 +115,14 @@ class Sweep:
         return Note(cell.key, cell.labels, "todo", self._estimate(cell))
 
     def _estimate(self, cell: Scenario) -> float | None:
-        """Seconds that cells of this method took, per token or row asked for."""
+        """Expected seconds, from finished cells of this method and their `amount_of`; None without any."""
         same = [r for r in self.store.all() if r.done and r.labels["method"] == cell.labels["method"]]
         if not same:
             return None
         return median(_seconds(r) / _amount(r) for r in same) * cell.amount_of(cell.config)
 
     def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
-        """Write what a cell leaves behind; its timeline first, since the record names it."""
+        """Write a cell's files; the timeline first, since the record refers to it."""
         place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json"
         path = self.outputs / place
         try:
@@ -139,7 +139,7 @@ class Sweep:
 
     @contextmanager
     def _alone(self, cell: Scenario) -> Iterator[None]:
-        """Cells on the wall clock wait for each other, whatever launched them."""
+        """Run cells on the wall clock one at a time, across processes."""
         if cell.emulated:
             yield
             return
@@ -160,7 +160,7 @@ class Sweep:
             yield tell
 
     def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
-        """Show how the cells fared; make the experiment's table of them and of earlier ones that belong."""
+        """Print the summary; build the experiment's table from these cells and current earlier ones."""
         self.console.print(summary(notes, self.mode))
         if self.mode == "list":
             self.console.print(left(notes))
@@ -187,13 +187,13 @@ class Sweep:
         return files
 
     def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
-        """Make and show the table of a section that computes no cell."""
+        """Write and print the table of a section without cells."""
         shown, files = write_read(experiment, section, self.results / "tables")
         self.console.print(to_screen(shown))
         return files
 
     def _timeline(self, spec: TableSpec, table: Table, records: list[Record]) -> dict[str, Path]:
-        """The picture of a timeline, if the experiment has one; where it cannot be made the table stands."""
+        """Draw the experiment's timeline, if it has one; an InputError is printed and the table kept."""
         if spec.timeline is None:
             return {}
         from repro.reports.figures.timeline import chosen, write_timeline  # late, with matplotlib
@@ -208,17 +208,17 @@ class Sweep:
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
-    """Whether a `table:` section has claims, facts or forms, which are read and not computed."""
+    """Whether a `table:` section has claims, facts or drawings, and so no cells."""
     return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
 
 
 def write_read(
     experiment: str, section: Mapping[str, Any], folder: Path, formats: Collection[str] = tuple(FORMATS)
 ) -> tuple[Page, dict[str, Path]]:
-    """Set a paper's prose beside the tables in a folder, its facts beside our device files, or draw forms.
+    """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
 
     Raises:
-        InputError: the section is malformed or names what there is not, or the folder takes no file.
+        InputError: the section is malformed or refers to something unknown, or the folder is not writable.
     """
     bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
     if "claims" in section:
@@ -237,14 +237,14 @@ def write_read(
 
 
 def fact_sources() -> Sources:
-    """The project's own reference files, device files and precisions."""
+    """The project's reference values, settings, device files and precisions."""
     bits = {name: precision.bits for name, precision in PRECISIONS.items()}
     settings = read_settings(conf_dir() / "reference" / "settings.csv")
     return Sources(load_cells(), settings, conf_dir() / "device", bits)
 
 
 def show_files(console: Console, files: Mapping[str, Path]) -> None:
-    """One line for each thing that lies somewhere."""
+    """Print one line for each file."""
     names = {
         **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
         **{"excerpt": "part of a timeline", "spans": "its spans", "diagram": "its picture"},
@@ -256,7 +256,7 @@ def show_files(console: Console, files: Mapping[str, Path]) -> None:
 
 
 def note_down(folder: Path, number: int, note: Note) -> None:
-    """Leave a note for the sweep's end."""
+    """Write a cell's note for the end of the sweep."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{number}.json", json.dumps(asdict(note)))
 
@@ -268,7 +268,7 @@ def notes_in(folder: Path) -> list[Note]:
 
 
 def summary(notes: list[Note], mode: str) -> Grid:
-    """The cells of a sweep as a grid: what each is, how it stands, what it took or will take."""
+    """The cells of a sweep as a grid: labels, state, and measured or expected time."""
     shown = [name for name in notes[0].labels if len({n.labels.get(name) for n in notes}) > 1] or ["method"]
     grid = Grid(*shown, "state", "expected" if mode == "list" else "took", title=f"{len(notes)} cells")
     for note in notes:
@@ -278,7 +278,7 @@ def summary(notes: list[Note], mode: str) -> Grid:
 
 
 def left(notes: list[Note]) -> str:
-    """How much there is to do, and how long it may take."""
+    """The number of cells to do, and their expected time."""
     todo = [note for note in notes if note.state in ("todo", "failed")]
     known = [note.seconds for note in todo if note.seconds is not None]
     unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""

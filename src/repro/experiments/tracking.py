@@ -1,7 +1,7 @@
-"""Runs in wandb: one finished run a cell, one a sweep.
+"""wandb tracking: one finished run per cell and one per sweep.
 
-Besides `run` the only module that knows wandb. Must not know how cells are computed; whatever goes wrong here
-is reported and costs no record.
+The only module that imports wandb. Must not know how cells are computed; errors here are logged and lose no
+record.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tracker:
-    """Writes runs below `folder`; does nothing at all when `mode` is `disabled`.
+    """Writes runs below `folder`; does nothing if `mode` is `disabled`.
 
-    Offline runs are complete on the disk: `wandb leet` shows them, `wandb sync` uploads them later.
+    Offline runs are complete on disk: `wandb leet` shows them, `wandb sync` uploads them later.
     """
 
     mode: Mode = "offline"
@@ -39,7 +39,7 @@ class Tracker:
     folder: Path = Path("outputs")
 
     def check(self) -> None:
-        """Find out before the work whether runs can be written, so that nothing is asked in between.
+        """Check before the run that wandb runs can be written, so that wandb never prompts.
 
         Raises:
             InputError: an unknown mode, or `online` without a login.
@@ -56,9 +56,9 @@ class Tracker:
             )
 
     def cell(self, record: Record, rounds: Sequence[Round] = (), trace: Path | None = None) -> Path | None:
-        """One run of a cell: its config, values, rounds and timeline. A failed cell is a failed run.
+        """Write the run of a cell: its config, values, rounds and timeline. A failed cell is a failed run.
 
-        Returns the run's folder, `None` when there is none: wandb is disabled, or failed and was reported.
+        Returns the run's folder; `None` if wandb is disabled or failed (which is logged).
         """
 
         def fill(run: Run) -> None:
@@ -75,7 +75,7 @@ class Tracker:
         return self._write(fill, record.experiment, name, "cell", config, failed=not record.done)
 
     def sweep(self, table: Table, files: Mapping[str, Path]) -> Path | None:
-        """One run of a whole sweep: its table, its picture and all its files; returns the same as `cell`."""
+        """Write the run of a sweep: its table, its figure and all its files; returns as `cell`."""
 
         def fill(run: Run) -> None:
             _log_table(run, table)
@@ -104,7 +104,7 @@ class Tracker:
             with self._run(group, name, kind, config, failed=failed) as run:
                 fill(run)
                 return Path(run.dir).parent
-        except Exception:  # whatever wandb raises must not cost the sweep anything but this run
+        except Exception:  # an error in wandb must lose nothing but this run
             log.exception("wandb could not write the run %r of %r; its record is kept", name, group)
             return None
 
@@ -112,11 +112,11 @@ class Tracker:
     def _run(
         self, group: str, name: str, kind: str, config: dict[str, Any], *, failed: bool
     ) -> Iterator[Run]:
-        """A wandb run that is finished whatever happens, beside any other run of this process."""
+        """Open a wandb run, beside any other of this process, and finish it also after an error."""
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Tables and artifacts wait here until a sync; without it in the user's home, apart from their runs.
+        # wandb stages tables and artifacts here until a sync; its default is the user's home folder.
         os.environ.setdefault("WANDB_DATA_DIR", str(self.folder.resolve() / "wandb" / "staging"))
         settings = wandb.Settings(
             silent=True,
@@ -125,7 +125,7 @@ class Tracker:
             disable_code=True,
             disable_job_creation=True,
             x_disable_stats=True,
-            x_disable_machine_info=True,  # the record has the kind of host; a run need not name the machine
+            x_disable_machine_info=True,  # the record has the kind of host; runs must not name the machine
             x_save_requirements=False,
         )
         run = wandb.init(
@@ -148,7 +148,7 @@ class Tracker:
 
 
 def _log_rounds(run: Run, rounds: Sequence[Round]) -> None:
-    """Rounds as a table, and their numbers as curves."""
+    """Log rounds as a table, and their numbers as curves."""
     import wandb
 
     if not rounds:
@@ -161,7 +161,7 @@ def _log_rounds(run: Run, rounds: Sequence[Round]) -> None:
 
 
 def _log_table(run: Run, table: Table) -> None:
-    """The table in words, with its set-apart values and notes."""
+    """Log the table as text, with its aside values and notes."""
     import wandb
 
     words = {"table": grid(table), "aside": aside_grid(table)}
@@ -179,7 +179,7 @@ def _log_picture(run: Run, path: Path) -> None:
 
 
 def _log_files(run: Run, name: str, kind: str, paths: Sequence[Path]) -> None:
-    """An artifact of files that stay where they are: wandb would copy them to the home folder first."""
+    """Log files as an artifact without copying them; by default wandb copies them to its staging folder."""
     import wandb
 
     artifact = wandb.Artifact(name, type=kind)

@@ -1,6 +1,6 @@
-"""Forms of verification as experiments ask for them: printed, branching, or searched for.
+"""Verification trees for tree drawings: given as text, by branching factors, or found by Ghidorah's search.
 
-Knows nothing of how they are drawn, nor of runs: a search here reads accuracies and recorded ranks alone.
+Must not know how trees are drawn, nor runs: the search reads only accuracies and recorded ranks.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from repro.scenarios.generation.heads_fit import fitted
 
 
 def recorded(name: str) -> HeadRanks:
-    """The ranks beside the heads of a file in `conf/model/checkpoint`.
+    """The recorded head ranks in the checkpoint folder of a `conf/model/checkpoint` entry.
 
     Raises:
-        InputError: there is no such file, its folder is not there, or nothing was recorded.
+        InputError: there is no such entry, its checkpoint is missing, or no ranks were recorded.
     """
     folder = conf_dir() / "model" / "checkpoint"
     if name not in (known := sorted(path.stem for path in folder.glob("*.yaml"))):
@@ -44,10 +44,10 @@ def recorded(name: str) -> HeadRanks:
 
 
 def form(spec: DiagramSpec, ranks_of: Callable[[str], HeadRanks] = recorded) -> VerificationDiagram:
-    """The tree of a form that is one.
+    """The verification tree of a drawing.
 
     Raises:
-        InputError: its text is no tree, its ids no pair, or nothing was recorded for its heads.
+        InputError: its text is not a tree, its ids are not a pair, or no ranks were recorded for its heads.
     """
     if spec.expansion:
         return VerificationDiagram(spec.name, branching(spec.expansion))

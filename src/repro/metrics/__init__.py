@@ -1,1 +1,1 @@
-"""Metrics on texts, tokens and answers, one `evaluate.Metric` class each, registered by name."""
+"""Metrics on texts, tokens and answers, registered by name and computed with `evaluate`."""

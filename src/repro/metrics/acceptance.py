@@ -1,6 +1,6 @@
-"""How many draft tokens the target accepts.
+"""Acceptance of draft tokens by the target.
 
-Owns the one definition of acceptance length. Must not know how drafts are made.
+Owns the project's definition of acceptance length. Must not know how drafts are made.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from repro.metrics.base import INTEGERS, Metric, Scores, require_rows
 
 @register("metric", "acceptance")
 class Acceptance(Metric):
-    """Acceptance, totals over totals within a cell, never a mean of means.
+    """Acceptance figures, as ratios of totals within a cell, not means of means.
 
     The definition, for every method and every table of this project:
 
-    - `acceptance_length` is the tokens emitted per target verification, the target's own (bonus) token
-      included. Decoding without a draft has exactly 1.
-    - `accepted_draft_tokens` is the draft tokens among them, so the bonus token is left out. It is the
-      acceptance length less 1, except where an output ends within a verification, before the bonus token.
+    - `acceptance_length` is the number of tokens emitted per target verification, including the target's own
+      (bonus) token. It is exactly 1 without a draft.
+    - `accepted_draft_tokens` is the number of draft tokens among them, without the bonus token. It is the
+      acceptance length minus 1, except if an output ends within a verification, before the bonus token.
     - `acceptance_histogram[k]` counts the verifications that accepted exactly k draft tokens, k = 0, 1, ...
     - `acceptance_by_position[k]` is the share of verifications that accepted more than k draft tokens: how
       often the draft token at depth k + 1 was emitted.
 
-    A verification is one forward pass of the target over drafted rows, or over one row. The prompt's prefill
-    is none, and the token that it yields belongs to no verification. Tokens cut off at the output's end count
-    as neither accepted nor emitted. Of a tree, the accepted path counts, whatever its size.
+    A verification is one forward pass of the target over draft tokens, or over a single token. The prefill is
+    not a verification, and its token belongs to none. Tokens cut off at the output's end count as neither
+    accepted nor emitted. Of a tree, only the accepted path counts.
 
-    Inputs, one list a prompt with one entry a verification: `accepted`, draft tokens accepted and emitted;
-    `emitted`, all tokens emitted.
+    Inputs, one list per prompt with one entry per verification: `accepted`, draft tokens accepted and
+    emitted; `emitted`, all tokens emitted.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"accepted": INTEGERS, "emitted": INTEGERS}
@@ -58,13 +58,13 @@ class Acceptance(Metric):
 
 @register("metric", "draft_correctness")
 class DraftCorrectness(Metric):
-    """Drafted tokens in percent that the target accepted, with the standard error in percentage points.
+    """Percentage of draft tokens that the target accepted, with the standard error in percentage points.
 
-    Of a method that drafts one token after each token of the target's own text this is how often the draft is
-    right after a right prefix, the greedy agreement of EdgeLLM's Table I.
+    For a method that drafts one token after each token of the target's own text, this is the draft's accuracy
+    after a correct prefix: the greedy agreement of EdgeLLM's Table I.
 
-    Inputs, one list a prompt with one entry a verification: `drafted`, tokens drafted; `accepted`, those of
-    them that were accepted and emitted.
+    Inputs, one list per prompt with one entry per verification: `drafted`, number of draft tokens;
+    `accepted`, number of them that were accepted and emitted.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"drafted": INTEGERS, "accepted": INTEGERS}
@@ -81,7 +81,7 @@ class DraftCorrectness(Metric):
 
 
 def _check(drafted: Sequence[int], tokens: Sequence[int]) -> None:
-    """A verification emits the draft tokens that it accepted, and at most one more."""
+    """InputError unless each verification emits its accepted draft tokens and at most one more."""
     if len(drafted) != len(tokens):
         raise InputError(f"{len(drafted)} verifications accepted tokens and {len(tokens)} emitted some")
     for i, (n, total) in enumerate(zip(drafted, tokens, strict=True)):

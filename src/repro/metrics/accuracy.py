@@ -1,4 +1,4 @@
-"""Shares of right answers, with how far they can be trusted.
+"""Accuracy metrics with standard errors and confidence intervals.
 
 Owns accuracies, their standard errors and paired differences. Must not know how answers were obtained.
 """
@@ -21,9 +21,9 @@ SEED = 0
 
 @register("metric", "accuracy")
 class Accuracy(Metric):
-    """Right answers in percent, with the standard error in percentage points.
+    """Percentage of correct answers, with the standard error in percentage points.
 
-    Input `correct`: 1 for a right answer, 0 for a wrong one.
+    Input `correct`: 1 for a correct answer, 0 for a wrong one.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"correct": INTEGER}
@@ -39,12 +39,13 @@ class Accuracy(Metric):
 
 @register("metric", "multiple_choice")
 class MultipleChoice(Metric):
-    """Rows in percent whose right continuation is the likeliest, with standard errors in percentage points.
+    """Percentage of examples whose correct continuation is the likeliest, with standard errors.
 
-    `acc` compares log-likelihoods, `acc_norm` compares them per byte of the choice; of equals the first wins.
+    `acc` compares log-likelihoods, `acc_norm` log-likelihoods per byte of the choice; ties go to the first.
+    Standard errors are in percentage points.
 
-    Inputs, one entry a row: `loglikelihoods` of the continuations, in nats; `lengths`, the UTF-8 bytes of the
-    bare choices; `answers`, the position of the right one.
+    Inputs, one entry per example: `loglikelihoods` of the continuations, in nats; `lengths`, the UTF-8 bytes
+    of the choices' texts; `answers`, the index of the correct one.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
@@ -76,12 +77,11 @@ class MultipleChoice(Metric):
 
 @register("metric", "paired_difference")
 class PairedDifference(Metric):
-    """Mean of a figure less a baseline's on the same rows, with standard error and a 95% bootstrap interval.
+    """Mean paired difference to a baseline on the same examples, with standard error and 95% interval.
 
-    The rows' difficulty is common to both and drops out. The interval is the percentile one, over 2000
-    resamples of the rows with a fixed seed.
+    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed.
 
-    Inputs: `values` and `baseline_values`, one a row, in any unit; the results are in the same.
+    Inputs: `values` and `baseline_values`, one per example, in any unit; the results have the same unit.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
@@ -104,7 +104,7 @@ class PairedDifference(Metric):
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and its standard error, from the sample's variance; of a single value it is unknown."""
+    """Mean and standard error, from the sample variance; the error of a single value is None."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return mean, None

@@ -1,8 +1,8 @@
-"""What every metric of ours is, and how `evaluate` runs it without touching hub or disk.
+"""The base class of metrics, and an adapter that runs them in `evaluate` without hub or disk access.
 
-Owns that class, and the scoring of one outcome by several metrics. Must not know where outcomes come from.
-`evaluate` takes seconds to import and is imported when something is scored, so that a metric's name, unit and
-version are known at once.
+Owns that class, and the scoring of an outcome by several metrics. Must not know where outcomes come from.
+`evaluate` takes seconds to import, so it is imported when something is scored; a metric's name, unit and
+version are available without it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.late import absent
 from repro.core.registry import lookup
 
-# Types of inputs as `datasets` names them; a list of one is a list of such.
+# Input types as named in `datasets`; `[T]` is a list of T.
 INTEGER, NUMBER, TEXT = "int64", "float64", "string"
 INTEGERS, NUMBERS = [INTEGER], [NUMBER]
 
@@ -24,22 +24,21 @@ Scores = dict[str, Any]
 
 
 class Metric:
-    """A metric with its inputs and its unit; a subclass sets both and writes `_compute`.
+    """A metric with its inputs and its unit; a subclass sets both and implements `_compute`.
 
-    An outcome is a mapping from these names to one entry a prompt:
+    An outcome is a mapping from these names to lists with one entry per prompt:
 
-    - `predictions`, `references`: token ids that a method and the target alone emitted;
+    - `predictions`, `references`: token ids emitted by a method and by the target alone;
     - `prediction_texts`, `reference_texts`: the same, decoded by the caller;
-    - `drafted`, `accepted`, `emitted`: tokens drafted, draft tokens accepted and tokens emitted,
-      verification by verification;
-    - `correct`: 1 where an answer is right;
-    - `loglikelihoods`, `lengths`, `answers`: of each continuation its log-likelihood and its bytes, and which
-      is right;
-    - `values`, `baseline_values`: a figure of two methods on the same rows.
+    - `drafted`, `accepted`, `emitted`: number of tokens drafted, accepted and emitted, per verification;
+    - `correct`: 1 if an answer is correct, else 0;
+    - `loglikelihoods`, `lengths`, `answers`: log-likelihood and bytes per continuation, and the index of the
+      correct one;
+    - `values`, `baseline_values`: a figure of two methods on the same examples.
     """
 
     inputs: ClassVar[Mapping[str, Any]]
-    """The types of the inputs by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one."""
+    """Input types by name: `INTEGER`, `NUMBER`, `TEXT`, or a list of one of them."""
 
     version: ClassVar[int] = 1
     """Raised by hand when the metric's figures change (docs/identity.md)."""
@@ -48,22 +47,22 @@ class Metric:
     """The unit of the metric's figures: `%`, `share`, `tokens`."""
 
     _compute: Callable[..., Scores]
-    """The figures of the inputs, which come by name."""
+    """Computes the figures from the inputs, which are keyword arguments."""
 
     def compute(self, **inputs: Sequence[Any]) -> Scores:
-        """The figures, by `evaluate`, which checks the types of the inputs; ValueError for a wrong one."""
+        """Compute the figures with `evaluate`, which checks input types; ValueError for a wrong one."""
         found: Scores = self.as_evaluate().compute(**inputs)
         return found
 
     def as_evaluate(self) -> Any:
-        """The same as an `evaluate.Metric`."""
+        """This metric as an `evaluate.Metric`."""
         return _adapter()(self)
 
 
 @cache
 def _adapter() -> Any:
-    """The subclass of `evaluate.Metric` that runs one of ours."""
-    with absent("transformers"):  # evaluate's evaluators, unused here, would import its pipelines and torch
+    """The subclass of `evaluate.Metric` that wraps a `Metric`."""
+    with absent("transformers"):  # else evaluate's evaluators, unused here, import its pipelines and torch
         import evaluate
         from evaluate.info import Features, Value
 
@@ -71,7 +70,7 @@ def _adapter() -> Any:
         return [feature(each) for each in kind] if isinstance(kind, list) else Value(kind)
 
     class Adapter(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
-        """Keeps its inputs in memory: the original writes them to files below the user's cache."""
+        """Keeps inputs in memory; the base class writes them to files in the user's cache."""
 
         def __init__(self, metric: Metric) -> None:
             self._metric = metric
@@ -85,7 +84,7 @@ def _adapter() -> Any:
             )
 
         def _build_data_dir(self) -> str:
-            # The original makes the folder, which a read-only home forbids; in memory it is never used.
+            # The base class creates the folder, which fails in a read-only home; in memory it is never used.
             return str(self._data_dir_root)
 
         def _compute(self, **inputs: Any) -> Scores:
@@ -95,10 +94,10 @@ def _adapter() -> Any:
 
 
 def score(names: Iterable[str], outcome: Mapping[str, Sequence[Any]]) -> Scores:
-    """The figures of several registered metrics on one outcome.
+    """Compute several registered metrics on one outcome.
 
     Raises:
-        InputError: a metric is unknown, or the outcome lacks one of its inputs, or has no prompt.
+        InputError: a metric is unknown, or the outcome lacks one of its inputs or is empty.
     """
     scores: Scores = {}
     for name in names:

@@ -1,6 +1,6 @@
-"""How close a method's output is to the target's own, in words and in tokens.
+"""Similarity of a method's output to the target's own, in words and in tokens.
 
-Owns Rouge-L and exact match. Must not know tokenizers: texts come decoded.
+Owns Rouge-L and exact match. Must not know tokenizers: texts are decoded by the caller.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 class RougeL(Metric):
     """Rouge-L of the decoded texts, with the default tokenizer: F-measure times 100, mean over prompts.
 
-    The tokenizer of `rouge_score` keeps lower-cased runs of letters and digits. Punctuation does not count,
-    nor do scripts other than Latin; of texts that have nothing else equal ones score 100, others 0.
+    The tokenizer of `rouge_score` keeps lower-cased runs of ASCII letters and digits, and so ignores
+    punctuation and non-Latin scripts. Texts without such runs score 100 if they are equal, else 0.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
@@ -32,7 +32,7 @@ class RougeL(Metric):
 
 @register("metric", "rouge_l_tokens")
 class RougeLTokens(Metric):
-    """Rouge-L as above over token ids, so that punctuation counts, which is most of a program."""
+    """Rouge-L over token ids, so that punctuation counts, which matters for code."""
 
     inputs: ClassVar[Mapping[str, Any]] = {"predictions": INTEGERS, "references": INTEGERS}
     unit: ClassVar[str] = "%"
@@ -56,7 +56,7 @@ class ExactMatch(Metric):
 
 
 class _Words:
-    """A tokenizer as `rouge_score` wants one; splits at blanks and changes nothing."""
+    """A tokenizer for `rouge_score` that only splits at whitespace."""
 
     def tokenize(self, text: str) -> list[str]:
         return text.split()

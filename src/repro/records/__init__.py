@@ -1,1 +1,1 @@
-"""What is kept of a run: records and their provenance, identities, and what is built once."""
+"""Records with their provenance, cell keys, and the build cache."""

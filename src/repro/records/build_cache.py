@@ -1,7 +1,7 @@
-"""Things fetched or computed once and kept: found whole, or not found at all.
+"""A cache of files that are fetched or computed once; entries appear complete or not at all.
 
-Owns the cache folder, the folder of what was computed, the lock that lets one process build while others
-wait, and the free space check. Must not know what is being kept.
+Owns the cache folder, the folder of computed entries, the lock that lets one process build while others wait,
+and the check for free space. Must not know what is cached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class Unavailable(Exception):
-    """One source cannot be reached or lacks the thing: another source may still have it."""
+    """A source is unreachable or lacks the item; another source may have it."""
 
 
 def cache_root(override: Path | str | None = None) -> Path:
@@ -42,15 +42,15 @@ _forgetting: ContextVar[Path | None] = ContextVar("forgetting", default=None)
 
 
 def memory_root() -> Path:
-    """The folder of what checkpoints were found to say: that of the cache, or within `forgetting` its own."""
+    """The folder of computed entries (logits, scores): the cache root, or a temporary one in `forgetting`."""
     return _forgetting.get() or cache_root()
 
 
 @contextmanager
 def forgetting() -> Iterator[Path]:
-    """Remember nothing that was computed before, and in the end nothing of what is computed meanwhile.
+    """Within the block, keep computed entries in an empty temporary folder, which is deleted at the end.
 
-    Files that were fetched or converted stay in use. Yields the folder of what is remembered meanwhile.
+    Fetched and converted files are still taken from the cache. Yields the temporary folder.
     """
     with tempfile.TemporaryDirectory(prefix="repro-") as folder:
         token = _forgetting.set(Path(folder))
@@ -66,19 +66,19 @@ def build_once(
     need: int = 0,
     is_whole: Callable[[Path], bool] = Path.exists,
 ) -> Path:
-    """`target`, built if it is not there whole; one process builds while the others wait for it.
+    """Return `target`, building it if it is missing or incomplete; other processes wait for the build.
 
     `build` gets an empty scratch folder on the same disk and returns the file or folder in it that becomes
-    `target` by one rename, so that a killed process leaves nothing half-made under that name.
+    `target` by one rename, so that a killed process leaves nothing incomplete under that name.
 
     Args:
-        target: the file or folder to have.
-        build: makes it; called at most once, under the lock.
-        need: bytes that building may take at its peak, checked before it starts.
-        is_whole: whether what lies at `target` can be used; what cannot be is removed and built again.
+        target: the cached file or folder.
+        build: builds it; called at most once, under the lock.
+        need: peak disk space of the build in bytes, checked before it starts.
+        is_whole: whether the existing `target` is complete; if not, it is removed and built again.
 
     Raises:
-        InputError: the folder cannot be written, or the disk is full or has less than `need` bytes left.
+        InputError: the folder is not writable, or the disk is full or has less than `need` bytes left.
     """
     if is_whole(target):
         return target
@@ -98,7 +98,7 @@ def build_once(
 
 
 def require_space(folder: Path, need: int, what: str) -> None:
-    """InputError if the disk of `folder` (or of its nearest existing parent) has under `need` bytes left."""
+    """InputError if the disk of `folder` (or of its nearest existing parent) has less than `need` bytes."""
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
@@ -129,7 +129,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 @contextmanager
 def _errors_of_the_disk(target: Path) -> Iterator[None]:
-    """Turn what the file system refuses into an InputError that says what can be done about it."""
+    """Convert a full disk or missing write permission into an InputError that says what to do."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What the code was that made a record: one hash over the source of whole packages. It is in no key.
+"""A hash of the source code that made a record. It is not part of any key.
 
-Reads source files and imports none of them.
+Reads source files without importing them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from repro.core.errors import InputError
 
 @cache
 def source_hash(*packages: str) -> str:
-    """SHA-256 over all Python files of packages, or of modules without one; read once in a process.
+    """SHA-256 over all Python files of `repro` and the given packages or modules; cached in the process.
 
     Raises:
-        InputError: one has no Python source.
+        InputError: a package has no Python source.
     """
     whole = hashlib.sha256()
     for package in sorted({"repro", *packages}):
@@ -29,7 +29,7 @@ def source_hash(*packages: str) -> str:
 
 
 def _files(package: str) -> list[tuple[Path, str]]:
-    """A package's files and their names within it, in the order of the names."""
+    """A package's files and their relative names, sorted by name."""
     spec = importlib.util.find_spec(package)
     if spec is not None and spec.submodule_search_locations:
         folders = map(Path, spec.submodule_search_locations)

@@ -1,6 +1,6 @@
-"""Where a number comes from: the code, the packages and the kind of host that made it.
+"""Provenance of a record: the code, the packages and the kind of host that made it.
 
-Knows neither what was computed nor where records lie; times of day are the caller's to give.
+Must not know what was computed or where records are stored; the caller provides the times.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ CODE = ("src", "conf", "scripts", "pyproject.toml")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Everything that tells one number from another one that looks like it.
+    """How a record was made.
 
-    `config` is the resolved configuration without folders of the machine (`identity.portable`) and
+    `config` is the resolved configuration without machine-specific folders (`identity.portable`) and
     `config_hash` its hash; `inputs` are content hashes by name (`target`, `draft`, `dataset`), `versions`
-    those of the components that decided the outcome, `sources` is the `source_hash` of the code, which is in
-    no key. `carried_over` is the commit under whose older key the record was made, `None` for a record that
-    has the key it was made with. `costs` is `fitted` when this very cell was used to fit the device. `fitted`
-    names single values that a fit or a matched agreement determines, or ids of reference cells that a fit
-    used. `matched` tells how a proxy pair was brought to published values (`draft_calibration.Matched`,
-    `heads_fit.HeadMatch`), `None` when it was not. `dequantized` says that the checkpoint came quantized.
-    `memory` holds peak bytes by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the
-    resolved DRAM budget in bytes. `trace` is the timeline's place below the run's `outputs`. `notes` are
-    sentences for the table (a stand-in, say). `started` and `finished` are ISO 8601 in UTC.
+    those of the components that decided the outcome, `sources` is the `source_hash` of the code, which is not
+    part of the key. `carried_over` is the commit at which the record was made under an older key, `None` if
+    it has its original key. `costs` is `fitted` if this cell was used to fit the device. `fitted` names
+    values determined by a fit or a draft calibration, or ids of reference cells used in a fit. `matched`
+    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), `None` without one.
+    `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes by kind
+    (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace`
+    is the timeline's path below the run's `outputs`. `notes` are sentences for the table. `started` and
+    `finished` are ISO 8601 in UTC.
 
     Raises:
-        InputError: `clock`, `weights` or `costs` has a value that is none of its choices.
+        InputError: `clock`, `weights` or `costs` is not one of its choices.
     """
 
     config: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Provenance:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain dictionaries, ready for JSON."""
+        """The fields as plain dictionaries, for JSON."""
         return asdict(self)
 
 
@@ -106,7 +106,7 @@ def circumstances() -> dict[str, Any]:
 
 @cache
 def _circumstances() -> dict[str, Any]:
-    """Found out once: git is asked three times, and every package's metadata is read."""
+    """Cached, since it runs git three times and reads every package's metadata."""
     commit, dirty = git_state()
     return {"commit": commit, "dirty": dirty, "packages": package_versions(), "host": host_kind()}
 
@@ -114,8 +114,8 @@ def _circumstances() -> dict[str, Any]:
 def git_state(checkout: Path | None = None) -> tuple[str | None, bool | None]:
     """Commit of the project's checkout, and whether code or configuration differ from it.
 
-    Generated files (`results/`) do not count as a difference. `(None, None)` when the package does not lie
-    in a checkout of its own, or there is no git.
+    Generated files (`results/`) are ignored. `(None, None)` if the package is not in its own checkout, or
+    git is missing.
     """
     root = checkout or Path(__file__).resolve().parents[3]
     top = _git(root, "rev-parse", "--show-toplevel")
@@ -127,7 +127,7 @@ def git_state(checkout: Path | None = None) -> tuple[str | None, bool | None]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command, `None` when it fails or git is not installed."""
+    """Output of a git command; `None` if it fails or git is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=60
@@ -138,7 +138,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python and of the named packages; `absent` for one that is not installed."""
+    """Versions of Python and the named packages; `absent` if not installed."""
     found = {"python": platform.python_version()}
     for name in names:
         try:
@@ -149,7 +149,7 @@ def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def host_kind() -> dict[str, Any]:
-    """The kind of machine, never which one: system, processor family, usable cores."""
+    """The kind of machine, without identifying it: system, architecture, processor family, usable cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),
@@ -160,7 +160,7 @@ def host_kind() -> dict[str, Any]:
 
 
 def _processor_family() -> str | None:
-    """Vendor and family, as Linux tells them (`CPU implementer` and `CPU part` on Arm)."""
+    """Vendor and family from /proc/cpuinfo (`CPU implementer` and `CPU part` on Arm); None without it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -171,6 +171,6 @@ def _processor_family() -> str | None:
 
 
 def peak_resident_bytes() -> int:
-    """The largest resident set that this process has had, in bytes."""
+    """Peak resident set size of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux kibibytes

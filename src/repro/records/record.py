@@ -1,6 +1,6 @@
-"""What a cell leaves behind: a record, its key, and the folder that keeps records.
+"""Records of cells, and the folder that stores them.
 
-Owns keys, atomic writing and history. Knows neither what the values mean nor how they are shown.
+Owns record files, atomic writing and history. Must not know what the values mean or how they are shown.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 
 def canonical(value: object) -> str:
-    """JSON of plain data with one spelling: sorted keys, no spaces, ASCII.
+    """Canonical JSON of plain data: sorted keys, no spaces, ASCII.
 
     Raises:
-        TypeError: something in it is not plain data.
+        TypeError: it contains something other than plain data.
     """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def content_hash(value: object) -> str:
-    """SHA-256 in hex of plain data's canonical JSON."""
+    """SHA-256 in hexadecimal of the canonical JSON of plain data."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
@@ -51,9 +51,9 @@ def content_hash(value: object) -> str:
 class Record:
     """One cell of a sweep, done or failed.
 
-    `labels` are the short names that tables select and show by (method, device, dataset, model). `values` are
-    finite numbers, strings or `None`; `uncertainty` has, for some of them, a standard error or a (low, high)
-    interval. `error` is the traceback of a failed cell.
+    `labels` are short names by which tables select and show cells (method, device, dataset, model). `values`
+    are finite numbers, strings or `None`; `uncertainty` has a standard error or a (low, high) interval for
+    some of them. `error` is the traceback of a failed cell.
 
     Raises:
         InputError: a key that is not hexadecimal, an unknown status, a failure without a traceback, a value
@@ -81,18 +81,18 @@ class Record:
 
     @property
     def done(self) -> bool:
-        """Whether the cell was computed to its end."""
+        """Whether the cell was computed successfully."""
         return self.status == "done"
 
     def to_json(self) -> str:
-        """Readable JSON, the same for the same record."""
+        """Readable JSON; equal records give equal text."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["provenance"] = self.provenance.to_dict()
         return json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """The record of `to_json`.
+        """Parse the output of `to_json`.
 
         Raises:
             InputError: the text is not a record.
@@ -119,17 +119,17 @@ def _check_value(name: str, value: object) -> None:
 
 
 class Store:
-    """A folder of records, one JSON file each, that any number of processes may write to at once.
+    """A folder of records, one JSON file each; several processes may write to it concurrently.
 
-    `<key>.json` is the cell's record and `<key>.rounds.jsonl` its rounds; what a rerun displaced is kept as
-    `<key>.<n>.json`. Files appear whole or not at all, also when a writer is killed.
+    `<key>.json` is the cell's record and `<key>.rounds.jsonl` its rounds; records replaced by a rerun are
+    kept as `<key>.<n>.json`. Files appear complete or not at all, even if a writer is killed.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
     def get(self, key: str) -> Record | None:
-        """The cell's record, `None` when it has none.
+        """The cell's record; `None` if there is none.
 
         Raises:
             InputError: its file is corrupt or belongs to another cell.
@@ -138,31 +138,31 @@ class Store:
         return self._read(path) if path.exists() else None
 
     def all(self, experiment: str | None = None) -> list[Record]:
-        """Every cell's record, of one experiment or of all, by key. A file that is none is logged by name."""
+        """All records, optionally of one experiment, sorted by key. Invalid files are logged."""
         records, wrong = self._scan()
         for sentence in wrong:
             log.warning("%s", sentence)
         return [r for r in records if experiment is None or r.experiment == experiment]
 
     def problems(self) -> list[str]:
-        """One sentence for each file that is corrupt, foreign or left over from a killed writer."""
+        """One sentence for each file that is corrupt, foreign, or left behind by a killed writer."""
         left = [
             f"{path} was left by a writer that was killed or still writes" for path in self._glob("*.tmp")
         ]
         return self._scan()[1] + left
 
     def rounds(self, key: str) -> list[dict[str, Scalar]]:
-        """The rounds stored with a cell's record; empty when none were."""
+        """The rounds stored with a cell's record; empty if there are none."""
         path = self._path(key, ".rounds.jsonl")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def put(self, record: Record, rounds: Sequence[Round] = ()) -> Path:
-        """Keep a record, on the disk when this returns; what it displaces goes to the cell's history.
+        """Store a record durably (with fsync); a record that it replaces moves to the cell's history.
 
-        A failed record never displaces a finished one: it goes to the history itself.
+        A failed record never replaces a finished one; it goes to the history itself.
 
         Raises:
-            OSError: the disk is full or read-only; earlier records are untouched.
+            OSError: the disk is full or read-only; earlier records are unchanged.
         """
         text = record.to_json()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,10 +178,10 @@ class Store:
             return self._write(current, text)
 
     def check_writable(self, min_bytes: int = 0) -> None:
-        """Find out before the work whether its results can be kept.
+        """Check before the run that its results can be stored.
 
         Raises:
-            InputError: the folder cannot be made or written to, or fewer than `min_bytes` are free there.
+            InputError: the folder cannot be created or written, or has less than `min_bytes` free.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -208,7 +208,7 @@ class Store:
         return sorted(path for path in self.folder.glob(pattern) if not path.name.startswith(".probe."))
 
     def _scan(self) -> tuple[list[Record], list[str]]:
-        """Readable records, and a sentence for each file that should be one and is not."""
+        """Valid records, and a sentence for each invalid file."""
         records: list[Record] = []
         wrong: list[str] = []
         for path in self._glob("*.json"):
@@ -246,8 +246,10 @@ class Store:
         return self._path(key, f".{n}.json")
 
     def _archive(self, key: str) -> None:
-        """Copy a cell's files to its history. Copies, so that the cell has a record at every moment; and no
-        hard links, which Android forbids."""
+        """Copy a cell's files to its history.
+
+        The record is copied rather than moved, so that the cell always has one; Android forbids hard links.
+        """
         kept = self._free(key)
         rounds = self._path(key, ".rounds.jsonl")
         if rounds.exists():
@@ -261,7 +263,7 @@ class Store:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Make a file hold `content`, or leave it as it was: temporary file, fsync, rename, fsync of the folder.
+    """Replace a file's content atomically: temporary file, fsync, rename, fsync of the folder.
 
     Raises:
         OSError: it cannot be written; the temporary file is removed.

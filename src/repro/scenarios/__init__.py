@@ -1,1 +1,1 @@
-"""What can be asked of models and devices: to generate, to choose answers, to show activations, to serve."""
+"""The four scenarios: text generation, multiple-choice accuracy, activation probing and serving."""

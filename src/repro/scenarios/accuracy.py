@@ -1,6 +1,6 @@
-"""A cell that scores a compressed model on a dataset of choices, beside the same model uncompressed.
+"""Accuracy of a compressed model on a multiple-choice dataset, compared with the uncompressed model.
 
-Owns which continuation counts as chosen and what becomes of right and wrong answers. Must not know how a
+Owns the choice of a continuation and the figures computed from correct and wrong answers. Must not know how a
 model is compressed, nor how likelihoods are computed.
 """
 
@@ -34,27 +34,27 @@ from repro.scenarios.base import Findings, Progress, component
 from repro.scenarios.offline import OfflineScenario, dense
 
 BASELINE = "fp16"
-"""The compression that stands for the model as it is."""
+"""The compression that leaves the model unchanged: the baseline."""
 
 Likelihoods = list[list[Likelihood]]
-"""Of each row's continuations."""
+"""Log-likelihoods as `[example][continuation]`."""
 
 
 class ScoredRows(NamedTuple):
-    """What a compressed model says of all rows, and the compression of itself."""
+    """Scores of all examples, and the figures that the compression reports."""
 
     scores: Likelihoods
     figures: Mapping[str, Scalar]
 
 
 class AccuracyScenario(OfflineScenario):
-    """A cell that `compression=NAME` makes; see `OfflineScenario`."""
+    """The scenario selected by `compression=NAME`; see `OfflineScenario`."""
 
     group: ClassVar[str] = "compression"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "multiple_choice", "paired_difference")
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `OfflineScenario`; InputError also for a dataset whose answers are not chosen."""
+        """As `OfflineScenario`; also InputError for a dataset whose scoring has no continuations."""
         super().__init__(config)
         self.compression: Compression = self.component
         self.scoring = scoring_of(self.dataset)
@@ -67,12 +67,12 @@ class AccuracyScenario(OfflineScenario):
 
     @property
     def reads_corpus(self) -> bool:
-        """Whether the compression is calibrated."""
+        """Whether the compression needs calibration data."""
         return self.compression.calibrated
 
     @cached_property
     def rows(self) -> data.Rows:
-        """The dataset's rows in use: `prompts` after the first `skip`."""
+        """The evaluated examples: `prompts` of them after the first `skip`."""
         skip, count = self.config["skip"], self.config["prompts"]
         found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
         if not skip:
@@ -84,7 +84,7 @@ class AccuracyScenario(OfflineScenario):
 
     @cached_property
     def prompts(self) -> list[Prompt]:
-        """The rows as prompts of the target's tokenizer."""
+        """The examples as prompts, tokenized by the target's tokenizer."""
         return data.prompts(self.dataset, self.rows, self.target.tokenizer)
 
     @property
@@ -99,7 +99,7 @@ class AccuracyScenario(OfflineScenario):
         return super().asked | dataset | {name: self.config[name] for name in ("prompts", "skip")}
 
     def check(self) -> None:
-        """As of `OfflineScenario`; InputError also for a row that the target cannot hold."""
+        """As `OfflineScenario`; also InputError for an example longer than the target's context."""
         super().check()
         most = self.target.decoder_config.max_positions
         longest = max(len(c.context) + len(c.token_ids) for p in self.prompts for c in p.continuations)
@@ -110,7 +110,7 @@ class AccuracyScenario(OfflineScenario):
             )
 
     def find(self, progress: Progress) -> Findings:
-        """Score all rows with the model as it is and with the compressed one."""
+        """Score all examples with the uncompressed and with the compressed model."""
         plain = self._plain(progress)
         own = plain if self.compression == self._baseline else self._said(self.compression, progress)
         found = findings(self.prompts, own.scores, plain.scores, self.metric, best_of(self.scoring))
@@ -118,7 +118,7 @@ class AccuracyScenario(OfflineScenario):
 
     @property
     def metric(self) -> str:
-        """What an answer is right by: `acc`, `acc_norm` or `greedy`."""
+        """The criterion for a correct answer: `acc`, `acc_norm` or `greedy`."""
         return metric_of(self.scoring)
 
     @cached_property
@@ -127,7 +127,7 @@ class AccuracyScenario(OfflineScenario):
         return baseline
 
     def _plain(self, progress: Progress) -> ScoredRows:
-        """What the model as it is says, remembered for all compressions of it."""
+        """Scores of the uncompressed model, cached on disk and shared by all its compressions."""
         made_by = versions.of_component(self.group, BASELINE) | versions.WEIGHTS
         key = content_hash(
             [self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"]), made_by]
@@ -143,8 +143,10 @@ class AccuracyScenario(OfflineScenario):
         return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 
     def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
-        """What a compressed model says of all rows; they are read in the order of their tokens, so that those
-        with a common beginning follow each other."""
+        """Score all examples with a compressed model.
+
+        Examples are scored in the order of their tokens, so that common prefixes follow each other.
+        """
         corpus = self.corpus.sequences if compression.calibrated else ()
         compressed = _compressed(self.folder, self.target.digest, compression, corpus)  # type: ignore[arg-type]
         reader = Reader(compressed.decoder)
@@ -161,27 +163,26 @@ class AccuracyScenario(OfflineScenario):
 def _compressed(
     folder: Path, digest: str, compression: Compression, corpus: tuple[tuple[int, ...], ...]
 ) -> Compressed:
-    """A checkpoint, compressed; the last one is kept, so that a sweep over datasets compresses once."""
+    """Compress a checkpoint; the last result is cached, so that a sweep over datasets compresses once."""
     return compression.compress(dense(folder), [torch.tensor(sequence) for sequence in corpus])
 
 
 def metric_of(scoring: Scoring) -> str:
-    """What an answer is right by: `acc` or `acc_norm` as a choice says, else `greedy`."""
+    """The criterion for a correct answer: `acc` or `acc_norm` of a `Choice`, else `greedy`."""
     return scoring.metric if isinstance(scoring, Choice) else "greedy"
 
 
 def best_of(scoring: Scoring) -> int:
-    """Among how many of the likeliest continuations the right one has to be."""
+    """The k of top-k accuracy: `best` of a `Named` scoring, else 1."""
     return scoring.best if isinstance(scoring, Named) else 1
 
 
 def findings(
     prompts: Sequence[Prompt], scores: Likelihoods, baseline: Likelihoods, metric: str, best: int = 1
 ) -> Findings:
-    """What likelihoods mean, beside those of a baseline on the same rows.
+    """The figures of a model's likelihoods, compared with a baseline's on the same examples.
 
-    `accuracy` counts rows whose right continuation is among the `best` likeliest, `acc` and `acc_norm` those
-    where it is the likeliest.
+    `accuracy` is top-`best` accuracy; `acc` and `acc_norm` are top-1.
     """
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
@@ -212,7 +213,7 @@ def findings(
 
 
 def _choice_figures(prompts: Sequence[Prompt], scores: Likelihoods, best: int) -> dict[str, Scalar]:
-    """Both ways of comparing choices, and what guessing would reach."""
+    """`acc`, `acc_norm` with their standard errors, and the accuracy of random guessing."""
     from repro.metrics.base import score
 
     outcome: dict[str, list[Any]] = {
@@ -229,7 +230,7 @@ def _lengths(prompt: Prompt) -> list[int]:
 
 
 def choice(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> int | None:
-    """The position of the chosen continuation; None if the one there is was not the greedy one."""
+    """Index of the chosen continuation; None if the only continuation is not the greedy one."""
     return next(iter(_ranked(prompt, row, metric)), None)
 
 
@@ -238,7 +239,10 @@ def _is_right(prompt: Prompt, row: Sequence[Likelihood], metric: str, best: int)
 
 
 def _ranked(prompt: Prompt, row: Sequence[Likelihood], metric: str) -> list[int]:
-    """Positions of continuations, the likeliest first and of equals the first; none that was not greedy."""
+    """Indices of continuations by falling likelihood, ties by index.
+
+    With `greedy`, `[0]` if the only continuation is the greedy one, else empty.
+    """
     if metric == "greedy":
         return [0] if row[0].greedy else []
     nats = np.array([one.nats for one in row])

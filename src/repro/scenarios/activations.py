@@ -1,6 +1,6 @@
-"""A cell that looks at what goes on within a model while it reads a dataset's texts.
+"""Activations of a model on a dataset's texts, analysed by a probe.
 
-Owns which texts are read. Must not know what is looked for.
+Owns the choice of texts. Must not know what the probe computes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from repro.scenarios.offline import OfflineScenario, dense
 
 
 class ActivationsScenario(OfflineScenario):
-    """A cell that `probe=NAME` makes; see `OfflineScenario`. It reads `prompts` texts, short ones joined."""
+    """The scenario selected by `probe=NAME`; it runs `prompts` texts, short ones concatenated.
+
+    See `OfflineScenario`.
+    """
 
     group: ClassVar[str] = "probe"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `OfflineScenario`."""
+        """See `OfflineScenario`."""
         super().__init__(config)
         self.probe: Probe = self.component
 
     @property
     def reads_corpus(self) -> bool:
-        """Whether the probe reads something beforehand."""
+        """Whether the probe needs calibration data."""
         return self.probe.calibrated
 
     @cached_property
     def texts(self) -> Corpus:
-        """The dataset's texts, of the probe's length."""
+        """The dataset's texts as sequences of the probe's length."""
         count, folder = self.config["prompts"], self.config.get("data_dir")
         return load_corpus(self.dataset, self.target.tokenizer, count, self.probe.tokens, folder)
 
@@ -52,7 +55,7 @@ class ActivationsScenario(OfflineScenario):
         return super().asked | dataset | {"prompts": self.config["prompts"]}
 
     def check(self) -> None:
-        """As of `OfflineScenario`; InputError also for texts that the target cannot hold."""
+        """As `OfflineScenario`; also InputError for sequences longer than the target's context."""
         super().check()
         most = self.target.decoder_config.max_positions
         if most is not None and self.probe.tokens > most:
@@ -61,7 +64,7 @@ class ActivationsScenario(OfflineScenario):
             )
 
     def find(self, progress: Progress) -> Findings:
-        """Let the target read."""
+        """Run the probe on the target."""
         progress("reading", 0, 1)
         decoder = _dense(self.folder, self.target.digest)
         found = self.probe.look(decoder, self.corpus.sequences, self.texts.sequences)
@@ -71,5 +74,5 @@ class ActivationsScenario(OfflineScenario):
 
 @lru_cache(maxsize=1)
 def _dense(folder: Path, digest: str) -> Decoder:
-    """A checkpoint's decoder; the last one is kept, so that a probe may know it again."""
+    """A checkpoint's decoder; the last one is cached, so that a probe gets the same object again."""
     return dense(folder)

@@ -1,7 +1,7 @@
-"""What every scenario has: a checked configuration, a key, and a run that leaves a record.
+"""The base class of scenarios: a checked configuration, a key, and a run that returns a record.
 
 Owns the key, the record and its provenance. Must not know what a scenario computes, nor Hydra, other cells or
-where records lie.
+where records are stored.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from repro.records.record import Record, Round, Scalar, Spread, content_hash
 from repro.scenarios.settings import check_scalars, own_labels
 
 Progress = Callable[[str, int, int], None]
-"""Told what is under way, how many steps are done, and of how many."""
+"""Progress callback: (stage, steps done, total steps)."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a run found.
+    """The results of a run.
 
     Attributes:
         values: figures by name.
-        uncertainty: standard errors or 95% intervals of figures.
-        rounds: lines of detail.
-        timeline: of the first request, as Chrome's JSON; "" without a device.
-        provenance: fields of the record's provenance that only the run tells.
+        uncertainty: standard errors or 95% intervals by figure.
+        rounds: one line of detail for each round, example or request.
+        timeline: the first request as a Chrome trace (JSON); "" if there is none.
+        provenance: fields of the record's provenance that are known only after the run.
     """
 
     values: Mapping[str, Scalar]
@@ -46,7 +46,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves behind: a record, its lines of detail, and a timeline as Chrome's JSON or ""."""
+    """What a run returns: a record, its lines of detail, and a Chrome trace (JSON) or ""."""
 
     record: Record
     rounds: Sequence[Round]
@@ -56,14 +56,14 @@ class Outcome:
 class Scenario(ABC):
     """One cell of a sweep: a resolved configuration, checked and keyed by its content.
 
-    Making one finds bad input that is cheap to find, `check` what takes a look at checkpoints and rows.
+    The constructor checks what is cheap to check; `check` also looks at checkpoints and examples.
 
     Attributes:
-        version: of the scenario, raised by hand when its outcomes change (docs/identity.md).
-        group: the group of the configuration and of the registry that the scenario's component belongs to.
-        emulated: nothing waits for the wall clock.
-        config: the resolved configuration, plain.
-        name: the component's.
+        version: the scenario's version, raised by hand when its outcomes change (docs/identity.md).
+        group: the Hydra and registry group of the scenario's component.
+        emulated: True if the cell runs on the virtual clock.
+        config: the resolved configuration as plain dictionaries.
+        name: the component's name.
         labels: short names for tables.
     """
 
@@ -73,10 +73,10 @@ class Scenario(ABC):
     emulated: bool = True
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Check a resolved configuration; nothing long happens.
+        """Check a resolved configuration, quickly.
 
         Raises:
-            InputError: a part of it cannot work.
+            InputError: a setting is invalid.
         """
         check_scalars(config)
         self.config = config
@@ -87,22 +87,22 @@ class Scenario(ABC):
     @classmethod
     @abstractmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """The usual labels of a configuration, which may turn out to be bad input."""
+        """The standard labels of a configuration, which need not be valid."""
 
     @property
     @abstractmethod
     def component(self) -> object:
-        """What the configuration names: a method, compression, probe or service, with its fields."""
+        """The configured method, compression, probe or service."""
 
     @property
     @abstractmethod
     def asked(self) -> Mapping[str, Any]:
-        """What of the configuration decides the outcome, and so the key."""
+        """The settings that decide the outcome; they are part of the key."""
 
     @property
     @abstractmethod
     def inputs(self) -> dict[str, str]:
-        """Content hashes of all that the cell is given."""
+        """Content hashes of the cell's inputs, by name."""
 
     @property
     @abstractmethod
@@ -112,16 +112,16 @@ class Scenario(ABC):
     @property
     @abstractmethod
     def origin(self) -> dict[str, Any]:
-        """The fields of the provenance that are known without a run: clock, weights, costs, fitted cells."""
+        """Provenance fields that are known before the run: clock, weights, costs, fitted cells."""
 
     @staticmethod
     @abstractmethod
     def amount_of(config: Mapping[str, Any]) -> int:
-        """How much work is asked for, in tokens or rows: estimates of time are proportional to it."""
+        """Amount of work in tokens or examples; time estimates are proportional to it."""
 
     @abstractmethod
     def check(self) -> None:
-        """Find out before the long work whether it can succeed.
+        """Check before the run that it can succeed.
 
         Raises:
             InputError: it cannot.
@@ -129,18 +129,18 @@ class Scenario(ABC):
 
     @abstractmethod
     def find(self, progress: Progress) -> Findings:
-        """Do the work."""
+        """Compute the figures."""
 
     @cached_property
     def key(self) -> str:
-        """The cell's identity."""
+        """The cell's key."""
         return cell_key(self.asked, self.inputs, self.versions)
 
     def run(self, progress: Progress) -> Outcome:
-        """Do the work and make a record of what was found.
+        """Compute the figures and return them as a record.
 
         Raises:
-            Exception: whatever went wrong; `failed` makes a record of it.
+            Exception: any error of the run; `failed` turns it into a record.
         """
         started = _now()
         found = self.find(progress)
@@ -151,7 +151,7 @@ class Scenario(ABC):
         return Outcome(record, found.rounds, found.timeline)
 
     def failed(self, error: str) -> Record:
-        """The record of a cell that could not be computed, from its traceback."""
+        """The record of a failed cell; `error` is its traceback."""
         provenance = self._provenance(_now(), {})
         about = (self.key, self.config["name"], self.labels)
         return Record(*about, "failed", {}, provenance, error=portable_text(error))
@@ -173,13 +173,13 @@ class Scenario(ABC):
 
 
 def component(group: str, given: Mapping[str, Any]) -> Any:
-    """The component that a part of the configuration names, with its fields; InputError for one unknown."""
+    """The component of a group, built from its section of the configuration; InputError if unknown."""
     fields = {name: value for name, value in given.items() if name not in ("name", "_target_")}
     return typed(lookup(group, str(given["name"])), fields, f"{group} {given['name']}")
 
 
 def named(config: Mapping[str, Any], *groups: str) -> dict[str, str]:
-    """The name of what a configuration has in each group, also where it should not be there."""
+    """The name selected in each group; a value that is no mapping is converted to a string."""
     found = {group: config.get(group) for group in groups}
     return {g: str(one.get("name") if isinstance(one, Mapping) else one) for g, one in found.items()}
 

@@ -1,6 +1,6 @@
-"""Models of `conf/model` by name, for what serves with others than the ones that a run names.
+"""Read models of `conf/model` by name, for services that use models beside the run's target.
 
-Owns the reading of these files without Hydra. Must not know who asks.
+Owns reading these files without Hydra. Must not know its callers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from repro.models.runtime.model import ModelConfig
 
 
 def read_model(name: str) -> ModelConfig:
-    """The model of `conf/model/<name>.yaml`, with the checkpoint and the shape that its defaults name.
+    """The model of `conf/model/<name>.yaml`, with the checkpoint and shape of its defaults list.
 
     Raises:
-        InputError: there is no such model (with near misses), or its file does not fit.
+        InputError: there is no such model (with near misses), or its file is invalid.
     """
     folder = conf_dir() / "model"
     path = folder / f"{name}.yaml"

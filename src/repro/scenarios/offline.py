@@ -1,6 +1,6 @@
-"""What scenarios without decoding share: a target whose real weights compute on the CPU, and a corpus.
+"""The base class of scenarios without decoding: a target computed on the CPU, and a calibration corpus.
 
-A device bills nothing here unless the scenario plays one. Must not know what is computed.
+No costs are charged unless the scenario uses a device. Must not know what is computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNBILLED = "nothing is billed: figures of real weights, which have no device"
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """Which texts are read before: `texts` sequences of `tokens` tokens of `dataset`."""
+    """The calibration corpus: `texts` sequences of `tokens` tokens from `dataset`."""
 
     dataset: dict[str, Any]
     texts: int
@@ -44,16 +44,16 @@ class CorpusSettings:
 
 
 class OfflineScenario(Scenario):
-    """A cell that decodes nothing; see `Scenario`.
+    """A cell without decoding; see `Scenario`.
 
     Attributes:
-        metrics: names of the metrics that it scores by.
+        metrics: names of the metrics that it computes.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `Scenario`; InputError also for a target without weights."""
+        """As `Scenario`; also InputError for a target without weights."""
         super().__init__(config)
         self._component = component(self.group, config[self.group])
         self.dataset = data.parse(config["dataset"])
@@ -66,7 +66,7 @@ class OfflineScenario(Scenario):
 
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """See `Scenario`; `method` is the component's name, so that tables take it like a method."""
+        """See `Scenario`; `method` is the component's name, so that tables treat it like a method."""
         labels = named(config, cls.group, "dataset", "target")
         unused = {"device": "host", "draft": "none", "agreement": "native"}
         return {"method": labels[cls.group]} | labels | unused
@@ -77,7 +77,7 @@ class OfflineScenario(Scenario):
         return self._component
 
     def _require_whole(self) -> None:
-        """That there are weights, as they are, and that the CPU computes."""
+        """InputError unless the target has an unrounded checkpoint and `host` is `cpu`."""
         what, name = f"{self.group}={self.name}", self._model.name
         if self._model.checkpoint is None:
             raise InputError(
@@ -93,23 +93,23 @@ class OfflineScenario(Scenario):
 
     @cached_property
     def target(self) -> Model:
-        """The target; its checkpoint is fetched if need be."""
+        """The target; its checkpoint is fetched if necessary."""
         return opened(self._model)
 
     @property
     def folder(self) -> Path:
-        """Where the target's checkpoint lies."""
+        """Folder of the target's checkpoint."""
         assert self.target.folder is not None
         return self.target.folder
 
     @property
     @abstractmethod
     def reads_corpus(self) -> bool:
-        """Whether the component looks at a corpus."""
+        """Whether the component needs the corpus."""
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The corpus; of no sequences where none is looked at."""
+        """The corpus; empty if the component does not need it."""
         if not self.reads_corpus:
             return Corpus((), "none")
         wanted, folder = self.settings, self.config.get("data_dir")
@@ -118,7 +118,7 @@ class OfflineScenario(Scenario):
 
     @property
     def sequences(self) -> list[Tensor]:
-        """The corpus as tensors, int64 `[tokens]` each."""
+        """The corpus as int64 tensors of shape `[tokens]`."""
         return [torch.tensor(sequence) for sequence in self.corpus.sequences]
 
     @property
@@ -172,5 +172,5 @@ class OfflineScenario(Scenario):
 
 
 def dense(folder: Path) -> Decoder:
-    """A checkpoint's weights, dense in fp32 and all resident."""
+    """Load a checkpoint in fp32, unpacked and fully in memory."""
     return weights.load(folder, "float32", packed=False)

@@ -1,6 +1,6 @@
-"""Which scenario a configuration asks for.
+"""Select the scenario of a configuration.
 
-Owns that choice and nothing of what scenarios do; each is imported when there is a cell of it.
+Owns that choice. Must not know what scenarios do; each is imported when first needed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ BY_GROUP = {
     "probe": "repro.scenarios.activations:ActivationsScenario",
     "service": "repro.scenarios.serving.scenario:ServingScenario",
 }
-"""Scenarios by the group of the configuration that asks for them; without any of these it generates."""
+"""Scenario classes by configuration group; a configuration without any of these groups is generation."""
 
 GROUPS = ("method", *BY_GROUP)
-"""Groups of the registry that are groups of options."""
+"""Registry groups that are also Hydra config groups."""
 
 
 def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
-    """The scenario that a resolved configuration asks for."""
+    """The scenario class of a resolved configuration."""
     module, _, name = next((c for g, c in BY_GROUP.items() if config.get(g)), GENERATION).partition(":")
     found: type[Scenario] = getattr(import_module(module), name)
     return found
 
 
 def made(config: Mapping[str, Any]) -> Scenario:
-    """The cell that a resolved configuration describes; InputError if it cannot work."""
+    """Create the cell of a resolved configuration; InputError if it is invalid."""
     return scenario_of(config)(config)
 
 
 def is_current(record: Record) -> bool:
-    """Whether the components that made a record have the versions of today."""
+    """Whether a record's component versions equal the current ones."""
     try:
         return made(record.provenance.config).versions == record.provenance.versions
     except (InputError, KeyError):  # a component or a setting of it is gone

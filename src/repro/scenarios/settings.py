@@ -1,6 +1,6 @@
-"""What can be wrong with a run's settings by themselves, before anything is opened.
+"""Checks of a run's settings that need no checkpoint or dataset.
 
-Owns the sentences for numbers, names and labels. Must not know cells, rows or checkpoints.
+Owns the error messages for numbers, names and labels. Must not know cells, examples or checkpoints.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from repro.models.runtime.model import ModelConfig
 
 
 def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
-    """The labels that an experiment gives its cells beside the usual ones; a null one is left out.
+    """The labels that an experiment adds to the standard ones; null labels are left out.
 
-    They say where a cell stands in a table and are no part of its key: one cell may have others elsewhere.
+    They place a cell in a table and are not part of its key: a cell may have other labels in another table.
 
     Raises:
-        InputError: they are no mapping of single values, or one has the name of a usual label.
+        InputError: they are not a mapping of single values, or one has the name of a standard label.
     """
     given = config.get("labels") or {}
     if not isinstance(given, Mapping):
@@ -34,7 +34,7 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
 
 
 def check_scalars(config: Mapping[str, Any]) -> None:
-    """The run's own numbers and names, whose types YAML does not tell."""
+    """Check the types and ranges of the run's scalar settings; InputError for a wrong one."""
     for name in ("prompts", "max_tokens", "repeats", "calibration_prompts"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
@@ -56,7 +56,7 @@ def check_scalars(config: Mapping[str, Any]) -> None:
 
 
 def check_blank(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
-    """That a cell without weights can run: all its models lack them, and its prompts have a length."""
+    """InputError unless no model of a cost-only run has a checkpoint and `prompt_tokens` is set."""
     names = " and ".join(model.name for model in models if model.checkpoint is not None)
     if names:
         raise InputError(f"the target has no checkpoint and {names} has; choose models that all have one")
@@ -73,7 +73,7 @@ def kind_of(device: Mapping[str, Any]) -> str:
 
 
 def host_of(config: Mapping[str, Any], emulated: bool) -> str:
-    """The torch device that computes: as asked, or a real device's own."""
+    """The torch device: the `host` setting, or that of a real device; InputError if there is no GPU."""
     host = str(config["host"])
     if host not in ("cpu", "cuda"):
         raise InputError(unknown("host", host, ("cpu", "cuda")))

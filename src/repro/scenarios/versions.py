@@ -1,6 +1,6 @@
-"""Versions of the components that decide an outcome, by name, as they stand in a cell's key.
+"""Versions of the components that decide an outcome, by name, as used in a cell's key.
 
-Owns which ones every cell has. Must not know keys, nor how an outcome is found to have changed.
+Owns the versions that every cell has. Must not know keys, nor how a changed outcome is detected.
 """
 
 from __future__ import annotations

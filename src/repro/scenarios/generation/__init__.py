@@ -1,1 +1,1 @@
-"""Requests are answered token by token by a method on a device."""
+"""Text generation: a method decodes answers to prompts on a device."""

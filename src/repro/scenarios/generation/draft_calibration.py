@@ -1,6 +1,6 @@
-"""How often a draft says its target's token, and what brings that to a published figure.
+"""Draft calibration: measure how often a draft predicts its target's token, and match a published value.
 
-Knows nothing of records, sweeps or published tables beyond the one value that is asked for.
+Must not know records, sweeps or published tables beyond the requested value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METRIC = "draft_token_correctness"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A published agreement: the id of its cell, and percent of the target's tokens that the draft said."""
+    """A published agreement: its cell's id, and the percentage of target tokens that the draft predicts."""
 
     cell: str
     published: float
@@ -37,13 +37,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Matched:
-    """How a pair was brought to it.
+    """The calibration of a draft to a published agreement.
 
     Attributes:
         cell: id of the published cell.
-        published: percent, as it is printed.
-        native: percent, of the draft as it is, on the calibration prompts.
-        probability: that in a context the target's choice takes the first place.
+        published: the published agreement in percent.
+        native: the uncalibrated draft's agreement on the calibration prompts, in percent.
+        probability: probability that the draft's first choice in a context is replaced by the target's.
     """
 
     cell: str
@@ -53,15 +53,15 @@ class Matched:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Ids of all published values that were fitted."""
+        """Ids of the published values that were fitted."""
         return (self.cell,)
 
 
 def published(name: object) -> Wanted:
-    """The published agreement of that id.
+    """Look up a published agreement by its id.
 
     Raises:
-        InputError: there is no such cell, or it is no single agreement (with near misses).
+        InputError: there is no such cell, or it is not a single agreement (with near misses).
     """
     cells = load_cells()
     cell = find(cells, str(name))
@@ -73,7 +73,7 @@ def published(name: object) -> Wanted:
 
 
 def wanted(names: object) -> Wanted | HeadMatch:
-    """What `calibrate_draft_to` asks for: a published agreement or two acceptance lengths, by their ids.
+    """Parse `calibrate_draft_to`: the id of a published agreement, or the ids of two acceptance lengths.
 
     Raises:
         InputError: as `published` and `head_match`.
@@ -82,7 +82,7 @@ def wanted(names: object) -> Wanted | HeadMatch:
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:
-    """InputError for a run whose draft cannot be corrected unbilled, or has nothing to correct."""
+    """InputError unless the device is emulated, sampling is greedy, and both models have checkpoints."""
     if not emulated:
         raise InputError(
             "calibrate_draft_to lets the target correct the draft unbilled, and a real device would have to "
@@ -102,7 +102,7 @@ def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, M
 
 
 def require_heads(wanted: HeadMatch, draft: Model) -> None:
-    """InputError for a draft with other heads than those that are fitted."""
+    """InputError if the draft's number of Medusa heads differs from the fitted number."""
     heads, fitted = draft.model_cost.shape.medusa, len(wanted.heads.accuracies)
     if heads != fitted:
         raise InputError(
@@ -118,13 +118,13 @@ def native(
     requests: Sequence[Request],
     told: Callable[[int], None],
 ) -> float:
-    """Share of the target's own greedy tokens that the draft says after the same prefix (EdgeLLM sec. II-C).
+    """Share of the target's greedy tokens that the draft predicts from the same prefix (EdgeLLM sec. II-C).
 
     Args:
         models: the `target` and the `draft`.
-        networks: what computes their tokens.
-        requests: the prompts that the target answers.
-        told: how many are done.
+        networks: their networks, by role.
+        requests: the calibration prompts.
+        told: progress callback, called with the number of finished prompts.
 
     Raises:
         InputError: no answer has a second token, so nothing is drafted.
@@ -152,7 +152,7 @@ def head_ranks(
     requests: Sequence[Request],
     told: Callable[[int], None],
 ) -> HeadRanks:
-    """Which rank the draft's Medusa heads give the target's own greedy tokens; arguments as of `native`.
+    """Ranks that the draft's Medusa heads give the target's greedy tokens; arguments as for `native`.
 
     Raises:
         InputError: the draft has no Medusa heads, or no answer has a second token.
@@ -172,6 +172,6 @@ def head_ranks(
 
 
 def match(wanted: Wanted, native_share: float) -> Matched:
-    """What a native agreement lacks to the published one; InputError if it lacks nothing."""
+    """The swap probability from a native to the published agreement; InputError if the native is higher."""
     probability = swap_probability(native_share, wanted.published / 100)
     return Matched(wanted.cell, wanted.published, 100 * native_share, probability)

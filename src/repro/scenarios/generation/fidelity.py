@@ -1,6 +1,6 @@
-"""Answers against the target's own greedy text: how close they are, and that lossless means lossless.
+"""Compare answers with the target's own greedy text, and check that lossless methods are lossless.
 
-Knows nothing of devices' time, of records or of sweeps.
+Must not know device time, records or sweeps.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ AGAINST_TARGET = ("rouge_l", "rouge_l_tokens", "exact_match")
 
 
 class NotLosslessError(RuntimeError):
-    """A method that claims the target's own text gave another one, and rounding does not explain it."""
+    """A lossless method's answer differs from the target's greedy text by more than rounding explains."""
 
 
 def own_answers(
     network: Network, requests: Sequence[Request], told: Callable[[int], None]
 ) -> list[list[int]]:
-    """The target's own greedy tokens for each request, decoded one by one."""
+    """The target's greedy tokens for each request, decoded without a draft."""
     out = []
     for i, request in enumerate(requests):
         told(i)
@@ -43,7 +43,16 @@ def scores(
     verified: bool = True,
     round_metric: str = "acceptance",
 ) -> dict[str, Scalar]:
-    """What the rounds amount to if a target verified; metrics against its own answers if given; the rest."""
+    """Compute the metrics of answers.
+
+    Args:
+        generations: the answers.
+        own: the target's own answers; None skips the metrics that compare with them.
+        text_of: decodes token ids.
+        metrics: further metrics.
+        verified: whether a target verified the answers; without one `round_metric` is skipped.
+        round_metric: the metric over verifications.
+    """
     from repro.metrics.base import score
 
     discover("repro.metrics")
@@ -60,10 +69,10 @@ def scores(
 def require_lossless(
     generations: Sequence[Generation], own: Sequence[Sequence[int]], network: Network, dtype: str
 ) -> int:
-    """How many answers part from the target's own at a tie.
+    """Count the answers that diverge from the target's own at a tie of logits.
 
     Raises:
-        NotLosslessError: one parts where there is no tie.
+        NotLosslessError: an answer diverges where there is no tie.
     """
     ties = 0
     for generation, tokens in zip(generations, own, strict=True):

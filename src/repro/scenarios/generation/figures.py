@@ -1,7 +1,6 @@
-"""From answers and a trace to the figures of a record. Knows nothing of how either came about.
+"""Figures of a record, computed from answers and a trace. Must not know how these were produced.
 
-Every figure is a total over a total on the device's clock; prefill, model load and warm-up are not in the
-decode span because their spans say so.
+Rates are ratios of totals on the device's clock. Decode time excludes prefill, model load and warm-up.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from repro.records.record import Scalar
 
 
 def decode_windows(generations: Sequence[Generation]) -> list[tuple[float, float]]:
-    """Per answer, from the first decode op's start to the last emitted token; none for one-token answers."""
+    """(start, end) of each answer's decoding, up to its last token; one-token answers have none."""
     return [(g.rounds[0].start, g.ended) for g in generations if g.rounds]
 
 
@@ -26,15 +25,15 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
 
     Returns:
         decode_tokens: tokens after each answer's first.
-        decode_seconds: of all decode spans.
+        decode_seconds: total decode time.
         decode_tokens_per_s, time_per_token (seconds; TPOT), ttft (mean seconds), prefill_seconds.
-        latency: mean seconds from an answer's request to its last token.
+        latency: mean seconds from a request to its last token.
         prefill_tokens_per_s: prompt tokens over the time to the first token.
-        prefill_joules: of all prefills; `None` where power is not known.
-        prefill_bubbles: share of the prefills in which the processor that works most of them idles.
-        decode_joules, joules_per_token: all resources, idle power included; `None` where power is not known.
-        flash_bytes_per_token: read from flash within decode spans.
-        flash_busy: share of the decode spans in which flash was read.
+        prefill_joules: energy of all prefills; `None` if power is not known.
+        prefill_bubbles: share of prefill time in which the busiest processor idles.
+        decode_joules, joules_per_token: all resources, idle power included; `None` if power is not known.
+        flash_bytes_per_token: bytes read from flash while decoding.
+        flash_busy: share of decode time in which flash was read.
     """
     windows = decode_windows(generations)
     tokens = sum(len(g.tokens) - 1 for g in generations)
@@ -66,12 +65,12 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
 
 
 def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
-    """How the target was called while decoding; without a target (`verified` false), not at all.
+    """Count the target's verifications; zero for methods without a target (`verified` false).
 
     Returns:
-        prompts: answers.
-        target_calls: forward passes that verified, over all answers; prefill is none.
-        verification_width: rows per verification, the root included.
+        prompts: number of answers.
+        target_calls: verifications over all answers, prefill excluded.
+        verification_width: tokens per verification, the root included.
     """
     rounds = [r for g in generations for r in g.rounds if verified and r.rows]
     width = sum(r.rows for r in rounds) / len(rounds) if rounds else None
@@ -79,16 +78,16 @@ def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str,
 
 
 def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
-    """What was drafted for verifications; absent where nothing was.
+    """Figures about drafting; empty if nothing was drafted.
 
     Returns:
-        drafted_per_call: draft tokens in a verified tree.
-        error_rate: share of verifications that found an error in the branch that matched most.
-        calls_per_error: verifications for each that found an error (EdgeLLM sec. IV-G's "prolonged wait").
-        drafted_per_error: draft tokens for each of those.
-        useless_calls: verifications that found none, over all answers.
-        retention: accepted draft tokens over those that the same trees would have had accepted whole; absent
-            where nothing is dropped.
+        drafted_per_call: draft tokens per verification.
+        error_rate: share of verifications that found an error in the best-matching branch.
+        calls_per_error: verifications per error found (EdgeLLM sec. IV-G's "prolonged wait").
+        drafted_per_error: draft tokens per error found.
+        useless_calls: verifications that found no error, over all answers.
+        retention: accepted draft tokens over those that the unpruned trees would have had accepted; absent
+            if nothing is pruned.
     """
     rounds = [r for g in generations for r in g.rounds if r.rows and r.drafted]
     if not rounds:
@@ -109,16 +108,16 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
 
 
 def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -> dict[str, Scalar]:
-    """What forward passes within the decode spans took, mean seconds each; absent roles have none.
+    """Mean seconds of the forward passes while decoding; `None` for roles without passes.
 
     Returns:
-        target_pass, target_loading, target_computing: a pass of the target, and how much of it waited for
-            reads and how much did not.
-        draft_pass: a pass of a draft while no target computed or loaded.
-        provisional_pass: one that began during a target's.
-        draft_seconds: of all drafting.
-        draft_hidden: share of all drafting that lay within passes of the target.
-        rows_kept: share of the target's rows that went through its last layers, the others being pruned.
+        target_pass, target_loading, target_computing: a pass of the target, its time waiting for reads, and
+            the rest.
+        draft_pass: a draft pass that began outside passes of the target.
+        provisional_pass: a draft pass that began during a pass of the target.
+        draft_seconds: total time of draft passes.
+        draft_hidden: share of the draft time that overlaps passes of the target.
+        rows_kept: share of the target's tokens that ran through its last layers; the others were pruned.
     """
     windows = decode_windows(generations)
     inside = {
@@ -144,11 +143,11 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
 
 
 def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]:
-    """The target's output projection in verifications, mean seconds each; absent without any.
+    """Mean seconds of the target's output projection per verification; empty without verifications.
 
     Returns:
-        target_projection: of all the rows that it makes.
-        target_wasted: of those that the accepted path never comes to (LEVER Table 2).
+        target_projection: time for all tokens of the tree.
+        target_wasted: the part spent on tokens outside the accepted path (LEVER Table 2).
     """
     rounds = [r for g in generations for r in g.rounds if r.rows]
     spent, wasted = [], []
@@ -165,7 +164,7 @@ def _mean(numbers: Sequence[float]) -> float | None:
 
 
 def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
-    """What metrics read of answers: token ids, and per verification what was drafted, accepted, emitted."""
+    """The inputs of metrics: token ids, and drafted, accepted and emitted tokens per verification."""
     return {
         "predictions": [g.tokens for g in generations],
         "drafted": [[r.drafted for r in g.rounds if r.rows] for g in generations],
@@ -175,7 +174,7 @@ def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:
 
 
 def round_rows(generations: Sequence[Generation]) -> list[dict[str, Scalar]]:
-    """One row a round, for the record's side file and for dashboards."""
+    """One mapping per round, for the record's `.rounds.jsonl` file and for dashboards."""
     return [
         {"request": g.request.id, "round": i, **r._asdict()}
         for g in generations

@@ -1,6 +1,6 @@
-"""What brings Medusa heads to two published acceptance lengths: accuracies fitted to Ghidorah's Table I.
+"""Accuracies of Medusa heads, fitted to two published acceptance lengths of Ghidorah's Table I.
 
-Owns the form of the fit and its solution. Must not know records, sweeps or how heads draw their guesses.
+Owns the parametrization of the fit and its solution. Must not know records, sweeps or how heads sample.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from repro.reports.reference.reference import PublishedCell, find, load_cells
 
 METRIC = "acceptance_length"
 WIDTHS = (2, 4)
-"""Of the trees whose acceptance is fitted, in the order of the ids."""
+"""Widths of the trees whose acceptance lengths are fitted, in the order of the ids."""
 
 TREES = "ghidorah.table1.mt_bench"
-"""The row on which Ghidorah's trees are found, whatever dataset they are used on (sec. IV-B)."""
+"""Id prefix of the MT-Bench values: Ghidorah searches all its trees on MT-Bench (sec. IV-B)."""
 
 MODEL = "vicuna-7b-v1.3"
 STEEPEST = 12.0
-"""Of slopes that are tried: a head's odds then fall or rise by e^12 from one to the next."""
+"""Bound on the absolute slope; at 12 the odds change by a factor e^12 from one head to the next."""
 
 PRINTED = 5
-"""Ranks whose accuracies are published."""
+"""Number of ranks whose accuracies are published."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class FittedHeads:
     """Heads whose estimated trees of width 2 and 4 have the published acceptance lengths.
 
     Attributes:
-        cells: the ids of both.
-        published: their values, tokens a verification.
-        level: what all heads' log-odds are raised by.
-        slope: what head k's log-odds are raised by k times beside.
-        accuracies: `[head][rank]`: how often that rank is the target's own token.
+        cells: ids of the two published values.
+        published: the values, in tokens per verification.
+        level: offset added to the log-odds of all heads.
+        slope: head k's log-odds are raised by a further k times this.
+        accuracies: `[head][rank]`: probability that this rank is the target's own token.
     """
 
     cells: tuple[str, ...]
@@ -56,11 +56,11 @@ class FittedHeads:
 
 @dataclass(frozen=True)
 class HeadMatch:
-    """How a draft's heads are brought to a row of Table I.
+    """The calibration of a draft's heads to a row of Table I.
 
     Attributes:
-        heads: what their guesses follow.
-        trees: what the search for trees is told of them: MT-Bench's row (Ghidorah sec. IV-B).
+        heads: the accuracies that the calibrated heads follow.
+        trees: the accuracies that the tree search uses: MT-Bench's (Ghidorah sec. IV-B).
     """
 
     heads: FittedHeads
@@ -68,25 +68,26 @@ class HeadMatch:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Ids of all published values that were fitted."""
+        """Ids of the published values that were fitted."""
         return tuple(dict.fromkeys((*self.heads.cells, *self.trees.cells)))
 
 
 def head_match(names: Sequence[object]) -> HeadMatch:
-    """The match that two ids ask for: one dataset's acceptance lengths at width 2 and at width 4.
+    """Fit heads to two ids: one dataset's acceptance lengths at widths 2 and 4.
 
     Raises:
-        InputError: they are no such pair (with near misses), or no heads of the form have these values.
+        InputError: the ids are no such pair (with near misses), or the fit has no solution.
     """
     return HeadMatch(fitted(tuple(map(str, names))), fitted(tuple(f"{TREES}.width{w}" for w in WIDTHS)))
 
 
 @cache
 def fitted(names: tuple[str, ...]) -> FittedHeads:
-    """Heads for two published values.
+    """Fit heads to two published values.
 
-    Deviation: the paper gives no head's accuracy. Published ones of the same heads, of their training and so
-    too low, are raised: the log-odds of every cumulative accuracy of head k by level + slope * k.
+    Deviation: the paper gives no accuracies of its heads. Accuracies published for the same heads, measured
+    in training and so too low, are raised: level + slope * k is added to the log-odds of every cumulative
+    accuracy of head k.
     """
     cells = _pair(names)
     values = tuple(float(cell.value_low or 0.0) for cell in cells)
@@ -102,7 +103,7 @@ def fitted(names: tuple[str, ...]) -> FittedHeads:
 
 
 def published_accuracies(path: Path | None = None, model: str = MODEL) -> list[list[float]]:
-    """`[head][n - 1]`: how often the right token is among the first n ranks, as it is published."""
+    """`[head][n - 1]`: published top-n accuracy."""
     path = path or conf_dir() / "reference" / "head_accuracies.csv"
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -113,10 +114,10 @@ def published_accuracies(path: Path | None = None, model: str = MODEL) -> list[l
 
 
 def cumulative(heads: Accuracies, ranks: int = TOP) -> list[list[float]]:
-    """Cumulative accuracies continued to `ranks`.
+    """Extrapolate cumulative accuracies to `ranks` ranks.
 
-    Deviation: nothing is published beyond the fifth rank. What a rank adds goes on falling as a power of the
-    rank, the one that leads from the published second to the published fifth.
+    Deviation: nothing is published beyond rank 5. The accuracy that a rank adds is extrapolated as a power of
+    the rank, with the exponent given by the published ranks 2 and 5.
     """
     out = []
     for head in heads:
@@ -130,7 +131,7 @@ def cumulative(heads: Accuracies, ranks: int = TOP) -> list[list[float]]:
 
 
 def raised(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
-    """Accuracies by rank, of cumulative ones whose log-odds are raised by level + slope * head."""
+    """Accuracies by rank after adding level + slope * head to the log-odds of the cumulative ones."""
     return [
         steps([1 / (1 + math.exp(-(log_odds(share) + level + slope * head))) for share in shares])
         for head, shares in enumerate(heads)
@@ -138,17 +139,17 @@ def raised(heads: Accuracies, level: float, slope: float) -> list[list[float]]:
 
 
 def steps(sums: Sequence[float]) -> list[float]:
-    """What each rank adds."""
+    """Differences of consecutive cumulative values, the first one included."""
     return [sums[0], *(after - before for before, after in pairwise(sums))]
 
 
 def log_odds(share: float) -> float:
-    """The logarithm of a probability's odds."""
+    """The logit of a probability."""
     return math.log(share / (1 - share))
 
 
 def _pair(names: tuple[str, ...]) -> list[PublishedCell]:
-    """The published cells of a pair of ids, of one row and of the widths 2 and 4."""
+    """Look up a pair of ids and check that they are one dataset's widths 2 and 4."""
     known = load_cells()
     cells = [find(known, name) for name in names]
     fitting = {c.id for c in known.values() if c.metric == METRIC and c.conditions.get("width", "").isdigit()}
@@ -166,7 +167,7 @@ def _pair(names: tuple[str, ...]) -> list[PublishedCell]:
 
 
 def _solved(reached: Callable[[float], float], wanted: float, names: Sequence[str]) -> float:
-    """The slope at which a growing function is as wanted, by halving."""
+    """Solve `reached(slope) == wanted` for an increasing function by bisection."""
     low, high = -STEEPEST, STEEPEST
     if not reached(low) < wanted < reached(high):
         raise InputError(

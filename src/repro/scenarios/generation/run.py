@@ -1,4 +1,4 @@
-"""A cell's requests answered on its device, measured, and set against the target's own text.
+"""Run a generation cell: answer its requests, measure them, and compare with the target's own text.
 
 Must not know how a cell is checked and keyed.
 """
@@ -33,7 +33,7 @@ from repro.scenarios.generation.scenario import GenerationScenario, last
 
 @contextmanager
 def _network(cell: GenerationScenario, model: Model | ShardedModel) -> Iterator[Network]:
-    """What computes a model's tokens, with its memo where it may have one."""
+    """Open a model's network, with its logit cache where caching is allowed."""
     if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
         yield model.network()
         return
@@ -42,7 +42,7 @@ def _network(cell: GenerationScenario, model: Model | ShardedModel) -> Iterator[
 
 
 def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
-    """How the draft is brought to the published value that is asked for; an agreement takes prompts."""
+    """Calibrate the draft to the published value; an agreement needs calibration prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
         return cell.match
     models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
@@ -58,7 +58,7 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
 def _matched_network(
     cell: GenerationScenario, model: Model | ShardedModel, matched: Matched | HeadMatch | None
 ) -> Iterator[Network]:
-    """What computes a model's tokens; of a draft that is matched with an oracle, its target, beside it."""
+    """Open a model's network; a calibrated draft also opens its target as an oracle."""
     with _network(cell, model) as own:
         if matched is None:
             yield own
@@ -74,13 +74,13 @@ def _matched_network(
 def opened_sessions(
     cell: GenerationScenario, device: Device, matched: Matched | HeadMatch | None
 ) -> Iterator[dict[str, Session]]:
-    """A cell's models opened on its device, by role, drafts before the target."""
+    """Open the cell's models on its device, by role, drafts before the target."""
     with ExitStack() as opened:
         sessions: dict[str, Session] = {}
         for role, place in last("target", cell.places):
             model = cell.model(role)
             if cell.emulated:
-                # Of several drafts the first is matched: none of the others was measured.
+                # Of several drafts only the first is calibrated: the others have no measured agreement.
                 brought = matched if role == "draft" else None
                 there = placed(model, device, place)
                 network = opened.enter_context(_matched_network(cell, there, brought))
@@ -95,7 +95,7 @@ def opened_sessions(
 
 
 def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Session]) -> Serving:
-    """What answers, after an emulated device has read its models and a real one has answered a first time."""
+    """Load the models (emulated) or warm up with the first request (real device); prepare the method."""
     if cell.emulated:
         for session in sessions.values():
             with device.phase("load"):
@@ -114,7 +114,7 @@ def serve(
     serving: Serving,
     progress: Progress,
 ) -> list[Generation]:
-    """All requests, on a real device as often as asked."""
+    """Answer all requests; a real device repeats them `repeats` times."""
     repeats = 1 if cell.emulated else cell.config["repeats"]
     out: list[Generation] = []
     for repeat in range(repeats):
@@ -129,7 +129,7 @@ def serve(
 
 
 def start(sessions: Mapping[str, Session], request: Request) -> None:
-    """A new request for all models."""
+    """Start a request in all sessions."""
     for session in sessions.values():
         session.start(request.prefix)
 
@@ -137,7 +137,7 @@ def start(sessions: Mapping[str, Session], request: Request) -> None:
 def timing(
     cell: GenerationScenario, generations: Sequence[Generation], trace: Trace
 ) -> tuple[dict[str, Scalar], dict[str, float]]:
-    """Figures over all answers, and the decode speed's spread over repeats where there are several."""
+    """Figures over all answers, and the standard deviation of the decode speed over repeats, if any."""
     values = figures.timing(generations, trace) | figures.calls(generations, "target" in cell.places)
     count = len(cell.requests)
     runs = [generations[i : i + count] for i in range(0, len(generations), count)]
@@ -150,7 +150,7 @@ def timing(
 def quality(
     cell: GenerationScenario, generations: Sequence[Generation], progress: Progress
 ) -> dict[str, Scalar]:
-    """How close the answers are to the target's own, and that a lossless method's are the same."""
+    """Compare the answers with the target's own; check that a lossless method's are the same."""
     target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
     text_of, count = str if cell.blank else target.tokenizer.decode, len(cell.requests)
     round_metric = cell.method.round_metric
@@ -173,7 +173,7 @@ def found(
     values: dict[str, Scalar],
     matched: Matched | HeadMatch | None,
 ) -> dict[str, Any]:
-    """Fields of the provenance that only the run tells."""
+    """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
     return {
         "fitted": tuple(sorted(fitted)),
@@ -185,7 +185,7 @@ def found(
 
 
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
-    """What a reader of the figures should know."""
+    """Notes for readers of the figures."""
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):

@@ -1,6 +1,7 @@
-"""Requests that a method answers token by token on a device: what is asked, with which models and prompts.
+"""The generation scenario: a method answers prompts on a device.
 
-Must not know how requests are answered and measured, which is in `run`.
+Owns the cell's models, prompts, inputs and checks. Must not know how requests are answered and measured; that
+is in `run`.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.settings import check_blank, host_of, kind_of
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
-"""Settings that decide a cell's outcome as they stand, and so its key; others count in part."""
+"""Settings that are part of the key unchanged; others enter it in part."""
 
 ROOM = 64
-"""Tokens of a tree that a key-value cache has room for beside prompt and answer."""
+"""Cache positions reserved for a token tree, beside prompt and answer."""
 
 
 class GenerationScenario(Scenario):
-    """A cell that `method=NAME` makes; see `Scenario`.
+    """The scenario selected by `method=NAME`; see `Scenario`.
 
     Attributes:
-        method: what answers.
-        models: their configurations by role.
+        method: the method.
+        models: model configurations by role.
     """
 
     group: ClassVar[str] = "method"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `Scenario`."""
+        """See `Scenario`."""
         super().__init__(config)
         self.method: Method = component("method", config["method"])
         _require_sessions(self.method)
@@ -88,12 +89,12 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def places(self) -> Mapping[str, Placement]:
-        """The method's roles and where each lies."""
+        """Placements of the method's models, by role."""
         return self.method.places()
 
     @cached_property
     def match(self) -> draft_calibration.Wanted | HeadMatch | None:
-        """What published value drafts are brought to, if one is asked for and there is a draft."""
+        """The published value to calibrate the draft to; None if not requested or without a draft."""
         if self.config["calibrate_draft_to"] is None or not self.config["draft_calibration"]:
             return None
         wanted = draft_calibration.wanted(self.config["calibrate_draft_to"])
@@ -104,21 +105,21 @@ class GenerationScenario(Scenario):
 
     @property
     def calibrates(self) -> bool:
-        """Whether it takes more prompts to find out how the draft is brought there."""
+        """Whether calibrating the draft needs calibration prompts."""
         return isinstance(self.match, draft_calibration.Wanted)
 
     @cached_property
     def target(self) -> Model:
-        """The target model; the checkpoint is fetched if need be."""
+        """The target model; its checkpoint is fetched if necessary."""
         return opened(self.models["target"], host=self.host)
 
     @property
     def draft(self) -> Model:
-        """The draft model, the first if there are several."""
+        """The draft model; the first one if there are several."""
         return self.model("draft")
 
     def model(self, role: str) -> Model:
-        """A model by role; all but the target draft for it."""
+        """A model by role; all roles except `target` are drafts."""
         if role == "target":
             return self.target
         if role not in self._drafts:
@@ -127,12 +128,12 @@ class GenerationScenario(Scenario):
 
     @property
     def blank(self) -> bool:
-        """Whether the target's weights are nowhere: only costs run, of prompts without words."""
+        """True if the target has no checkpoint: a cost-only run on dummy prompts."""
         return self.models["target"].checkpoint is None
 
     @cached_property
     def rows(self) -> data.Rows:
-        """The dataset's rows in use; none if nobody could read them."""
+        """The dataset's examples in use; empty for a cost-only run."""
         if self.blank:
             return data.Rows((), "none", "nowhere")
         skip, count = self.config["skip"], self.config["prompts"]
@@ -142,7 +143,7 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def calibration_rows(self) -> data.Rows:
-        """The rows that follow those in use; InputError if the dataset ends before."""
+        """The calibration examples, which follow those in use; InputError if there are too few."""
         used = self.config["skip"] + self.config["prompts"]
         return self._rows_after(
             used,
@@ -162,7 +163,7 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """Content hashes of all that the cell is given."""
+        """Content hashes of the cell's inputs, by name."""
         roles = dict.fromkeys(["target", *self.places])
         hashes = {role: self.model(role).digest for role in roles}
         for role, place in self.places.items():
@@ -213,7 +214,7 @@ class GenerationScenario(Scenario):
 
     @property
     def fitted_cells(self) -> set[str]:
-        """Ids of published values that the device was fitted to."""
+        """Ids of the published values that the device was fitted to."""
         return {c for fact in facts(self.config["device"]) for c in fact.cells} if self.emulated else set()
 
     @staticmethod
@@ -228,7 +229,7 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def calibration(self) -> list[Request]:
-        """The prompts on which an agreement is matched; none where none is."""
+        """The calibration prompts; empty if none are needed."""
         return self._requests(self.calibration_rows) if self.calibrates else []
 
     def _requests(self, rows: data.Rows) -> list[Request]:
@@ -245,7 +246,7 @@ class GenerationScenario(Scenario):
         ]
 
     def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and tokens: of real prompts the last `prompt_tokens`, without weights so many blanks."""
+        """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
         most = self.config["prompt_tokens"]
         if self.blank:
             for i in range(self.config["prompts"]):
@@ -314,24 +315,24 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def tokens(self) -> int:
-        """The most tokens that a cache holds."""
+        """Capacity of the key-value caches in tokens."""
         longest = max(len(r.prompt) for r in self.requests)
         return longest + int(self.config["max_tokens"]) + ROOM
 
     def open_device(self) -> Device:
-        """A fresh device, as the device file says."""
+        """Create a device from the device file."""
         if self.emulated:
             return EmulatedDevice(machine(self.config["device"], self.method.engine))
         return local_device(self.config["device"], cuda_stream())
 
 
 def last(role: str, places: Mapping[str, Placement]) -> list[tuple[str, Placement]]:
-    """The roles with `role` at the end: what a target may hold is what its drafts leave."""
+    """Roles and placements with `role` last: the target gets the memory that the drafts leave."""
     return sorted(places.items(), key=lambda item: item[0] == role)
 
 
 def _require_sessions(method: Method) -> None:
-    """InputError for a method of an outside package that takes its models one by one, as methods once did."""
+    """InputError for an external method with the old signature, which takes its models one by one."""
     try:
         signature(method.serve).bind(None, None, {})
     except TypeError as wrong:
@@ -342,7 +343,7 @@ def _require_sessions(method: Method) -> None:
 
 
 def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
-    """The model of a role; a method may want more drafts than a configuration has."""
+    """Parse the model of a role; InputError if the configuration has none."""
     if config.get(role) is None:
         name = config["method"]["name"]
         raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")

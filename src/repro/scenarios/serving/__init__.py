@@ -1,1 +1,1 @@
-"""A trace of requests is served by an elastic service on an emulated phone."""
+"""Serving: a service answers a trace of requests on an emulated phone."""

@@ -1,7 +1,7 @@
-"""Which requests a model answers right, compressed to a level and reading a shortened prompt; remembered.
+"""Correctness of a compressed model's answers to shortened prompts, cached on disk.
 
-Owns the prompts of a dataset's rows, what of them may be dropped, and the memory of answers. Must not know
-who asks, nor devices, objectives or time.
+Owns the prompts of a dataset's examples, which of their tokens may be dropped, and the answer cache. Must not
+know its callers, devices, objectives or time.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from repro.scenarios.accuracy import best_of, metric_of
 from repro.scenarios.base import Progress
 
 FEW = 16
-"""Rows by which it is told what all of them begin with."""
+"""Number of examples used to detect the common prompt prefix."""
 KEPT = 6
-"""Compressed models in memory, each up to a copy of the whole."""
+"""Compressed models kept in memory, each at most the size of the full model."""
 
 _made: dict[tuple[str, Compression | None, str], Decoder] = {}
 
 
 class Query(NamedTuple):
-    """A row of a dataset, and how it is served."""
+    """An example of a dataset, and the levels that serve it."""
 
     dataset: str
     row: int
@@ -51,14 +51,14 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetRequests:
-    """The rows of one dataset as requests of an app.
+    """The examples of one dataset as requests of an app.
 
     Attributes:
-        dataset: what they are rows of.
-        rows: the rows.
-        text: the tokenizer of the model that reads them.
-        scorer: of tokens, by which callers have streamlined what all requests begin with.
-        concise: to which share.
+        dataset: the dataset.
+        rows: its examples.
+        text: the tokenizer of the serving model.
+        scorer: token scorer with which callers have shortened the common prefix; None if they have not.
+        concise: share of the common prefix that callers keep.
     """
 
     dataset: DatasetConfig
@@ -79,7 +79,7 @@ class DatasetRequests:
         return {}
 
     def _whole(self, row: int) -> Prompt:
-        """A row as it is; each is tokenized when it is first asked for, which for many choices takes long."""
+        """An example's full prompt, tokenized on first use, since many choices take long to tokenize."""
         if row not in self._known:
             only = replace(self.rows, rows=self.rows.rows[row : row + 1])
             self._known[row] = data.prompts(self.dataset, only, _Repeating(self.text))[0]
@@ -87,23 +87,23 @@ class DatasetRequests:
 
     @cached_property
     def _beginning(self) -> Tokens:
-        """What all requests begin with, told from the first few."""
+        """The common prefix of all requests, detected from the first `FEW`."""
         few = [self._whole(row) for row in range(min(FEW, len(self.rows.rows)))]
         return few[0].continuations[0].context[: beginning(few, self.text)]
 
     @cached_property
     def spare(self) -> int:
-        """How many tokens of a request may be dropped: instructions and examples."""
+        """Number of tokens of a request that may be dropped: instructions and worked examples."""
         return int(self.concise * len(self._beginning))
 
     @cached_property
     def _scores(self) -> Sequence[float]:
-        """Of what all requests begin with, where callers choose what to leave out."""
+        """Token scores of the common prefix, used if callers shorten it."""
         assert self.scorer is not None, "somebody has to choose what callers leave out"
         return self.scorer.scores(self._beginning)
 
     def prompt(self, row: int) -> Prompt:
-        """A row, streamlined if it is asked to be."""
+        """An example's prompt, its prefix shortened by the caller if `concise` is below 1."""
         whole, long = self._whole(row), len(self._beginning)
         if self.concise == 1.0:
             return whole
@@ -117,11 +117,11 @@ class DatasetRequests:
         )
 
     def read(self, row: int) -> Tokens:
-        """All tokens of a request."""
+        """All prompt tokens of a request."""
         return self.prompt(row).continuations[0].context
 
     def is_right(self, row: int, said: Sequence[Likelihood]) -> bool:
-        """Whether the right continuation of a row is among the likeliest that count."""
+        """Whether an example's correct continuation is among the `best_of` likeliest."""
         prompt, scoring = self.prompt(row), scoring_of(self.dataset)
         assert prompt.answer is not None
         if metric_of(scoring) == "greedy":
@@ -131,7 +131,7 @@ class DatasetRequests:
             one.nats / (len(c.text.encode()) if divided else 1)
             for one, c in zip(said, prompt.continuations, strict=True)
         ]
-        # Of equals the first counts as the likelier.
+        # Ties are broken by index.
         before = sum(
             other > worth[prompt.answer] or (other == worth[prompt.answer] and i < prompt.answer)
             for i, other in enumerate(worth)
@@ -139,12 +139,12 @@ class DatasetRequests:
         return before < best_of(scoring)
 
     def chance(self, row: int) -> float:
-        """What guessing reaches."""
+        """Probability that a random guess is correct."""
         return best_of(scoring_of(self.dataset)) / len(self._whole(row).continuations)
 
 
 class _Repeating:
-    """A tokenizer that is asked for the same text many times in a row: a context before each choice."""
+    """A tokenizer that caches its last texts: the same context is encoded before each choice."""
 
     def __init__(self, text: Tokenizer) -> None:
         self._text = text
@@ -169,7 +169,7 @@ class _Repeating:
 
 
 def beginning(prompts: Sequence[Prompt], text: Tokenizer) -> int:
-    """How many tokens all requests begin with, up to the end of a line: instructions and examples."""
+    """Length in tokens of the common prefix, cut back to the end of a line."""
     count = common(c.context for prompt in prompts for c in prompt.continuations)
     first = prompts[0].continuations[0].context
     while count and "\n" not in text.decode(first[count - 1 : count]):
@@ -182,7 +182,7 @@ class Shortening:
     """How prompts are shortened.
 
     Attributes:
-        scorer: of tokens, told from another by its class and settings; None where prompts stay whole.
+        scorer: token scorer, identified by its class and settings; None if prompts are not shortened.
         granule: see `slo.kept_tokens`.
     """
 
@@ -191,7 +191,7 @@ class Shortening:
 
     @property
     def identity(self) -> list[str]:
-        """What its outcome depends on."""
+        """The values that decide its outcome, for the cache key."""
         if self.scorer is None:
             return ["none"]
         settings = repr(self.scorer) if is_dataclass(self.scorer) else ""
@@ -199,7 +199,10 @@ class Shortening:
 
 
 class AnswerStore:
-    """Answers by column (a model at a level, a dataset, a prompt level) and row; processes may share it."""
+    """SQLite store of correctness by column (model level, dataset, prompt level) and example.
+
+    Processes may share it.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,35 +214,35 @@ class AnswerStore:
         )
 
     def get(self, column: str) -> dict[int, bool]:
-        """All known rows of a column."""
+        """All stored examples of a column."""
         ask = "select row, correct from answers where column = ?"
         return {row: bool(right) for row, right in self._file.execute(ask, (column,))}
 
     def put(self, column: str, found: Mapping[int, bool]) -> None:
-        """Remember rows."""
+        """Store examples of a column."""
         rows = [(column, row, int(right)) for row, right in found.items()]
         self._file.execute("begin immediate")
         self._file.executemany("insert or replace into answers values (?, ?, ?)", rows)
         self._file.execute("commit")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
 @dataclass(frozen=True)
 class AnswerCache:
-    """What one model answers, compressed in one way.
+    """Cached answers of one model at all levels of one compression.
 
     Attributes:
-        digest: of the model's checkpoint.
-        open: gives its weights, dense in fp32; called if something is not remembered.
-        compression: of a level of it; None is the model as it is.
-        corpus: what a compression is calibrated on, token sequences, and its digest.
-        corpus_digest: tells corpora apart.
-        requests: by dataset.
-        shortening: of their prompts.
-        root: folder of the memory.
+        digest: digest of the model's checkpoint.
+        open: loads its weights, dense in fp32; called on a cache miss.
+        compression: the compression of a level; None leaves the model unchanged.
+        corpus: token sequences on which the compression is calibrated.
+        corpus_digest: digest of the corpus.
+        requests: requests by dataset.
+        shortening: how prompts are shortened.
+        root: the cache folder.
     """
 
     digest: str
@@ -252,7 +255,7 @@ class AnswerCache:
     root: Path
 
     def right(self, wanted: Collection[Query], progress: Progress) -> dict[Query, bool]:
-        """Whether each is answered right; what is not remembered is computed, level by level."""
+        """Whether each query is answered correctly; uncached ones are computed, level by level."""
         found: dict[Query, bool] = {}
         columns: dict[float, dict[tuple[str, float], list[int]]] = defaultdict(lambda: defaultdict(list))
         for dataset, row, decision in sorted(set(wanted)):
@@ -293,7 +296,7 @@ class AnswerCache:
         return None if model == 1.0 else self.compression(model)
 
     def _reader(self, model: float) -> Reader:
-        """The model of a level; the last few are kept, since ranking what to cut takes long."""
+        """The model of a level; the last `KEPT` models are cached, since compressing takes long."""
         compression = self._compression(model)
         key = (self.digest, compression, self.corpus_digest)
         if key not in _made:
@@ -310,7 +313,7 @@ class AnswerCache:
         return compression.compress(decoder, corpus).decoder
 
     def _column(self, reader: Reader, dataset: str, prompt: float, rows: Iterable[int]) -> dict[int, bool]:
-        """Rows of one column, those with a common beginning one after the other."""
+        """Score examples of one column, sorted so that common prefixes follow each other."""
         requests = self.requests[dataset]
         shorten = self._shortener(requests, prompt)
         pairs = {
@@ -323,7 +326,7 @@ class AnswerCache:
         return found
 
     def _shortener(self, requests: DatasetRequests, level: float) -> Callable[[Tokens], Tokens]:
-        """What a level leaves of a context; what all begin with is scored once, by itself."""
+        """The function that shortens a context to a level; the common prefix is scored once."""
         if level == 1.0:
             return lambda context: context
         scorer, spare = self.shortening.scorer, requests.spare

@@ -1,6 +1,6 @@
-"""What serving a trace comes to: latencies, switching, objectives met, answers right.
+"""Figures of serving a trace: latencies, level switches, SLO attainment and accuracy.
 
-Owns these figures and a line for each request. Must not know how requests were decided or billed.
+Owns these figures and one line per request. Must not know how requests were decided or costed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class ServedRequest(NamedTuple):
     """One request, as it was served.
 
     Attributes:
-        arrival: whose it is, and when it came.
-        ask: its prompt and objective.
+        arrival: its app, example and arrival time.
+        request: its prompt and SLO.
         decision: levels of prompt and model.
-        fell_back: the decider's own decision would have broken the objective.
-        deciding: what deciding and scoring took.
-        switch: what coming to the level took; nothing on the level already.
-        costs: what all of it took.
-        full: what the full model takes for it.
-        met: its objective was.
+        fell_back: True if the decider's own decision would have violated the SLO.
+        deciding: cost of deciding and scoring.
+        switch: cost of switching to the level; zero if the model was on it already.
+        costs: total cost of the request.
+        full: the full model's cost for it.
+        met: True if the SLO was met.
     """
 
     arrival: Arrival
@@ -43,14 +43,15 @@ class ServedRequest(NamedTuple):
 
     @property
     def read(self) -> int:
-        """Tokens of the prompt that were read."""
+        """Number of prompt tokens after shortening."""
         return self.request.read(self.decision.prompt)
 
 
 def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
-    """Means over all requests; shares are of sums, so that long requests count as long.
+    """Latency, SLO and switching figures over all requests.
 
-    `switch_seconds` is the mean of the switches that took anything, `switch_seconds_max` the longest.
+    Speedups and most shares are ratios of sums, so that long requests weigh more. `switch_seconds` is the
+    mean over switches that took time, `switch_seconds_max` the longest.
     """
     switches = [one.switch.seconds for one in served if one.switch.seconds]
     first = sum(one.costs.ttft for one in served)
@@ -86,9 +87,9 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
 def answered(
     served: Sequence[ServedRequest], right: Sequence[bool], plain: Sequence[bool]
 ) -> dict[str, Scalar]:
-    """Answers beside those of the full model on the same rows.
+    """Accuracy, compared with the full model's on the same examples.
 
-    `accuracy` is of all requests; `accuracy_in_time` counts one as wrong whose objective was not met.
+    `accuracy` is over all requests; `accuracy_in_time` counts requests that missed their SLO as wrong.
     """
     from repro.metrics.base import score  # late: the metrics' library takes seconds to import
 
@@ -108,7 +109,7 @@ def answered(
 
 
 def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Iterator[Round]:
-    """A line for each request."""
+    """One mapping per request."""
     for number, one in enumerate(served):
         yield {
             "id": one.request.id,

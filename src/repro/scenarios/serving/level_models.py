@@ -1,7 +1,7 @@
-"""Whose weights answer a service's requests: the target's levels, or a family of other models.
+"""The models that answer a service's requests: levels of the target, or a family of other models.
 
-Owns that choice, the rows as each model reads them, and the scorer of tokens. Must not know objectives,
-decisions' makers or devices.
+Owns that choice, the examples as each model tokenizes them, and the token scorer. Must not know objectives,
+deciders or devices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _made: dict[tuple[str, str, str, float], DatasetRequests] = {}
 
 @dataclass(frozen=True)
 class StandIn(Scorer):
-    """LLMLingua-2 without its weights: the trained score head chooses, and its own encoder is billed."""
+    """LLMLingua-2 without its weights: the trained score head scores, the cost is that of its encoder."""
 
     chooses: Scorer
 
@@ -53,7 +53,7 @@ class StandIn(Scorer):
 
 
 class LevelModels:
-    """The models of one service, and rows for them."""
+    """The models of one service, and the examples that they answer."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LevelModels:
         concise: float,
         seed: int,
     ) -> None:
-        """Of a service; `target` is the model as it is, `rows` are by dataset, `concise` as in a trace."""
+        """`target` is the full model, `rows` are examples by dataset, `concise` is `TraceConfig.concise`."""
         self._service, self._target, self._rows = service, target, rows
         self._concise, self._seed = concise, seed
 
@@ -73,13 +73,13 @@ class LevelModels:
 
     @cached_property
     def system(self) -> System:
-        """The service's levels, of models as large as the target."""
+        """The service's levels, with costs at the target's size."""
         model_costs = {name: _model_cost(one) for name, one in self._family.items()}
         return self._service.system(self._target.model_cost, model_costs)
 
     @cached_property
     def _members(self) -> dict[str, Model]:
-        """The family, if the checkpoints of all are at hand; else its costs alone are known."""
+        """The family's models; empty if a checkpoint is unavailable, so that only costs are known."""
         try:
             return {name: opened(config) for name, config in self._family.items()}
         except InputError as reason:
@@ -88,12 +88,12 @@ class LevelModels:
 
     @cached_property
     def datasets(self) -> dict[str, DatasetConfig]:
-        """The datasets whose rows are asked, by name."""
+        """The datasets of the requests, by name."""
         return {name: dataset for name, (dataset, _) in self._rows.items()}
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Content hashes of the rows, of other models that serve, and of what streamlined the prompts."""
+        """Content hashes of the examples, the family's models, and the score head that shortened prompts."""
         found = {name: rows.digest for name, (_, rows) in self._rows.items()}
         found |= {f"model {name}": one.digest for name, one in self._members.items()}
         if self._concise < 1.0:
@@ -102,28 +102,28 @@ class LevelModels:
 
     @cached_property
     def known(self) -> bool:
-        """Whether answers are known; else costs alone are."""
+        """Whether answers can be computed; if not, the run has costs only."""
         return bool(self.requests) and (bool(self._members) or not self._family)
 
     @cached_property
     def calibrated(self) -> bool:
-        """Whether a level's weights depend on a corpus."""
+        """Whether the levels' compression needs calibration data."""
         made = self._service.compression(min(self.system.levels))
         return self.known and made is not None and made.calibrated
 
     @cached_property
     def requests(self) -> dict[str, DatasetRequests]:
-        """The rows, as the target reads them; none without its checkpoint."""
+        """The requests for the target, by dataset; empty without its checkpoint."""
         return self._requests(self._target) if self._target.folder else {}
 
     def _requests(self, model: Model) -> dict[str, DatasetRequests]:
-        """The rows, as a model reads them."""
+        """The requests for a model, by dataset."""
         return {name: self._request(model, dataset, rows) for name, (dataset, rows) in self._rows.items()}
 
     def _request(self, model: Model, dataset: DatasetConfig, rows: data.Rows) -> DatasetRequests:
-        """Made once in a process, since a sweep's cells read the same rows, whose tokenizing takes seconds.
+        """The requests of a dataset, cached in the process, since tokenizing them takes seconds.
 
-        Where callers have streamlined them, it was by the score head.
+        If callers shorten their prompts, they use the score head.
         """
         key = (model.digest, dataset.name, rows.digest, self._concise)
         if key not in _made:
@@ -133,14 +133,14 @@ class LevelModels:
 
     @cached_property
     def _chooser(self) -> Scorer | None:
-        """What says which tokens of a prompt matter."""
+        """The scorer that chooses the tokens to keep."""
         if self._service.scorer == "none":
             return None
         return AnyToken(self._seed) if self._service.scorer == "random" else score_head(self._target)
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """The same, as it is billed: beside the decision head the bottom layers have run already."""
+        """The scorer with its cost; with a decision head, shared bottom layers are not charged twice."""
         chooser, service = self._chooser, self._service
         if chooser and service.scorer == "llmlingua2":
             return StandIn(chooser)
@@ -149,7 +149,7 @@ class LevelModels:
         return chooser
 
     def right(self, wanted: Collection[Query], corpus: Corpus, progress: Progress) -> dict[Query, bool]:
-        """Whether each question is answered right, by the model that serves its level."""
+        """Whether each query is answered correctly by the model of its level."""
         models = self.system.models
         found: dict[Query, bool] = {}
         for name in sorted({models.get(one.decision.model) for one in wanted}, key=str):
@@ -158,13 +158,13 @@ class LevelModels:
         return found
 
     def plain(self, wanted: Collection[Query], progress: Progress) -> dict[Query, bool]:
-        """Whether the target as it is answers these rows right, by the question whose row it is."""
+        """Whether the full target answers the example of each query correctly."""
         whole = {one: one._replace(decision=Decision(1.0, 1.0)) for one in wanted}
         found = self._answers(None, Corpus((), "none")).right(set(whole.values()), progress)
         return {one: found[row] for one, row in whole.items()}
 
     def _answers(self, name: str | None, corpus: Corpus) -> AnswerCache:
-        """What the target answers, or another model."""
+        """The answer cache of a family member, or of the target if `name` is None."""
         model = self._members[name] if name else self._target
         folder = model.folder
         assert folder is not None
@@ -181,19 +181,19 @@ class LevelModels:
 
 
 def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
-    """The trained score head, for a model's tokens."""
+    """The trained score head for a model's tokenizer."""
     from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
 
 
 def _model_cost(config: ModelConfig) -> ModelCost:
-    """What a family's model costs: by its shape, since its checkpoint may not be at hand."""
+    """Model cost of a family member, from its shape, since its checkpoint may be unavailable."""
     assert config.shape is not None, "a family's models are billed by their shapes"
     return ModelCost(config.shape, precision(config.precision or STORED[config.dtype]))
 
 
 @lru_cache(maxsize=1)
 def _weights(folder: Path, rounded: int | None) -> Decoder:
-    """A checkpoint, dense in fp32, kept for all levels of a cell; rounded if that is asked for."""
+    """Load a checkpoint, dense in fp32 and optionally rounded; cached for all levels of a cell."""
     return round_to_nearest.load(folder, rounded)

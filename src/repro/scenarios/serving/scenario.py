@@ -1,7 +1,7 @@
-"""A cell that serves a trace of requests on an emulated phone, each within its objective (ElastiLM 5).
+"""The serving scenario: a trace of requests on an emulated phone, each with an SLO (ElastiLM 5).
 
-Owns the order of the work: decide by the device's profile, bill, and see whether real weights answer right
-under that decision. Must not know how a system makes its levels, nor whose weights these are.
+Owns the order of steps: decide from the device's profile, charge the costs, and check whether the model
+answers correctly at the chosen levels. Must not know how a system makes its levels, nor from which models.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from repro.scenarios.serving.figures import ServedRequest, answered, billed, rou
 from repro.scenarios.serving.level_models import LevelModels
 
 ANYTHING = LatencySlo(ttft=1.0)
-"""Of an app that asks nothing; only a fixed decider serves it so, which no objective binds."""
+"""Default SLO for apps without one; `decider=fixed` enforces none."""
 
 
 class ServingScenario(OfflineScenario):
-    """A cell that `service=NAME` with a trace makes; see `OfflineScenario`."""
+    """The scenario selected by `service=NAME` with a trace; see `OfflineScenario`."""
 
     group: ClassVar[str] = "service"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As of `OfflineScenario`; InputError also without a trace, or for a device that is not emulated."""
+        """As `OfflineScenario`; also InputError without a trace or for a device that is not emulated."""
         if not config.get("trace"):
             raise InputError(
                 f"service={config['service']['name']} serves a trace; choose one: trace=six_apps, or of one "
@@ -70,7 +70,7 @@ class ServingScenario(OfflineScenario):
 
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
-        """As of `OfflineScenario`, with the phone, the trace and who decides."""
+        """As `OfflineScenario`, with the device, the trace as `dataset`, and the decider."""
         own = named(config, "device", "trace")
         decider = str(config[cls.group]["decider"])
         return super().labels_of(config) | {
@@ -80,11 +80,11 @@ class ServingScenario(OfflineScenario):
         }
 
     def _require_whole(self) -> None:
-        """A target without weights is billed alone, and rounded ones answer as they are."""
+        """Allow targets without weights (a cost-only run) and rounded ones."""
 
     @cached_property
     def level_models(self) -> LevelModels:
-        """Whose weights answer."""
+        """The models that answer."""
         named = dict.fromkeys(app.dataset for app in self.trace.apps if app.dataset)
         count, folder = self.config["prompts"], self.config.get("data_dir")
         configs = {name: read_config(name) for name in named}
@@ -93,17 +93,17 @@ class ServingScenario(OfflineScenario):
 
     @property
     def system(self) -> System:
-        """The service's levels, of models as large as the target."""
+        """The service's levels, with costs at the target's size."""
         return self.level_models.system
 
     @property
     def reads_corpus(self) -> bool:
-        """Whether a level is calibrated."""
+        """Whether the levels' compression needs calibration data."""
         return self.level_models.calibrated
 
     @cached_property
     def arrivals(self) -> tuple[Arrival, ...]:
-        """All requests, in the order in which they come."""
+        """All requests in the order of arrival."""
         rows = {name: len(one.rows.rows) for name, one in self.level_models.requests.items()}
         blanks = {app.source: self.trace.requests for app in self.trace.apps if app.tokens}
         return trace(self.trace, rows | blanks)
@@ -123,13 +123,13 @@ class ServingScenario(OfflineScenario):
 
     @property
     def versions(self) -> dict[str, int]:
-        """See `OfflineScenario`; levels may be made by compressions, and all of it is billed."""
+        """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
         own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
         return super().versions | own
 
     def check(self) -> None:
-        """As of `OfflineScenario`; InputError also for a trace of rows that no checkpoint reads."""
+        """As `OfflineScenario`; also InputError for a trace of dataset examples without a checkpoint."""
         lacking = [app.name for app in self.trace.apps if app.dataset]
         if self.target.folder is None and lacking:
             raise InputError(
@@ -168,7 +168,7 @@ class ServingScenario(OfflineScenario):
         return Findings(values, spread, list(rounds(served, right)))
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
-        """Bytes while the longest request is served, and shares of the full model's weights beside them."""
+        """Peak memory in bytes, and extra memory as shares of the full model's weights."""
         system, whole = self.system, self.system.full.model_bytes
         return {
             "memory": system.resident_bytes(longest),
@@ -191,7 +191,7 @@ class ServingScenario(OfflineScenario):
     def _serve(
         self, device: Device, profile: DeviceProfile, requests: Sequence[ServiceRequest], progress: Progress
     ) -> Iterator[ServedRequest]:
-        """Decide and bill, one request after the other: what a switch takes depends on the level before."""
+        """Decide and cost the requests in order, since the cost of a switch depends on the previous level."""
         rule, seed = self._rule(profile), self.config["seed"]
         check = SloGuard(self._decider(rule, requests, progress), rule, self.service.fallback, seed)
         took: dict[tuple[Op, ...], Spent] = {}
@@ -210,14 +210,14 @@ class ServingScenario(OfflineScenario):
             yield ServedRequest(arrival, request, decision, fell_back, deciding, switch, costs, full, met)
 
     def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
-        """What runs before a prompt is read."""
+        """Ops that run before the prefill: decider and scorer."""
         scorer = self.level_models.scorer
         return (*decider.ops(request, on), *(scorer.ops(request.prompt, on) if scorer else ()))
 
     def _decided(
         self, check: SloGuard, request: ServiceRequest, present: float | None, deciding: Spent
     ) -> tuple[Decision, bool]:
-        """A decision; where none meets the objective, the lightest."""
+        """The decision and whether it is a fallback; the smallest levels if no decision meets the SLO."""
         if self.service.decider == "fixed":
             return check.decider.decide(request, ()), False
         try:
@@ -248,9 +248,9 @@ class ServingScenario(OfflineScenario):
     def _table(
         self, rule: ByProfile | Nominal, requests: Sequence[ServiceRequest], progress: Progress
     ) -> dict[str, list[Decision]]:
-        """Of each request the decisions that answer it right, among those that may meet its objective."""
+        """By request, the decisions that answer it correctly among those that can meet its SLO."""
         wanted = {
-            # Who is on the level already switches nothing, so that no decision is left out.
+            # Pass each level as the present one: without switching costs no feasible decision is left out.
             (request.id, one): _question(arrival, one)
             for arrival, request in zip(self.arrivals, requests, strict=True)
             for level in self.system.levels
@@ -285,5 +285,5 @@ def _question(arrival: Arrival, decision: Decision) -> Query:
 
 
 def _points(longest: int) -> tuple[int, ...]:
-    """Tokens to profile a device at: the usual ones, and the longest request's where they end before it."""
+    """Prompt lengths to profile: `PROMPTS`, and the longest request's if it is longer."""
     return (*PROMPTS, *([longest] if longest > PROMPTS[-1] else []))
