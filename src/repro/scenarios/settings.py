@@ -55,7 +55,7 @@ def check_scalars(config: Mapping[str, Any]) -> None:
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
 
 
-def check_blank(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
+def check_cost_only(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
     """InputError unless no model of a cost-only run has a checkpoint and `prompt_tokens` is set."""
     names = " and ".join(model.name for model in models if model.checkpoint is not None)
     if names:

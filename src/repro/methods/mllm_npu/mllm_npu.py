@@ -30,7 +30,8 @@ from repro.models.costs.subgraphs import (
     shadowed,
     subgraphs,
 )
-from repro.models.runtime.engine import Engine, ForwardPass
+from repro.models.runtime.engine import Engine
+from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar

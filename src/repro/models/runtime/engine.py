@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -23,46 +22,11 @@ from repro.models.costs.partition import AttentionExtent, Split, Stage, attentio
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.parallel.tensor_parallel import DividableNetwork
+from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.runtime.loading import LayerSource, Loading
 from repro.models.runtime.placement import Placement, settle
 from repro.models.transformer.layer import LayerWeights
 from repro.records.record import Scalar
-
-
-@dataclass
-class ForwardPass:
-    """A running forward pass.
-
-    Attributes:
-        step: computes it.
-        rows: new positions that it computes.
-        context: cached positions before them.
-        extent: attention extent of a pass that is split between processors.
-        kept: indices of the requested sequences that survived pruning; `None` if nothing was pruned.
-    """
-
-    step: Step
-    rows: int
-    context: int
-    extent: AttentionExtent | None = None
-    kept: list[int] | None = None
-
-
-@dataclass(frozen=True)
-class EarlyExitPoint:
-    """A pruning step before a layer of the checkpoint.
-
-    Attributes:
-        layer: layers of the checkpoint that run before it.
-        wanted: requested sequences that it judges.
-        scored: tokens that it scores, each by one dot product of the hidden size.
-        judge: drops positions from the step and returns the indices that continue.
-    """
-
-    layer: int
-    wanted: int
-    scored: int
-    judge: Callable[[Step], list[int]]
 
 
 class Arrangement(Protocol):

@@ -14,7 +14,8 @@ from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits, Step
-from repro.models.runtime.engine import EarlyExitPoint, Engine, ForwardPass
+from repro.models.runtime.engine import Engine
+from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
 from repro.models.tokens.acceptance import Accepted, drive
 from repro.models.tokens.kv_slots import HeadLineage, Lineage, MedusaLineage
 from repro.models.tokens.prefix import Prefix

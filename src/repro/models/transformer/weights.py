@@ -180,9 +180,6 @@ class _Source:
     def _table(self, name: str, rows: int, width: int) -> Tensor:
         return self._take(f"{self._prefix}{name}.weight", (rows, width))
 
-    def _positions(self) -> Tensor:
-        return self._table(self._names.positions, self.config.learned_positions, self.config.hidden).float()
-
     def _project(self, name: str, outputs: int, inputs: int) -> Linear:
         return self._precision.build(self._take(f"{self._prefix}{name}.weight", (outputs, inputs)), None)
 

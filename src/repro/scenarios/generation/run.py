@@ -152,7 +152,7 @@ def quality(
 ) -> dict[str, Scalar]:
     """Compare the answers with the target's own; check that a lossless method's are the same."""
     target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
-    text_of, count = str if cell.blank else target.tokenizer.decode, len(cell.requests)
+    text_of, count = str if cell.cost_only else target.tokenizer.decode, len(cell.requests)
     round_metric = cell.method.round_metric
     if not (cell.sampling.greedy and target.folder):
         return fidelity.scores(generations, None, text_of, metrics, verified, round_metric)

@@ -38,7 +38,7 @@ from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.generation import draft_calibration, fidelity
 from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.settings import check_blank, host_of, kind_of
+from repro.scenarios.settings import check_cost_only, host_of, kind_of
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that are part of the key unchanged; others enter it in part."""
@@ -71,8 +71,8 @@ class GenerationScenario(Scenario):
         for name in config["metrics"]:
             discover("repro.metrics")
             lookup("metric", str(name))
-        if self.blank:
-            check_blank(config, [self.models[role] for role in self.places])
+        if self.cost_only:
+            check_cost_only(config, [self.models[role] for role in self.places])
         self.host = host_of(config, self.emulated)
         self.labels["agreement"] = "matched" if self.match else "native"
 
@@ -127,14 +127,14 @@ class GenerationScenario(Scenario):
         return self._drafts[role]
 
     @property
-    def blank(self) -> bool:
+    def cost_only(self) -> bool:
         """True if the target has no checkpoint: a cost-only run on dummy prompts."""
         return self.models["target"].checkpoint is None
 
     @cached_property
     def rows(self) -> data.Rows:
         """The dataset's examples in use; empty for a cost-only run."""
-        if self.blank:
+        if self.cost_only:
             return data.Rows((), "none", "nowhere")
         skip, count = self.config["skip"], self.config["prompts"]
         if not skip:
@@ -181,7 +181,7 @@ class GenerationScenario(Scenario):
         asked = {name: self.config[name] for name in ASKED}
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
         asked["device"] = device_asked(self.config["device"])
-        asked["dataset"] = None if self.blank else dataset_asked(self.config["dataset"])
+        asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
@@ -193,7 +193,7 @@ class GenerationScenario(Scenario):
     @cached_property
     def versions(self) -> dict[str, int]:
         """Versions of the components that decide the outcome, by name."""
-        against = () if self.blank else fidelity.AGAINST_TARGET
+        against = () if self.cost_only else fidelity.AGAINST_TARGET
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= versions.of_metrics([self.method.round_metric, *against, *map(str, self.config["metrics"])])
@@ -238,7 +238,7 @@ class GenerationScenario(Scenario):
                 id=name,
                 prompt=tokens,
                 max_tokens=self.config["max_tokens"],
-                stop=frozenset() if self.blank else self.target.tokenizer.eos_ids,
+                stop=frozenset() if self.cost_only else self.target.tokenizer.eos_ids,
                 sampling=self.sampling,
                 seed=self.config["seed"] + i,
             )
@@ -248,7 +248,7 @@ class GenerationScenario(Scenario):
     def _prompts(self, rows: data.Rows) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
         most = self.config["prompt_tokens"]
-        if self.blank:
+        if self.cost_only:
             for i in range(self.config["prompts"]):
                 yield f"blank/{i}", (0,) * most
             return
@@ -258,7 +258,7 @@ class GenerationScenario(Scenario):
     def check(self) -> None:
         """See `Scenario`: tokenizers, context lengths, memory."""
         for role in self.places:
-            if role != "target" and not self.blank:
+            if role != "target" and not self.cost_only:
                 require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)
             if isinstance(self.model(role), HeadModel) and "target" not in self.places:
                 raise InputError(

@@ -1,0 +1,45 @@
+"""A running forward pass, and a pruning step in the middle of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from repro.models.costs.partition import AttentionExtent
+from repro.models.forward.network import Step
+
+
+@dataclass
+class ForwardPass:
+    """A running forward pass.
+
+    Attributes:
+        step: computes it.
+        rows: new positions that it computes.
+        context: cached positions before them.
+        extent: attention extent of a pass that is split between processors.
+        kept: indices of the requested sequences that survived pruning; `None` if nothing was pruned.
+    """
+
+    step: Step
+    rows: int
+    context: int
+    extent: AttentionExtent | None = None
+    kept: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class EarlyExitPoint:
+    """A pruning step before a layer of the checkpoint.
+
+    Attributes:
+        layer: layers of the checkpoint that run before it.
+        wanted: requested sequences that it judges.
+        scored: tokens that it scores, each by one dot product of the hidden size.
+        judge: drops positions from the step and returns the indices that continue.
+    """
+
+    layer: int
+    wanted: int
+    scored: int
+    judge: Callable[[Step], list[int]]
