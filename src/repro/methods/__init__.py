@@ -1,1 +1,1 @@
-"""Published methods and their baselines: how a model decodes, is compressed, looked into or served."""
+"""Published methods and their baselines: decoding, compression, probes and serving."""

@@ -1,7 +1,7 @@
-"""What a method is asked, what it answers, and what it must say of itself.
+"""Interface of a decoding method: request, answer with its rounds, and the class that serves requests.
 
-Knows nothing of Hydra, datasets or which kind of device it runs on. A method is a frozen dataclass: its
-fields are its configuration, `places` says where its models lie, `serve` is a coroutine that awaits ops.
+Must not know Hydra, datasets or the kind of device. A method is a frozen dataclass: its fields are its
+configuration, `places` returns the placement of its models, `serve` is a coroutine that awaits ops.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Request:
     """One prompt to answer.
 
     Attributes:
-        id: the dataset's name for it.
-        prompt: its tokens.
-        max_tokens: the most tokens to emit.
-        stop: tokens that end the answer; one that is emitted stays in it.
-        sampling: how tokens are chosen.
-        seed: of the request's own source of chance.
+        id: identifier in the dataset.
+        prompt: token ids.
+        max_tokens: maximum number of tokens to emit.
+        stop: tokens that end the answer; an emitted stop token stays in the answer.
+        sampling: sampling parameters.
+        seed: seed of the request's random generator.
     """
 
     id: str
@@ -44,23 +44,24 @@ class Request:
 
     @cached_property
     def prefix(self) -> Prefix:
-        """The prompt as the sequence from which all that is drafted and answered grows; made once."""
+        """The prompt as a `Prefix`, made once; drafted and emitted tokens extend it."""
         return Prefix.of(self.prompt)
 
 
 class Round(NamedTuple):
-    """One call of the verifying model while decoding, or an answer's end that a lossy method did without one.
+    """One verification while decoding, or the end of an answer that a lossy method emits unverified.
 
     Attributes:
-        drafted: draft tokens in the tree (the root left out).
-        rows: rows that were verified, root included: the verification width; 0 without a call.
-        accepted: draft tokens that the target accepted and the answer's end did not cut off.
-        emitted: tokens that the round added to the answer, bonus token included.
-        reach: length of the drafted branch that the target followed furthest; short of it is an error.
+        drafted: draft tokens in the tree, without the root.
+        rows: verification width: tree nodes verified, root included; 0 without a verification.
+        accepted: accepted draft tokens, without those past the end of the answer.
+        emitted: tokens added to the answer, bonus token included.
+        reach: length of the drafted branch with the longest accepted prefix; stopping short of it is a
+            draft error.
         reason: why drafting stopped.
-        start: seconds on the device's clock.
-        end: likewise.
-        possible: draft tokens that would have been accepted had no node been dropped; `None` where none is.
+        start: start time in seconds on the device's clock.
+        end: end time in seconds on the device's clock.
+        possible: draft tokens that the unpruned tree would have got accepted; `None` if not noted.
     """
 
     drafted: int
@@ -76,15 +77,15 @@ class Round(NamedTuple):
 
 @dataclass
 class Generation:
-    """An answer and how it came about. Times are seconds on the device's clock.
+    """An answer with its rounds and times, in seconds on the device's clock.
 
     Attributes:
-        request: what was asked.
-        tokens: what was emitted.
-        rounds: the calls of the verifying model in the decode phase; the prefill's first token has none.
-        arrived: when the request came.
-        first: when the first token was out.
-        ended: when the last one was.
+        request: the request.
+        tokens: emitted tokens.
+        rounds: verifications of the decode phase; the first token comes from the prefill and has no round.
+        arrived: arrival time of the request.
+        first: time of the first token.
+        ended: time of the last token.
     """
 
     request: Request
@@ -96,7 +97,7 @@ class Generation:
 
 
 class Decoding:
-    """An answer in the making: takes tokens until the request's end and notes rounds."""
+    """State of an answer while decoding: appends tokens until the answer ends and records rounds."""
 
     def __init__(self, request: Request, device: Device) -> None:
         self.text = request.prefix
@@ -112,7 +113,7 @@ class Decoding:
         return self.generation.request.max_tokens - len(self.generation.tokens)
 
     def first(self, token: int) -> None:
-        """The prefill's token is out."""
+        """Record the first token, which the prefill gives."""
         self._emit([token])
         self.text = self.text.then(token)
         self.generation.first = self.generation.ended = self._since = self._device.now
@@ -126,7 +127,7 @@ class Decoding:
         reason: str = "",
         reach: int | None = None,
     ) -> None:
-        """The text has grown to `text` by one call of the verifying model; a chain reaches all drafted."""
+        """Record a verification that extended the text to `text`; `reach` defaults to `drafted` (a chain)."""
         emitted = self._emit(text.tokens(after=self.text.length))
         now = self._device.now
         kept = min(accepted, emitted)
@@ -136,7 +137,7 @@ class Decoding:
         self.text, self._since, self.generation.ended = text, now, now
 
     def note_possible(self, trees: Sequence[TokenTree]) -> None:
-        """Note how far each round's whole tree, before any of it was dropped, followed the finished text."""
+        """Set `possible` of each round: the length of the final text that its unpruned tree contained."""
         rounds = self.generation.rounds
         for i, tree in enumerate(trees):
             end = self.generation.request.prompt
@@ -156,30 +157,30 @@ class Decoding:
 
 
 Sessions = Mapping[str, Session]
-"""A method's models, opened on a device, by the roles of `places`."""
+"""Sessions of a method's models by role (the keys of `places`)."""
 
 
 class Serving(Protocol):
-    """What answers requests, one after the other."""
+    """Answers requests one after the other."""
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """What a record says of how it was prepared."""
+        """Figures of the preparation, for the record."""
         return {}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Answer a request with the sessions of the method's roles, opened on `device`."""
+        """Answer a request with the method's sessions, opened on `device`."""
 
 
 @dataclass(frozen=True)
 class Method(ABC, Serving):
-    """A way of answering requests.
+    """Base class of decoding methods.
 
     Attributes:
         version: raised by hand when the method's outcomes change (docs/identity.md).
-        lossless: whether the answer is the target's own, which the run then checks.
-        round_metric: the registered metric that says what its rounds amount to.
-        engine: whose rates an emulated device has (`engines` of its file); "" is nobody's in particular.
+        lossless: whether the answer must equal the target's own; the run then checks it.
+        round_metric: registered metric that summarizes the rounds.
+        engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
     """
 
     engine: ClassVar[str] = ""
@@ -189,12 +190,12 @@ class Method(ABC, Serving):
 
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
-        """The roles that the method needs (`target`, `draft`) and where each lies."""
+        """Placement of each model by role (`target`, `draft`)."""
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """What serves on these sessions: the method itself, unless it learns from request to request."""
+        """Return what serves requests: the method itself, unless it keeps state across requests."""
         return self
 
     @abstractmethod
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Answer a request with the sessions of the roles in `places`, opened on `device`."""
+        """Answer a request with the sessions of the roles in `places`."""

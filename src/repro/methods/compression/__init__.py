@@ -1,1 +1,1 @@
-"""Ways to make a model smaller or its arithmetic coarser, one a file."""
+"""Compressions: pruning, quantization, and the fp16 reference."""

@@ -1,7 +1,7 @@
-"""What every compression has: a decoder in, a smaller one out, and what it says of itself.
+"""Interface of compressions: a decoder in, a compressed decoder and figures out.
 
-Owns the contract. Must not know datasets, tasks, devices or time. A compression is a frozen dataclass,
-registered under `compression`; its fields are its configuration (`compression=NAME compression.FIELD=VALUE`).
+Must not know datasets, tasks, devices or time. A compression is a frozen dataclass registered under
+`compression`; its fields are its configuration (`compression=NAME compression.FIELD=VALUE`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from repro.records.record import Scalar
 
 @dataclass(frozen=True)
 class Compressed:
-    """What came out.
+    """Result of a compression.
 
     Attributes:
-        decoder: computes like the one that was given, on other weights or in other arithmetic.
-        figures: what the compression says of itself (`bits_per_weight`, `shadowed_linears`), for the record.
+        decoder: the compressed decoder.
+        figures: figures for the record, such as `bits_per_weight` or `shadowed_linears`.
     """
 
     decoder: Decoder
@@ -30,13 +30,13 @@ class Compressed:
 
 
 class Compression(Protocol):
-    """A way to make a model smaller.
+    """Compresses a decoder.
 
     A class may have a `version`, raised by hand when its outcomes change (docs/identity.md), and `inputs`,
     the content hashes of files that it reads by itself (`identity.ReadsFiles`).
 
     Attributes:
-        calibrated: whether it looks at a corpus; one that does not is given none.
+        calibrated: whether it needs a calibration corpus; otherwise `corpus` is empty.
     """
 
     calibrated: ClassVar[bool]

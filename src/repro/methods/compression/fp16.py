@@ -1,6 +1,6 @@
-"""The uncompressed model of accuracy tables: weights in 16 bits, nothing calibrated.
+"""fp16: the uncompressed reference of accuracy tables, without calibration.
 
-Owns the rounding of a decoder's matrices. Must not know any other compression.
+Owns the rounding of a decoder's matrices to fp16. Must not know any other compression.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Ghidorah: verification of token trees on two processors at once."""
+"""Ghidorah: token tree verification divided between two processors."""

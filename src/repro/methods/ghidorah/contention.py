@@ -1,7 +1,6 @@
-"""How a verification should be divided between two processors: by their speeds alone, or by trying (Ghidorah
-sec. III-C).
+"""Division of a verification between two processors, by their speeds or by search (Ghidorah sec. III-C).
 
-Has no clock and knows no sessions: seconds come from who measures.
+Has no clock; callers measure. Must not know sessions.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 Measure = Callable[[float], Awaitable[float]]
-"""Seconds with a share of the work on the other processor."""
+"""Measures the seconds with a share of the work on the other processor."""
 
 FIRST_STEP = 1 / 8
 LAST_STEP = 1 / 64
 
 
 def by_speed(here: float, there: float) -> float:
-    """EdgeNN's share of the other processor: in proportion to both speeds, each measured alone.
+    """EdgeNN's share of the other processor: proportional to the speeds, each measured alone.
 
     Args:
-        here: seconds of all the work on the one processor.
-        there: likewise on the other.
+        here: seconds of all the work on the main processor.
+        there: seconds of all the work on the other processor.
     """
     return here / (here + there)
 
@@ -30,16 +29,16 @@ def by_speed(here: float, there: float) -> float:
 async def adjusted(
     measure: Measure, start: float, first: float = FIRST_STEP, last: float = LAST_STEP
 ) -> tuple[float, float]:
-    """Ghidorah's gradual adjustments: move the share by a step while that is faster, then by half the step.
+    """Ghidorah's gradual adjustment: move the share by a step while that is faster, then halve the step.
 
     Args:
-        measure: seconds with a share.
-        start: the share to begin with.
-        first: the first step.
-        last: the least step.
+        measure: measures the seconds with a share.
+        start: initial share.
+        first: initial step.
+        last: minimum step.
 
     Returns:
-        The best share that was tried, and its seconds.
+        The best measured share, and its seconds.
     """
     best, least, step = start, await measure(start), first
     while step >= last:
@@ -54,12 +53,12 @@ async def adjusted(
 
 @dataclass(frozen=True)
 class ByContext:
-    """A share of attention's keys by the number of cached tokens: straight lines between what was tried.
+    """Share of the cached keys by context length, linearly interpolated between measurements.
 
     Attributes:
-        contexts: cached tokens, ascending.
-        shares: the share at each.
-        seconds: of one layer's attention with it.
+        contexts: context lengths in cached tokens, ascending.
+        shares: share at each context.
+        seconds: seconds of one layer's attention with that share.
     """
 
     contexts: Sequence[int]
@@ -67,7 +66,7 @@ class ByContext:
     seconds: Sequence[float]
 
     def at(self, context: int) -> float:
-        """The share at a context; beyond the last (before the first) as there."""
+        """The share at a context, constant outside the measured range."""
         i = bisect_left(self.contexts, context)
         if i == 0:
             return self.shares[0]

@@ -1,7 +1,7 @@
-"""Ghidorah (arXiv 2505.23219): Medusa on all processors of one memory. The token tree, its width and the
-division of the work come from a search before the first request (ARCA, sec. III-C).
+"""Ghidorah (arXiv 2505.23219): Medusa on two processors with unified memory. ARCA (sec. III-C) searches tree,
+width and division of the work before the first request.
 
-Knows nothing of which device runs it, of how a divided layer becomes ops, or of whose heads draft.
+Must not know the kind of device, how a divided layer becomes ops, or which heads draft.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ LEFT = (0, 1, 2, 4, 8)
 
 @dataclass(frozen=True)
 class Ghidorah(Medusa):
-    """Decoding as the search left it.
+    """Medusa with tree, width and division found by search.
 
     Attributes:
-        width: rows of a verification; 0 takes what the search finds best of 2, 4, 8, 16, 32 and 64.
-        attention: `dynamic` lets the other processor, which has the tree's own part, take of the cached keys
-            as many as balances both, by context; `static` leaves them all to the main one (Fig. 10(a)).
-        contention: adjust the ratio by trying; without, it is EdgeNN's, by speeds measured alone.
-        divided: on two processors; without, the search chooses a tree and a width for the main one.
+        width: verification width; 0 searches the best of 2, 4, 8, 16, 32 and 64.
+        attention: `dynamic` gives the other processor, which attends to the tree's own keys, a share of the
+            cached keys that balances both, by context; `static` keeps cached keys on the main processor
+            (Fig. 10(a)).
+        contention: adjust the ratio by measured search; else use EdgeNN's ratio of speeds measured alone.
+        divided: use two processors; else search tree and width for the main processor.
     """
 
     width: int = 0
@@ -59,7 +60,7 @@ class Ghidorah(Medusa):
             raise InputError(unknown("method.attention", self.attention, ATTENTIONS))
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """ARCA: a tree for every width, measured and divided; the one with the most tokens a second stays."""
+        """ARCA: search and divide a tree for every width; keep the one with the most tokens per second."""
         target, draft = sessions["target"], sessions["draft"]
         known = calibration(draft)
         to = partner(device) if self.divided else ""
@@ -83,7 +84,7 @@ class Ghidorah(Medusa):
         return Plan(form, split, keys, acceptance(form, known) / seconds)
 
     async def _attention(self, rehearsal: Rehearsal, split: Split) -> tuple[Split, ByContext]:
-        """Which keys of the cache the other processor attends to, and which of the tree's the main one."""
+        """Find the other processor's share of cached keys, and how many tree keys join them (`left`)."""
 
         async def balanced(left: int, context: int) -> tuple[float, float]:
             async def measure(keys: float) -> float:
@@ -99,7 +100,7 @@ class Ghidorah(Medusa):
 
 
 def acceptance(form: VerificationTree, known: Calibration) -> float:
-    """Tokens a verification on the calibration prompts, estimated where only accuracies are known."""
+    """Acceptance length on the calibration prompts; estimated if only accuracies are known."""
     if known.ranks is None:
         return expected_acceptance(form, known.accuracies)
     return measured_acceptance(form, known.ranks)
@@ -107,12 +108,12 @@ def acceptance(form: VerificationTree, known: Calibration) -> float:
 
 @dataclass(frozen=True)
 class Plan(TreeDecoding):
-    """What the search found for a width; it serves.
+    """Search result for a width; serves requests with it.
 
     Attributes:
-        split: how the work is divided, if it is.
+        split: division of the work, if divided.
         keys: the other processor's share of the cached keys, by context.
-        speed: tokens a second that are expected.
+        speed: expected tokens per second.
     """
 
     split: Split | None
@@ -121,8 +122,8 @@ class Plan(TreeDecoding):
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """The tree as text, its width, the speed that was expected; the other processor's shares, and seconds
-        of one layer's attention by context."""
+        """Tree as text, width, expected speed; the other processor's shares, and seconds of one layer's
+        attention by context."""
         out = {**super().figures, "chosen_width": self.tree.width, "expected_tokens_per_s": self.speed}
         if self.split and self.keys:
             keys, split = self.keys, self.split
@@ -131,7 +132,7 @@ class Plan(TreeDecoding):
         return out
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Rounds of drafting and verifying, attention divided by how long the text has become."""
+        """Draft and verify until the answer ends, with attention divided by the current context length."""
         target, draft = sessions["target"], sessions["draft"]
         draft.engine.divide(self.split)
 

@@ -1,7 +1,7 @@
-"""Medusa (Cai et al., ICML 2024) as Ghidorah's baseline: heads of the target draft a tree of a fixed form,
-and one pass of the target, in memory and on one processor, verifies it.
+"""Medusa (Cai et al., ICML 2024) as Ghidorah's baseline: heads of the target draft a tree of fixed shape, and
+the target verifies it in one pass, in memory and on one processor.
 
-Knows nothing of which device runs it, and not how a form was found.
+Must not know the kind of device or how a tree's shape was found.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Medusa(Method):
-    """Rounds of drafting by all heads at once and of verifying.
+    """Drafts with all heads in one pass, then verifies.
 
-    Greedy and sampled requests are drafted alike: nodes are ranks, not draws.
+    Sampled requests also draft top-ranked candidates instead of sampling them.
 
     Attributes:
-        width: rows of a verification, the root included. The tree of that width is Ghidorah's (sec. IV-A),
-            from the heads' calibration.
+        width: verification width, root included. The tree of that width is Ghidorah's (sec. IV-A), from the
+            heads' calibration.
     """
 
     width: int = 64
@@ -44,11 +44,11 @@ class Medusa(Method):
             raise InputError(f"method.width is {self.width}; a verification has 1 to {WIDTHS[-1]} rows")
 
     def places(self) -> Mapping[str, Placement]:
-        """Both in memory."""
+        """Target and heads in memory."""
         return {"target": RESIDENT, "draft": RESIDENT}
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """The tree of the width."""
+        """Search the tree of the width."""
         target, draft = sessions["target"], sessions["draft"]
         target.engine.divide(None)
         draft.engine.divide(None)
@@ -65,7 +65,7 @@ class Medusa(Method):
 
 @dataclass(frozen=True)
 class TreeDecoding(Serving):
-    """Decoding with one tree of ranks."""
+    """Medusa decoding with a fixed tree of ranks."""
 
     tree: VerificationTree
 
@@ -75,7 +75,7 @@ class TreeDecoding(Serving):
         return {"tree": str(self.tree)}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Rounds of drafting and verifying until the answer ends."""
+        """Draft and verify until the answer ends."""
         target, draft = sessions["target"], sessions["draft"]
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
@@ -85,7 +85,7 @@ class TreeDecoding(Serving):
 
 
 def calibration(draft: Session) -> Calibration:
-    """What is known of a draft's heads; InputError for a draft that has none, or none recorded."""
+    """Calibration of a draft's heads; InputError without Medusa heads or recorded ranks."""
     if draft.calibration is None:
         what = (
             "heads without recorded ranks (repro.training.head_ranks)" if draft.heads else "no Medusa heads"
@@ -95,9 +95,9 @@ def calibration(draft: Session) -> Calibration:
 
 
 async def drafted(form: VerificationTree, text: Prefix, draft: Session) -> TokenTree:
-    """A token tree of a form: every node the token of its rank in the row of its level's head.
+    """Draft a token tree: each node is the token at its rank in the logits of its level's head.
 
-    A head's row is the same whatever was guessed before it, so one sequence stands for a whole level.
+    A head's logits do not depend on the draft tokens before, so one prefix per level is computed.
     """
     levels = [text]
     while len(levels) < form.height:

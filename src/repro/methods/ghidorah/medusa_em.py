@@ -1,7 +1,7 @@
-"""Ghidorah's baseline Medusa+EM (sec. IV-A): Medusa on two processors, divided as Megatron-LM does, without
-copies, in the ratio that EdgeNN (Zhang et al., ICDE 2023) finds.
+"""Ghidorah's baseline Medusa+EM (sec. IV-A): Medusa on two processors, divided as in Megatron-LM, without
+copies, at the ratio of EdgeNN (Zhang et al., ICDE 2023).
 
-Knows nothing of which device runs it.
+Must not know the kind of device.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from repro.records.record import Scalar
 @register("method", "medusa_em")
 @dataclass(frozen=True)
 class MedusaEM(Medusa):
-    """Both halves of the weights lie in the memory that the processors share; attention is divided by heads,
-    and what a tree's rows do not see is masked.
+    """Tensor parallelism over two processors with shared memory: attention divided by heads, dense with mask.
 
-    The ratio is that of the processors' speeds with the whole work, each measured alone, which knows nothing
-    of how they slow each other down.
+    The ratio is that of the processors' speeds, each measured alone with the whole work, which ignores
+    memory contention.
     """
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """Measure both processors alone, and divide."""
+        """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]
         form = searched(calibration(draft), self.width)
         rehearsal, to = Rehearsal(device, target, draft, form), partner(device)
@@ -45,7 +44,7 @@ class MedusaEM(Medusa):
 
 @dataclass(frozen=True)
 class DividedDecoding(TreeDecoding):
-    """Decoding with one tree, both models divided in one ratio."""
+    """Medusa decoding with a fixed tree, target and heads divided at one ratio."""
 
     split: Split
 
@@ -55,7 +54,7 @@ class DividedDecoding(TreeDecoding):
         return {**super().figures, "other_share": self.split.share}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """As `TreeDecoding`, with the split in force."""
+        """As `TreeDecoding`, with the split applied."""
         target, draft = sessions["target"], sessions["draft"]
         for session in (target, draft):
             session.engine.divide(self.split)
@@ -63,10 +62,10 @@ class DividedDecoding(TreeDecoding):
 
 
 def partner(device: Device) -> str:
-    """The processor that works beside a device's main one: the CPU, or beside a CPU the GPU.
+    """The second processor: the CPU, or the GPU if the main processor is the CPU.
 
     Raises:
-        InputError: the device has no second one.
+        InputError: the device does not have it.
     """
     other = GPU if device.main == CPU else CPU
     if other not in device.resources:

@@ -1,6 +1,6 @@
-"""Passes over trees of a form that are measured before the first request, whatever their tokens are.
+"""Measures passes over trees of a given shape before the first request, with arbitrary tokens.
 
-Knows nothing of which device runs them, and not what is made of the seconds.
+Must not know the kind of device or how measurements are used.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 CONTEXT = 256
-"""Tokens before a verification, as Ghidorah sec. IV-C has it."""
+"""Context length of measured verifications (Ghidorah sec. IV-C)."""
 
 REPEATS = 3
-"""Of every measurement; the median counts."""
+"""Repetitions of a measurement; the median is used."""
 
 TEXT = Prefix.of((0,) * CONTEXT)
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Measurements of one tree's form with one pair of models."""
+    """Measures one tree shape with one pair of models."""
 
     device: Device
     target: Session
@@ -35,7 +35,7 @@ class Rehearsal:
     form: VerificationTree
 
     async def verification(self, split: Split | None = None, on: str = "") -> float:
-        """Seconds of a verification, divided or not; `on` is another processor than the target's."""
+        """Seconds of a verification, optionally divided, or on another processor than the target's."""
         root = TEXT.then(0)
         nodes = [root]
         for path, parent in zip(self.form.paths, self.form.parents[1:], strict=True):
@@ -48,7 +48,7 @@ class Rehearsal:
         return median(seconds)
 
     async def drafting(self, split: Split | None = None) -> float:
-        """Seconds of all heads' rows."""
+        """Seconds of a draft pass of all heads that the tree uses."""
         levels = [TEXT.then(0)]
         while len(levels) < self.form.height:
             levels.append(levels[-1].then(0))
@@ -60,7 +60,7 @@ class Rehearsal:
         return median(seconds)
 
     async def attention(self, split: Split, context: int) -> float:
-        """Seconds of one layer's attention behind so many cached tokens."""
+        """Seconds of one layer's attention with `context` cached tokens."""
         depths = [0]
         for parent in self.form.parents[1:]:
             depths.append(depths[parent] + 1)

@@ -1,6 +1,6 @@
-"""Attention within a verification's tree, computed for real by three kernels in turn: Ghidorah's Fig. 10(b).
+"""Times the attention within a token tree with three real kernels (Ghidorah Fig. 10(b)).
 
-Knows nothing of how a kernel works, and of the device no more than that its clock moves while it computes.
+Must not know how a kernel works; needs a device whose clock measures real time.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ else:
 
 OURS = "optimized"
 CALLS = 10
-"""Of a kernel between two looks at the clock, so that an op's own time does not count."""
+"""Kernel calls per clock reading, so that the overhead of an op is negligible."""
 
 
 @register("method", "tree_attention")
 @dataclass(frozen=True)
 class TreeAttention(Medusa):
-    """Medusa whose record says what each kernel takes for QK^T and AV of its tree, one layer of one pass.
+    """Medusa that also records the time of each kernel for QK^T and AV of its tree, for one layer.
 
-    In a round all kernels take their turn, so that ratios are paired; medians are over rounds.
+    Each round runs all kernels once, so ratios are paired; medians are over rounds.
 
     Attributes:
-        heads: of the layer; Vicuna-7B's, without groups.
-        head_dim: likewise.
-        rounds: in which kernels take their turn, at least 2, after one that does not count.
+        heads: attention heads of the layer; Vicuna-7B's, without grouped-query attention.
+        head_dim: head dimension; Vicuna-7B's.
+        rounds: measured rounds, at least 2, after one warm-up.
     """
 
     heads: int = 32
@@ -60,7 +60,7 @@ class TreeAttention(Medusa):
         """Time the kernels, then decode with the same tree.
 
         Raises:
-            InputError: the device's clock stands still while something computes that costs it nothing.
+            InputError: the device's clock does not measure real time.
         """
         draft = sessions["draft"]
         form = searched(calibration(draft), self.width)
@@ -75,7 +75,7 @@ class TreeAttention(Medusa):
 
 @dataclass(frozen=True)
 class TimedDecoding(TreeDecoding):
-    """Decoding whose tree was timed."""
+    """Medusa decoding with kernel timings in its figures."""
 
     timed: Mapping[str, Scalar]
 
@@ -87,7 +87,7 @@ class TimedDecoding(TreeDecoding):
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel with all that it multiplies."""
+    """A kernel with its inputs."""
 
     kernel: TreeKernel
     pattern: TreePattern
@@ -98,16 +98,16 @@ class Work:
 
     @classmethod
     def of(cls, chosen: TreeKernel, pattern: TreePattern, heads: int, head_dim: int) -> Work:
-        """The same random rows for every kernel."""
+        """Random inputs, the same for every kernel."""
         chance, width = torch.Generator().manual_seed(0), pattern.width
         queries = torch.randn(width, heads, head_dim, generator=chance)
         keys, values = torch.randn(2, heads, width, head_dim, generator=chance)
         scores = chosen.scores(pattern, queries, keys, head_dim**-0.5)
-        weights = torch.sigmoid(scores)  # of -inf 0: a dense kernel's masked weights
+        weights = torch.sigmoid(scores)  # maps -inf to 0: a dense kernel's masked weights
         return cls(chosen, pattern, queries, keys, values, weights)
 
     async def seconds(self, device: Device) -> float:
-        """Of both products, once."""
+        """Seconds of both products, mean over `CALLS`."""
         start = device.now
         await device.run(
             Op(CPU, "kernel", f"{self.kernel.form} tree attention", compute=self._both, launches=0)
@@ -121,10 +121,10 @@ class Work:
 
 
 def compared(rounds: Sequence[Sequence[float]]) -> dict[str, Scalar]:
-    """Each kernel's seconds, and how many times as long as the optimized one the others take, with tenths.
+    """Median seconds per kernel, and speedups of the optimized one with 10th and 90th percentiles.
 
     Args:
-        rounds: seconds by kernel in the order of `FORMS`.
+        rounds: seconds by kernel in the order of `FORMS`, per round.
     """
     by_form = dict(zip(FORMS, zip(*rounds, strict=True), strict=True))
     out: dict[str, Scalar] = {f"{name}_tree_seconds": median(seconds) for name, seconds in by_form.items()}

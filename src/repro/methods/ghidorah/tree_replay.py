@@ -1,6 +1,6 @@
-"""Greedy decoding replayed along recorded ranks, compiled: how many verifications a tree of ranks takes.
+"""Replays greedy decoding along recorded head ranks (Numba): number of verifications with a tree of ranks.
 
-Owns the replay and the trial of all exchanges of one node. Must not know why a tree is wanted.
+Owns the replay and the search over exchanges of one node. Must not know how trees are used.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from repro.models.drafting.head_ranks import HeadRanks
 
 Node = tuple[int, ...]
-"""The ranks that lead to a node of a tree; the root is ()."""
+"""A tree node as its path of ranks; the root is ()."""
 
 Integers = NDArray[np.int64]
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def compiled(loop: Loop) -> Loop:
-    """The same function as machine code, once it is called."""
+    """The function, compiled by Numba at its first call."""
     return cast(Loop, njit(nogil=True)(loop))
 
 
 class Replay:
-    """Recorded answers, ready to be replayed with one tree after another."""
+    """Replays recorded answers with different trees."""
 
     def __init__(self, ranks: HeadRanks) -> None:
         self._ranks = np.ascontiguousarray(ranks.ranks.numpy().astype(np.int64))
@@ -35,19 +35,19 @@ class Replay:
         self._ends = ranks.ends.numpy()
 
     def rounds(self, paths: Sequence[Node]) -> int:
-        """Verifications that all answers take with the tree of these nodes."""
+        """Number of verifications over all answers with this tree."""
         deep, _ = self._walked(paths)
         return int(_rounds(deep, self._begins, self._ends))
 
     def exchange(self, paths: Sequence[Node], ranks: int) -> tuple[Node, Node] | None:
-        """The leaf to take off, and the place for a node instead, that save the most rounds.
+        """The leaf to remove and the node to add that save the most verifications.
 
         Args:
             paths: the tree, parents before children.
-            ranks: of a head may be guessed.
+            ranks: number of ranks per head that may be used.
 
         Returns:
-            None where no exchange saves a round.
+            `None` if no exchange saves a verification.
         """
         nodes, held = [(), *paths], set(paths)
         inner = {path[:-1] for path in paths}
@@ -85,14 +85,14 @@ class Replay:
         return nodes[leaves[leaf]], (*nodes[parent], rank)
 
     def _missed(self, deep: Integers, last: Integers, places: Integers) -> Integers:
-        """At each position the open place where one more guess would have been accepted, -1 for none."""
+        """Per position, the free place whose node would also be accepted; -1 for none."""
         heads = self._ranks.shape[1]
         following = self._ranks[np.arange(len(deep)), np.minimum(deep, heads - 1)]
         within = (deep < heads) & (following < places.shape[1])
         return np.where(within, places[last, np.where(within, following, 0)], -1)
 
     def _walked(self, paths: Sequence[Node]) -> tuple[Integers, Integers]:
-        """At each position how many guesses are accepted, and the node where that ends."""
+        """Per position, the number of accepted draft tokens and the last accepted node."""
         number = {(): 0} | {path: i for i, path in enumerate(paths, 1)}
         most = 1 + max((path[-1] for path in paths), default=0)
         children = np.full((len(number), most), -1, dtype=np.int64)
@@ -141,10 +141,10 @@ def _best_exchange(
     parents: Integers,
     leaves: Integers,
 ) -> tuple[int, int, int]:
-    """Rounds that the best exchange takes, the first of equals, with its leaf and its place; -1 for none.
+    """Verifications with the best exchange, its leaf and its place (-1 for none); ties go to the first.
 
-    At `gains[firsts[j] : firsts[j + 1]]` a node at place j, below node `parents[j]`, would be accepted; at
-    `lost[lasts[i] : lasts[i + 1]]` leaf i, which is node `leaves[i]`, now is.
+    Positions `gains[firsts[j] : firsts[j + 1]]` would accept a node at place j, below node `parents[j]`;
+    positions `lost[lasts[i] : lasts[i + 1]]` accept leaf i, which is node `leaves[i]`, now.
     """
     fewest, best_leaf, best_place = _rounds(deep, begins, ends), -1, -1
     changed = deep.copy()
@@ -168,7 +168,7 @@ def _best_exchange(
 
 
 def _grouped(groups: Integers, count: int) -> tuple[Integers, Integers]:
-    """The positions of each group one group after the other, and where each begins; -1 is no group."""
+    """Positions sorted by group, and the start of each group; group -1 is ignored."""
     order = np.argsort(groups, kind="stable")
     bounds = np.searchsorted(groups[order], np.arange(count + 1))
     return order, bounds

@@ -1,6 +1,6 @@
-"""Which combinations of heads' guesses are verified: trees of ranks, and their search (Ghidorah III-C).
+"""Verification trees of Medusa heads' ranks, and their search (Ghidorah III-C).
 
-Owns trees, their estimated and their measured acceptance. Must not know sessions, devices or passes.
+Owns trees, their estimated and measured acceptance length. Must not know sessions, devices or passes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from repro.core.errors import InputError
 from repro.models.drafting.head_ranks import TOP, Calibration, HeadRanks
 
 Path = tuple[int, ...]
-"""A node by the ranks that lead to it: the first in head 0's row, the second in head 1's."""
+"""A node as its path of ranks: first the rank in head 0's logits, then in head 1's, and so on."""
 
 Accuracies = Sequence[Sequence[float]]
-"""`[head][rank]`: how often that rank of that head is the target's own token."""
+"""`[head][rank]`: frequency with which that rank of that head is the target's token."""
 
 
 @dataclass(frozen=True)
 class VerificationTree:
-    """Guesses that are verified together. The root, the last emitted token, is in every tree and is no path.
+    """A tree of head ranks. The root, the last emitted token, is implicit.
 
     Attributes:
-        paths: the other nodes, parents before children.
+        paths: all other nodes, parents before children.
     """
 
     paths: tuple[Path, ...]
@@ -42,17 +42,17 @@ class VerificationTree:
 
     @property
     def width(self) -> int:
-        """Tokens that are verified, the root among them, as Table I's width of 1 has it."""
+        """Verification width, root included (Table I's width 1 is the root alone)."""
         return 1 + len(self.paths)
 
     @property
     def height(self) -> int:
-        """Heads that it takes."""
+        """Number of heads used."""
         return max(map(len, self.paths), default=0)
 
     @cached_property
     def parents(self) -> tuple[int, ...]:
-        """For each node, the root first, the place of its parent; -1 for the root."""
+        """Index of each node's parent, the root first; -1 for the root."""
         place = {(): 0} | {path: i for i, path in enumerate(self.paths, 1)}
         return (-1, *(place[path[:-1]] for path in self.paths))
 
@@ -66,10 +66,10 @@ class VerificationTree:
 
     @classmethod
     def parse(cls, text: str) -> VerificationTree:
-        """A tree from its text, "0;1;0.0": nodes joined by ";", their ranks by "."; "" is the root alone.
+        """Parse a tree such as "0;1;0.0": nodes joined by ";", ranks by "."; "" is the root alone.
 
         Raises:
-            InputError: it is none.
+            InputError: the text is not a valid tree.
         """
         try:
             paths = [tuple(int(rank) for rank in path.split(".")) for path in text.split(";") if text]
@@ -81,7 +81,7 @@ class VerificationTree:
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> VerificationTree:
-        """The tree of these nodes in the usual order: by level, within it by ranks."""
+        """The tree of these nodes, sorted by level and ranks."""
         return cls(tuple(sorted(paths, key=lambda path: (len(path), path))))
 
 
@@ -93,7 +93,7 @@ def _said(path: Path) -> str:
 
 
 def value(path: Path, accuracies: Accuracies) -> float:
-    """How often a node is accepted, if the heads are right independently of each other."""
+    """Estimated acceptance probability of a node, assuming independent heads."""
     product = 1.0
     for head, rank in enumerate(path):
         product *= accuracies[head][rank]
@@ -101,18 +101,18 @@ def value(path: Path, accuracies: Accuracies) -> float:
 
 
 def expected_acceptance(tree: VerificationTree, accuracies: Accuracies) -> float:
-    """Tokens a verification by the estimate, the target's own among them: 1 and all nodes' values."""
+    """Estimated acceptance length, the target's own token included: 1 plus the values of all nodes."""
     return 1.0 + sum(value(path, accuracies) for path in tree.paths)
 
 
 def grown(accuracies: Accuracies, width: int) -> VerificationTree:
-    """The estimated tree (Ghidorah III-C): from the root on, always the most accurate node within reach.
+    """The estimated tree (Ghidorah III-C): greedily adds the reachable node of largest value.
 
-    Within reach are a node's first child and its next sibling. Where no rank is more accurate than the one
-    before it, no tree of the width has a larger estimate: a node is worth no more than what leads to it.
+    Reachable are the first child and the next sibling of each added node. The result is optimal if
+    accuracies do not increase with rank, since a node's value never exceeds that of the nodes leading to it.
 
     Raises:
-        InputError: the heads have fewer nodes than the width asks for.
+        InputError: the heads have fewer nodes than the width requires.
     """
     _require_width(width)
     reach: list[tuple[float, int, Path]] = [(-accuracies[0][0], 1, (0,))]
@@ -133,7 +133,7 @@ def grown(accuracies: Accuracies, width: int) -> VerificationTree:
 
 
 def best(accuracies: Accuracies, width: int) -> VerificationTree:
-    """The tree of a width with the largest estimate, by looking at every one: for small widths only."""
+    """The tree of a width with the largest estimate, by exhaustive search; for small widths only."""
     _require_width(width)
     trees = (
         VerificationTree.of(paths)
@@ -150,7 +150,7 @@ def best(accuracies: Accuracies, width: int) -> VerificationTree:
 def _all_trees(
     chosen: tuple[Path, ...], within: Sequence[Path], accuracies: Accuracies, left: int
 ) -> Iterator[tuple[Path, ...]]:
-    """Every tree that has `left` nodes more than `chosen`, each once: nodes passed over stay out."""
+    """Enumerate every tree with `left` nodes more than `chosen` once; skipped nodes stay out."""
     if not left:
         yield chosen
         return
@@ -170,17 +170,16 @@ def _require_width(width: int) -> None:
         raise InputError(f"a verification's width is {width}; it must be at least 1, which is the root alone")
 
 
-# What really happens
+# The measurement
 
 
 def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
-    """Tokens a verification, had this tree been verified along the recorded answers.
+    """Acceptance length of this tree on the recorded answers.
 
-    Exactly what greedy decoding gives: at a root the longest path whose ranks are the recorded ones is
-    accepted, the target's own token follows it and is the next root, and an answer's end cuts. An answer's
-    first token, which the prefill gives, belongs to no verification.
+    Equals greedy decoding: the longest path of recorded ranks is accepted, the target's next token becomes
+    the root, and the end of an answer truncates. The first token of an answer, from the prefill, is excluded.
     """
-    from repro.methods.ghidorah.tree_replay import Replay  # late, with numba
+    from repro.methods.ghidorah.tree_replay import Replay  # late import, since it needs numba
 
     return ranks.positions / Replay(ranks).rounds(tree.paths)
 
@@ -188,18 +187,16 @@ def measured_acceptance(tree: VerificationTree, ranks: HeadRanks) -> float:
 def refined(
     tree: VerificationTree, ranks: HeadRanks, told: Callable[[int], None] = lambda exchanges: None
 ) -> VerificationTree:
-    """The brute-force search around a tree: exchanges of a node while they save verifications.
+    """Brute-force local search around a tree: exchange nodes while that saves verifications.
 
-    An exchange takes a leaf off and puts a node at any free place among the first `TOP` ranks below what is
-    left: on the leaf's own level, under another parent or at another rank, or on another level. All exchanges
-    are tried and the one is made that saves the most verifications of the recorded answers (of equals the
-    first: leaves in the tree's order, places by level and ranks), until none saves any. As each saves at
-    least one, it ends.
+    An exchange removes a leaf and adds a node at any free place among the first `TOP` ranks of the remaining
+    nodes. Each step tries all exchanges and makes the one that saves the most verifications of the recorded
+    answers (ties go to the first: leaves in the tree's order, places by level and ranks), until none does.
 
     Args:
-        tree: where to begin.
+        tree: initial tree.
         ranks: the recorded answers.
-        told: hears how many exchanges were made.
+        told: callback with the number of exchanges so far.
     """
     from repro.methods.ghidorah.tree_replay import Replay
 
@@ -217,6 +214,6 @@ def refined(
 def searched(
     calibration: Calibration, width: int, told: Callable[[int], None] = lambda exchanges: None
 ) -> VerificationTree:
-    """The tree for a width (Ghidorah III-C): the estimated one, refined where answers are recorded."""
+    """The tree for a width (Ghidorah III-C): the estimated one, refined if ranks are recorded."""
     tree = grown(calibration.accuracies, width)
     return tree if calibration.ranks is None else refined(tree, calibration.ranks, told)

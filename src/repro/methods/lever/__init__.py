@@ -1,1 +1,1 @@
-"""LEVER: token trees for a target that is read from flash."""
+"""LEVER: token trees for a target streamed from flash."""

@@ -1,22 +1,22 @@
-"""LEVER's greedy construction of a token tree: the most gain for the next second, until no node raises the
-rate of the whole (sec. 4.2, Algorithm 1; batches of sec. 4.4).
+"""LEVER's greedy token tree: inserts the node of largest gain per second while that raises the tree's rate
+(sec. 4.2, Algorithm 1; batches of sec. 4.4).
 
-Knows nothing of sessions, devices or how the tree is verified: the draft is a coroutine that says what
-follows some nodes and how long that took.
+Must not know sessions, devices or verification: the draft is a coroutine that returns the candidates of some
+nodes and the seconds of the pass.
 
-Algorithm 1 expands each node as it is inserted. Here inserted nodes may wait, until there are `batch` of
-them, and are then expanded in one pass of the draft. They are expanded earlier
+Algorithm 1 expands each node when it is inserted. Here inserted nodes wait until there are `batch` of them,
+and are then expanded in one draft pass. They are expanded earlier
 
-- when the next choice hangs on them: a waiting node's best child, were it as likely as the best children
-  of this tree were on average, would come before the best node of the frontier;
-- when construction would end, but a child of which the draft were certain would still raise the rate. If
-  none would, the nodes that still wait are never expanded.
+- if the next choice depends on them: the best child of a waiting node, with this tree's mean probability of
+  best children, would precede the best node of the frontier;
+- if construction would stop, but a child of probability 1 would still raise the rate. If not, waiting nodes
+  are never expanded.
 
-So groups are small while the tree is, when one branch leads by far, and larger once many nodes are about as
-good. The objective stays: a node is inserted only if Eq. 6 does not stop at it, with the expected pass of
-the waiting nodes in the cycle's cost, and at the end it stops at every node of the frontier. What differs is
-the order of insertion, and by it some nodes come in that would not have been worth it later. With `batch=1`
-no node waits for another: Algorithm 1 as printed.
+So batches are small in small trees with one dominant branch, and larger once many nodes are similarly likely.
+The objective is unchanged: a node is inserted only if Eq. 6 does not stop at it, with the estimated pass over
+the waiting nodes included in the cycle's cost, and at the end Eq. 6 stops at every node of the frontier. The
+order of insertion differs, so some nodes are inserted that Algorithm 1 would reject later. `batch=1` is
+Algorithm 1 as printed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from repro.models.tokens.tree import TokenTree
 
 
 class Expansion(NamedTuple):
-    """What one pass of the draft said.
+    """Result of one draft pass.
 
     Attributes:
-        candidates: for each expanded node its candidates, tokens with log-probabilities, most likely first.
-        seconds: what the pass took, t_u of Algorithm 1; 0 if all was known already.
+        candidates: candidates of each expanded node, tokens with log-probabilities, most likely first.
+        seconds: time of the pass, t_u of Algorithm 1; 0 if all logits were cached.
     """
 
     candidates: Sequence[Sequence[tuple[int, float]]]
@@ -47,22 +47,22 @@ class Expansion(NamedTuple):
 
 
 Expand = Callable[[Sequence[Prefix], str], Awaitable[Expansion]]
-"""One pass of the draft over some nodes on a processor."""
+"""Runs one draft pass over some nodes on a processor."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How a tree grows.
+    """Bounds and batching of a tree's construction.
 
     Attributes:
-        depth: a node is expandable if it is less deep than this (the root's children have depth 1) ...
-        reach: ... and the target gets there with at least this probability. Deviation: the paper does not say
-            which nodes are expandable; one that is not is a leaf, whose cost is its row alone.
-        limit: most draft tokens in a tree, a bound and no target. Deviation: the paper gives none.
-        batch: nodes that wait for a joint expansion, at most; 1 is Algorithm 1 as printed.
-        switch: nodes from which on a pass runs on the processor `wide`.
-        narrow: the processor of smaller passes.
-        wide: the processor of larger ones.
+        depth: a node is expandable if its depth is below this (the root's children have depth 1) ...
+        reach: ... and the target reaches it with at least this probability. Deviation: the paper does not
+            say which nodes are expandable; others are leaves that cost only their row in the verification.
+        limit: maximum draft tokens in a tree. Deviation: the paper gives none.
+        batch: maximum nodes expanded in one pass; 1 is Algorithm 1 as printed.
+        switch: number of nodes from which a pass runs on the processor `wide`.
+        narrow: processor of smaller passes.
+        wide: processor of larger passes.
     """
 
     depth: int = 8
@@ -82,16 +82,16 @@ class Growth:
             raise InputError(f"a tree's reach is {self.reach}; it is a probability, 0 to 1")
 
     def processor(self, nodes: int) -> str:
-        """Where a pass over so many nodes runs."""
+        """Processor of a pass over `nodes` nodes."""
         return self.wide if nodes >= self.switch else self.narrow
 
 
 class CycleCosts(NamedTuple):
-    """What is known of a cycle's costs; drafting adds to `draft` what its passes took.
+    """Latency profiles of a cycle; tree construction updates `draft` with its passes.
 
     Attributes:
-        verify: seconds of a verification by |T|, root included, and leaves.
-        draft: seconds of an expansion by processor and nodes.
+        verify: seconds of a verification by |T| (root included) and leaves.
+        draft: seconds of an expansion by processor and number of nodes.
     """
 
     verify: LatencyProfile
@@ -99,15 +99,15 @@ class CycleCosts(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A tree and what was thought of it.
+    """A constructed tree with its estimates.
 
     Attributes:
-        tree: the token tree, the draft's own log-probabilities at its nodes.
-        gain: tokens that a cycle with it should give, fallback token included (Eq. 2).
-        seconds: what the cycle should take: the draft's time as measured, the verification's as estimated.
-        passes: passes of the draft by processor.
-        candidates: C(u), tokens most likely first, of every node that was expanded.
-        reason: why it stopped: `rate` (Eq. 6), `limit`, or `frontier` if there was nothing more to insert.
+        tree: the token tree, with the draft's uncalibrated log-probabilities.
+        gain: expected tokens of the cycle, fallback token included (Eq. 2).
+        seconds: time of the cycle: measured drafting plus estimated verification.
+        passes: number of draft passes by processor.
+        candidates: C(u), tokens most likely first, of every expanded node.
+        reason: why construction stopped: `rate` (Eq. 6), `limit`, or `frontier` (no node left to insert).
     """
 
     tree: TokenTree
@@ -119,7 +119,7 @@ class Grown(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A node of the frontier: a token after a node of the tree, and b, how likely the target gets there."""
+    """A node of the frontier: a token after a node of the tree; `reach` is b, its reach probability."""
 
     parent: int
     token: int
@@ -137,7 +137,7 @@ async def grow_greedily(
         expand: the draft.
         costs: the profiles; `costs.verify` must not be empty.
         reliability: the factor r, in (0, 1].
-        growth: bounds and batches.
+        growth: bounds and batching.
     """
     growing = _Growing(root, expand, costs, reliability, growth)
     await growing.expand([0])
@@ -187,20 +187,20 @@ class _Growing:
                 self._frontier.setdefault((node, self._expandable(child)), deque()).append(child)
 
     def _learn(self, nodes: list[int], on: str, seconds: float) -> None:
-        # The root's pass also catches up on the text: it stands for an expansion only until there is one.
+        # The root's pass also computes the last emitted tokens, so it counts only without other measurements.
         if nodes != [0] or self._costs.draft.empty:
             self._costs.draft.observe(on, len(nodes), seconds)
 
     async def expand_waiting(self) -> None:
-        """Line 12, for all that wait."""
+        """Line 12, for all waiting nodes."""
         nodes, self.waiting = self.waiting, []
         await self.expand(nodes)
 
     def best(self) -> Candidate | None:
-        """Line 6: the candidate with the most gain for its cost; of several the most likely one.
+        """Line 6: the candidate with the largest gain per cost; ties go to the most likely.
 
-        Children of one node that are expandable cost the same, so that the most likely of them comes first,
-        and likewise those that are not.
+        Expandable children of one node have equal cost, and so have the others, so only the most likely of
+        each kind is compared.
         """
         kinds = {
             (leaf, expandable): self._marginal(leaf, expandable)
@@ -216,11 +216,11 @@ class _Growing:
 
     @property
     def average(self) -> float:
-        """G / C_cycle, the expected tokens a second of the tree as it is."""
+        """G / C_cycle, the expected tokens per second of the current tree."""
         return per(self._gain, self._seconds())
 
     def hangs_on_waiting(self, best: Candidate | None) -> bool:
-        """Whether what to do next depends on children of nodes that wait."""
+        """Whether children of waiting nodes could change the next step."""
         if not self.waiting:
             return False
         if best is None or self.rate(best) <= self.average:
@@ -242,12 +242,12 @@ class _Growing:
             self.waiting.append(node)
 
     def grown(self, reason: str) -> Grown:
-        """The tree as it is; what still waits is not expanded, and costs nothing."""
+        """Finish the tree; waiting nodes are not expanded and add no cost."""
         self.waiting = []
         return Grown(self.tree, self._gain, self._seconds(), dict(self._passes), self._candidates, reason)
 
     def _kind(self, candidate: Candidate) -> tuple[bool, bool]:
-        """What a candidate's cost depends on: whether it adds a leaf, and whether it is expandable."""
+        """Whether a candidate adds a leaf, and whether it is expandable; these determine its cost."""
         return self._adds_leaf(candidate.parent), self._expandable(candidate)
 
     def _adds_leaf(self, parent: int) -> bool:
@@ -258,13 +258,13 @@ class _Growing:
         return depth < self._growth.depth and candidate.reach >= self._growth.reach
 
     def _seconds(self) -> float:
-        """Line 5, with the pass that the waiting nodes are still to take."""
+        """Line 5, including the pending pass over the waiting nodes."""
         return self._drafted + self._joint(len(self.waiting)) + self._verify(0, 0)
 
     def _marginal(self, leaf: bool, expandable: bool) -> float:
-        """Seconds that one more node adds: to the verification, and to the draft if it joins those that wait.
+        """Seconds that one more node adds to the verification, and to the pending draft pass if expandable.
 
-        Where noise has a larger pass take less time, the node adds nothing.
+        Negative differences, which are measurement noise, count as 0.
         """
         verify = self._verify(1, int(leaf)) - self._verify(0, 0)
         waiting = len(self.waiting)
@@ -279,7 +279,7 @@ class _Growing:
 
 
 def per(gain: float, seconds: float) -> float:
-    """Gain a second; without end if there is some for nothing."""
+    """Gain per second; infinite for a positive gain at no cost."""
     if seconds:
         return gain / seconds
     return inf if gain else 0.0

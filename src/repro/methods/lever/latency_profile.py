@@ -1,7 +1,6 @@
-"""What passes took, averaged by their shape, and what passes of other shapes should take (LEVER sec. 4.2,
-"Cost").
+"""Measured latencies of passes, averaged by shape, and estimates for other shapes (LEVER sec. 4.2, "Cost").
 
-Has no clock: seconds come from who measured them.
+Has no clock: callers pass measured seconds.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ class Measurement(NamedTuple):
     """One pass.
 
     Attributes:
-        rows: rows of the pass; of a verification |T|, the root included, so that the bare root has 1.
-        leaves: leaf sequences, L_T; the bare root is one.
-        seconds: what it took from end to end, reads included.
+        rows: tokens of the pass; for a verification |T|, root included.
+        leaves: leaf sequences, L_T; 1 for the root alone.
+        seconds: end-to-end time, flash reads included.
     """
 
     rows: int
@@ -28,14 +27,14 @@ class Measurement(NamedTuple):
 
 
 class LatencyProfile:
-    """Moving averages by shape (rows, leaves), and estimates between and beyond them.
+    """Moving averages by shape (rows, leaves), and estimates for unseen shapes.
 
-    A shape that was seen costs its average. With a row count that was seen, but other leaves, it costs what
-    the line between the nearest leaf counts says, and beyond them a constant for each leaf. With other rows
-    it is on the line between the nearest row counts, or beyond the largest on the line through all, and pays
-    a penalty for every row to the nearest; between two it never costs more than the larger. With fewer rows
-    than any seen it costs as much as with the fewest seen. Where more rows took less time, which is noise,
-    the line is level: between two row counts an estimate does not fall.
+    - Seen shape: its average.
+    - Seen row count: linear interpolation over leaves; beyond them a constant cost per leaf.
+    - Unseen row count between two seen: linear interpolation plus a penalty per row of distance to the
+      nearest, at most the cost of the larger. An estimate never falls with rows; falls are noise.
+    - Beyond the largest row count: the mean cost per row plus the penalty per further row.
+    - Below the smallest row count: as the smallest.
 
     Deviation: LEVER says "nearby observed shapes with a conservative penalty" and gives no formula.
     """
@@ -46,14 +45,14 @@ class LatencyProfile:
         """Begin with offline measurements.
 
         Args:
-            measured: at least of few and of many rows, or rows cannot be told from a fixed cost; and of one
-                row count with few and many leaves, or leaves are taken to cost a penalty each.
-            decay: what an average keeps of itself with each new measurement of its shape.
-            penalty: of an unseen row count, for every row to the nearest, as a share of what a row costs on
-                average.
+            measured: should contain few and many rows, to separate the cost per row from the fixed cost,
+                and one row count with few and many leaves; without, a leaf costs the penalty.
+            decay: weight of the old average at each new measurement of a shape.
+            penalty: penalty per row of distance to the nearest seen row count, as a share of the mean cost
+                per row.
 
         Raises:
-            InputError: a share is none, or a measurement is of no pass.
+            InputError: `decay` or `penalty` is out of range, or a measurement is invalid.
         """
         if not 0 <= decay < 1:
             raise InputError(f"the latency profile's decay is {decay}; it is a share from 0 to below 1")
@@ -68,14 +67,14 @@ class LatencyProfile:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was measured yet."""
+        """Whether there are no measurements yet."""
         return not self._rows
 
     def observe(self, rows: int, leaves: int, seconds: float) -> None:
-        """Take note of a pass; a shape's first measurement is its average.
+        """Add a measurement; the first of a shape is its average.
 
         Raises:
-            InputError: no pass has such rows, leaves or seconds.
+            InputError: rows or leaves below 1, or negative seconds.
         """
         if rows < 1 or leaves < 1 or seconds < 0:
             raise InputError(
@@ -88,10 +87,10 @@ class LatencyProfile:
         self._rates = None
 
     def estimate(self, rows: int, leaves: int) -> float:
-        """Seconds that a pass of a shape should take; never negative.
+        """Estimated seconds of a pass of a shape; never negative.
 
         Raises:
-            RuntimeError: nothing was measured, not even offline.
+            RuntimeError: there are no measurements.
         """
         if self.empty:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
@@ -107,7 +106,7 @@ class LatencyProfile:
         return min(above, below + (above - below) * (rows - low) / (high - low) + penalty)
 
     def _at(self, rows: int, leaves: int) -> float:
-        """Seconds with a row count that was seen."""
+        """Estimate for a seen row count."""
         seen = self._seen[rows]
         low, high = _around(sorted(seen), leaves)
         if low == high:
@@ -115,20 +114,20 @@ class LatencyProfile:
         return seen[low] + (seen[high] - seen[low]) * (leaves - low) / (high - low)
 
     def _slopes(self) -> tuple[float, float]:
-        """Seconds a row and a leaf, of what was seen so far."""
+        """Seconds per row and per leaf."""
         if self._rates is None:
             per_row = self._row_cost()
             self._rates = per_row, self._leaf_cost(per_row)
         return self._rates
 
     def _row_cost(self) -> float:
-        """Seconds a row, from the fewest rows to the most; a pass's own if only one row count was seen."""
+        """Seconds per row between the fewest and most rows; with one row count, its seconds over its rows."""
         first, last = (min(self._seen[rows].values()) for rows in (self._rows[0], self._rows[-1]))
         span = self._rows[-1] - self._rows[0]
         return max(0.0, last - first) / span if span else first / self._rows[0]
 
     def _leaf_cost(self, per_row: float) -> float:
-        """Seconds a leaf, from all row counts seen with several; a row's penalty if there is none."""
+        """Seconds per leaf, from row counts with several leaf counts; without any, the penalty of a row."""
         ends = [(min(seen), max(seen), seen) for seen in self._seen.values() if len(seen) > 1]
         if not ends:
             return self._penalty * per_row
@@ -137,31 +136,31 @@ class LatencyProfile:
 
 
 class DraftLatency:
-    """What the draft's passes took, by processor and number of nodes.
+    """Latencies of draft passes by processor and number of nodes.
 
-    Until a group's size was measured, its nodes cost what they would cost one by one.
+    If only one size was measured, larger passes cost in proportion to their nodes.
     """
 
     def __init__(self, decay: float = 0.8) -> None:
-        """Begin with nothing: the first measurements are the first averages."""
+        """Begin without measurements; `decay` as in `LatencyProfile`."""
         self._decay = decay
         self._profiles: dict[str, LatencyProfile] = {}
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was measured yet."""
+        """Whether there are no measurements yet."""
         return not self._profiles
 
     def observe(self, on: str, nodes: int, seconds: float) -> None:
-        """Take note of a pass over so many nodes on a processor."""
+        """Add a measurement of a pass over `nodes` nodes on a processor."""
         if on not in self._profiles:
             self._profiles[on] = LatencyProfile(decay=self._decay, penalty=0.0)
         self._profiles[on].observe(nodes, 1, seconds)
 
     def estimate(self, on: str, nodes: int) -> float:
-        """Seconds that a pass over so many nodes should take there; as elsewhere if none ran there yet.
+        """Estimated seconds of a pass over `nodes` nodes; 0 without any measurement.
 
-        Nothing measured at all is nothing: the first pass of a tree tells.
+        A processor without measurements takes the profile of another one.
         """
         if not nodes or self.empty:
             return 0.0
@@ -170,8 +169,7 @@ class DraftLatency:
 
 
 def _around(known: Sequence[int], at: int) -> tuple[int, int]:
-    """The nearest known counts below and above, both the count itself if it is known, both the last (or
-    first) one if it is beyond."""
+    """The nearest known counts below and above; the same count twice if known or out of range."""
     index = bisect_left(known, at)
     if index == len(known):
         return known[-1], known[-1]

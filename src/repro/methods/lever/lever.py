@@ -1,8 +1,7 @@
-"""LEVER (arXiv 2605): token trees as large as their expected tokens a second justify, verified by a target in
-flash that drops unlikely branches half way and is projected to the vocabulary along the accepted path alone.
+"""LEVER (arXiv 2605): cost-aware token trees, verified by a target streamed from flash with pruning after a
+middle layer and output projection only along the accepted path.
 
-Knows nothing of which device runs it. What it learns of costs and of its draft lives as long as the models
-stay open (`prepare`).
+Must not know the kind of device. Latency profiles and draft reliability persist across requests (`prepare`).
 """
 
 from __future__ import annotations
@@ -35,40 +34,40 @@ PRUNINGS = ("full", "without_shadow", "without_safeguards", "off")
 SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU, NPU)}
 PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
 OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
-"""Rows and leaves of the verifications that are measured before the first request."""
+"""Rows and leaves of the verifications measured before the first request."""
 GROUPS = (1, 2, 4, 8, 16)
-"""Nodes of the draft passes that are measured then: without them no group would seem worth waiting for."""
+"""Nodes of the draft passes measured before the first request; without them batching never seems cheaper."""
 
 
 @dataclass(frozen=True)
 class Lever(Method):
-    """Draft by gain and cost, prune while verifying, project on demand; each can be replaced alone.
+    """Cost-aware drafting, pruned verification and on-demand projection; each can be ablated separately.
 
-    The paper gives no value of the settings below but the processors; docs/lever.md says how these were
-    chosen. Sampled requests are drafted like greedy ones: children are chosen, not drawn, which leaves the
-    target's distribution as it is whatever is pruned.
+    The paper gives no values of the settings below except the processors; docs/lever.md says how these were
+    chosen. Sampled requests also draft top candidates instead of sampling them, so pruning does not change
+    the target's distribution.
 
     Attributes:
-        construction: `greedy` is LEVER's (Algorithm 1); the others are those methods' own trees (Fig. 11).
+        construction: `greedy` is LEVER's (Algorithm 1); the others build those methods' trees (Fig. 11).
         pruning: `full`; `without_shadow` or `without_safeguards` (Fig. 12); `off`.
-        schedule: `batched` expands small groups on the CPU and larger ones on the NPU; the others expand node
-            after node on one processor (Fig. 13).
-        projection: where and when rows are projected to the vocabulary (Fig. 14).
+        schedule: `batched` expands small batches on the CPU and larger ones on the NPU; the others expand
+            single nodes on one processor (Fig. 13).
+        projection: where and when hidden states are projected to the vocabulary (Fig. 14).
         resident: share of the target's layers in memory.
         prefetch: layers that are read ahead.
         candidates: |C(u)|.
-        depth: of the deepest draft tokens.
-        reach: a node is expanded only if the target gets there with at least this probability.
-        limit: most draft tokens in a tree.
-        batch: nodes that wait for a joint expansion.
-        switch: nodes from which on an expansion runs on the NPU.
-        reliability_decay: what r keeps of itself with each visited node.
-        latency_decay: what measured averages keep of themselves.
-        penalty: on verifications of a shape that was never measured.
-        threshold: theta, the least score of a branch that goes on.
+        depth: maximum depth of draft tokens.
+        reach: a node is expanded only if the target reaches it with at least this probability.
+        limit: maximum draft tokens in a tree.
+        batch: maximum nodes expanded in one pass.
+        switch: number of nodes from which an expansion runs on the NPU.
+        reliability_decay: weight of the old r at each visited node.
+        latency_decay: weight of the old average at each measurement.
+        penalty: penalty on verifications of unseen shapes, see `LatencyProfile`.
+        threshold: theta, the minimum normalized score of a branch that is kept.
         temperature: tau_E of Eq. 11.
-        near_children: best children that the root keeps in any case.
-        least_nodes: a pruning that would leave fewer nodes, the root included, is rejected.
+        near_children: best children of the root that are always kept.
+        least_nodes: pruning that would leave fewer nodes, root included, is rejected.
     """
 
     construction: str = "greedy"
@@ -102,20 +101,20 @@ class Lever(Method):
                 raise InputError(unknown(f"method.{name}", getattr(self, name), choices))
         if not 1 <= self.candidates <= RANKED:
             raise InputError(f"method.candidates is {self.candidates}; a node has 1 to {RANKED} candidates")
-        _ = self.growth, self.rule  # which check what is theirs
+        _ = self.growth, self.rule  # which validate their settings
         Reliability(self.reliability_decay)
         LatencyProfile(decay=self.latency_decay, penalty=self.penalty)
 
     @property
     def growth(self) -> Growth:
-        """How trees grow."""
+        """Settings of tree construction."""
         narrow, wide = SCHEDULES[self.schedule]
         batch = self.batch if self.schedule == "batched" else 1
         return Growth(self.depth, self.reach, self.limit, batch, self.switch, narrow, wide)
 
     @property
     def rule(self) -> PruningRule:
-        """Which nodes are dropped."""
+        """Settings of verification pruning."""
         return PruningRule(
             threshold=self.threshold,
             temperature=self.temperature,
@@ -126,14 +125,14 @@ class Lever(Method):
         )
 
     def places(self) -> Mapping[str, Placement]:
-        """The target streamed through the NPU, its projection where it is asked for, the draft in memory."""
+        """Target streamed to the NPU, its output projection as set by `projection`, draft in memory."""
         head, _ = PROJECTIONS[self.projection]
         exits = self.pruning != "off"
         target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
         return {"target": target, "draft": RESIDENT}
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """Measure verifications and draft passes of some shapes, the profiles' offline beginning."""
+        """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
         target, draft = sessions["target"], sessions["draft"]
         costs = CycleCosts(
             LatencyProfile(decay=self.latency_decay, penalty=self.penalty), DraftLatency(self.latency_decay)
@@ -148,7 +147,7 @@ class Lever(Method):
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
     async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
-        """Seconds of verifying a tree of a shape, whatever its tokens."""
+        """Seconds of verifying a tree of a shape, with arbitrary tokens."""
         root = Prefix.of((0,))
         target.start(root)
         tree = TokenTree(root)
@@ -163,7 +162,7 @@ class Lever(Method):
         return device.now - start
 
     async def _expand(self, device: Device, target: Session, draft: Session, nodes: int, on: str) -> float:
-        """Seconds of drafting after so many nodes in one pass, whatever their tokens."""
+        """Seconds of a draft pass over `nodes` nodes, with arbitrary tokens."""
         root = Prefix.of((0,))
         for session in (draft, target):
             session.start(root)
@@ -183,7 +182,7 @@ class Lever(Method):
 
 
 class Drafted(NamedTuple):
-    """A tree and why it stopped growing; C(u) of the nodes that were expanded."""
+    """A tree, why it stopped growing, and C(u) of the expanded nodes."""
 
     tree: TokenTree
     reason: str
@@ -192,14 +191,14 @@ class Drafted(NamedTuple):
 
 @dataclass(frozen=True)
 class _Serving(Serving):
-    """LEVER at work: its settings, and what it has learned so far."""
+    """LEVER's settings, latency profiles and draft reliability."""
 
     lever: Lever
     costs: CycleCosts
     reliability: Reliability
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Cycles of drafting and verifying until the answer ends."""
+        """Draft and verify until the answer ends."""
         target, draft = sessions["target"], sessions["draft"]
         lever = self.lever
         _, on_demand = PROJECTIONS[lever.projection]

@@ -1,7 +1,7 @@
-"""LEVER's verification pruning (sec. 4.3): which nodes of a token tree go on from a middle layer.
+"""LEVER's verification pruning (sec. 4.3): which nodes of a token tree continue after a middle layer.
 
-Owns the decision, from scores of each node's candidates. Knows nothing of how a pass is cut short, nor of
-what computes the hidden rows.
+Owns the decision from scores of each node's candidates. Must not know how a pass drops nodes or how hidden
+states are computed.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ else:
 
 @dataclass(frozen=True)
 class PruningRule:
-    """Which branches are cut, and what keeps a cut from going too far.
+    """Which branches are pruned, and the safeguards against pruning too much.
 
-    A child whose normalised score (Eq. 11) is below the threshold is removed, and its whole branch with it,
-    so that the ancestors of what is kept are kept.
+    A child whose normalized score (Eq. 11) is below the threshold is removed with its whole branch.
 
     The paper gives none of the values; docs/lever.md says how these were chosen.
 
     Attributes:
-        threshold: theta, the least normalised score of a child that stays.
+        threshold: theta, the minimum normalized score of a kept child.
         temperature: tau_E of Eq. 11.
-        shadow: all of C(u) is compared, also candidates that are not in the tree; else only u's children.
-        safeguards: the backbone, the children near the root and the rejection below; else none of them.
-        backbone: depth down to which the path of best-scored children is kept whatever their scores.
-        near_root: depth of the deepest children that are kept for their rank alone.
-        near_children: how many best-scored children each kept node down to there keeps at least.
-        least_nodes: a tree that would have fewer nodes, root included, is not pruned at all.
-        least_leaves: neither is one that would have fewer leaves.
+        shadow: normalize over all of C(u), including candidates outside the tree; else over u's children.
+        safeguards: apply the safeguards below.
+        backbone: depth down to which the path of best-scored children is always kept.
+        near_root: depth down to which `near_children` applies.
+        near_children: best-scored children that each kept node near the root always keeps.
+        least_nodes: a tree that would have fewer nodes, root included, is not pruned.
+        least_leaves: a tree that would have fewer leaves is not pruned.
     """
 
     threshold: float = 0.01
@@ -64,9 +63,9 @@ class PruningRule:
                 raise InputError(f"pruning.{name} is {getattr(self, name)}; it is a count, 0 or more")
 
     def keep(self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Tensor]) -> list[int]:
-        """The nodes that go on, in order: the root, and no node without its parent.
+        """The kept nodes, sorted: always the root, and no node without its parent.
 
-        `candidates[u]` holds C(u) with the tokens of u's children among it, `scores[u]` their scores in the
+        `candidates[u]` is C(u), including the tokens of u's children; `scores[u]` are their scores in the
         same order, `[len(candidates[u])]`. Both are empty for a node without children.
 
         Raises:
@@ -86,7 +85,7 @@ class PruningRule:
     def values(
         self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Tensor]
     ) -> list[float]:
-        """For each node the normalised score of its token at its parent (Eq. 11), 1 for the root."""
+        """Normalized score of each node's token at its parent (Eq. 11); 1 for the root."""
         out = [1.0] * len(tree)
         for node in range(len(tree)):
             children = tree.children(node)
@@ -107,7 +106,7 @@ class PruningRule:
         return out
 
     def _above(self, tree: TokenTree, values: Sequence[float]) -> set[int]:
-        """The root, and the nodes that the threshold spares together with all their ancestors."""
+        """The root, and the nodes that reach the threshold with all their ancestors."""
         kept = {0}
         for node in range(1, len(tree)):
             if tree.parents[node] in kept and values[node] >= self.threshold:
@@ -115,7 +114,7 @@ class PruningRule:
         return kept
 
     def _branch(self, tree: TokenTree, values: Sequence[float]) -> set[int]:
-        """The backbone: from the root the most reliable child at each depth."""
+        """The backbone: from the root, the best-scored child at each depth."""
         kept, node = {0}, 0
         for _ in range(self.backbone):
             children = tree.children(node)
@@ -139,27 +138,27 @@ class PruningRule:
 
 
 class EarlyExit:
-    """Looks at a tree after a middle layer of the target, and says which nodes go on (a `Session`'s pruner).
+    """Prunes a token tree after a middle layer of the target (a `Session`'s pruner).
 
-    Whatever it removes, answers stay the target's own: a shorter path is accepted at most, and its last token
-    is the target's. That holds for sampled answers too as long as children were chosen, not drawn: which of
-    them are left does not depend on the chance by which they are accepted.
+    Pruning keeps answers lossless: it can only shorten the accepted path, whose last token is the target's.
+    This holds for sampled answers too if children are top candidates instead of samples, since pruning is
+    then independent of the acceptance draws.
 
     Attributes:
-        layer: real layers that have been computed when it looks.
+        layer: number of computed layers of the network when it prunes.
     """
 
     def __init__(
         self, predictor: ExitPredictor, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
     ) -> None:
-        """`proposed` gives what the draft holds possible after a sequence, () where it was not asked."""
+        """`proposed` returns the draft's C(u) after a sequence, () if the draft did not expand it."""
         self.layer = predictor.layer
         self._predictor = predictor
         self._rule = rule
         self._proposed = proposed
 
     def candidates(self, tree: TokenTree) -> list[Candidates]:
-        """What is scored at each node with children: C(u) if shadows count, and its children."""
+        """Candidates to score at each node with children: its children, and C(u) if `shadow`."""
         out: list[Candidates] = []
         for node, prefix in enumerate(tree.prefixes):
             own = [tree.token(child) for child in tree.children(node)]
@@ -168,10 +167,10 @@ class EarlyExit:
         return out
 
     def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
-        """Nodes that go on, sorted, the root first; `hidden` is fp32 `[nodes, d]` after layer `layer`."""
+        """Kept nodes, sorted, the root first; `hidden` is fp32 `[nodes, d]` after layer `layer`."""
         candidates = self.candidates(tree)
         return self._rule.keep(tree, candidates, self._predictor.scores(hidden, candidates))
 
     def scored(self, tree: TokenTree) -> int:
-        """How many tokens it scores, each by a product of the hidden width with a row of W."""
+        """Number of scored tokens; each is a dot product of the hidden size."""
         return sum(map(len, self.candidates(tree)))

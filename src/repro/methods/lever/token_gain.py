@@ -1,7 +1,7 @@
-"""How likely the target is to follow a drafted token, by the draft's word and by how it fared of late (LEVER
-sec. 4.2, "Gain").
+"""Probability that the target accepts a draft token, from the draft's probability and its recent reliability
+(LEVER sec. 4.2, "Gain").
 
-Knows nothing of trees, costs or devices.
+Must not know trees, costs or devices.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from repro.core.errors import InputError
 from repro.models.tokens.prefix import Prefix
 
 LEAST = 0.01
-"""The smallest r: a draft that always failed may still come back."""
+"""Lower bound of r, so that an unreliable draft can recover."""
 
 
 class Reliability:
-    """LEVER's factor r: how often, of late, the target's token was in the draft's candidate set.
+    """LEVER's factor r: recent frequency with which the target's token was in the draft's candidate set.
 
     Deviation: the paper says only that r follows "recent verification feedback". Here it is an exponential
-    moving average over the nodes whose target token verification revealed: those of the accepted path, the
-    last of which gives the fallback token.
+    moving average over the nodes of the accepted path, including the one that gives the fallback token.
 
     Attributes:
         factor: r, in (0, 1].
     """
 
     def __init__(self, decay: float = 0.95, first: float = 1.0) -> None:
-        """Begin at `first`; `decay` is what the average keeps of itself with each visited node.
+        """Begin at `first`; `decay` is the weight of the old average at each visited node.
 
         Raises:
-            InputError: one of them is no such share.
+            InputError: one of them is out of range.
         """
         if not 0 <= decay < 1:
             raise InputError(f"the reliability's decay is {decay}; it is a share from 0 to below 1")
@@ -41,7 +40,7 @@ class Reliability:
         self._decay = decay
 
     def observe(self, hits: Iterable[bool]) -> None:
-        """Take note of visited nodes, in their order: was the target's token a candidate?"""
+        """Update r with visited nodes in order: whether the target's token was a candidate."""
         for hit in hits:
             self.factor = max(LEAST, self._decay * self.factor + (1 - self._decay) * hit)
 
@@ -50,8 +49,8 @@ def candidate_hits(candidates: Mapping[Prefix, Collection[int]], root: Prefix, t
     """Whether the target's tokens from `root` to `text`, the fallback last, were in their candidate sets.
 
     Args:
-        candidates: C(u) of every node that the draft expanded; a node without one says nothing.
-        root: the root of the tree that was verified.
+        candidates: C(u) of every expanded node; other nodes are skipped.
+        root: root of the verified tree.
         text: the text after verification, fallback token included.
     """
     steps = list(takewhile(lambda prefix: prefix is not root, text.back()))
@@ -63,17 +62,16 @@ def candidate_hits(candidates: Mapping[Prefix, Collection[int]], root: Prefix, t
 
 
 def calibrate(probabilities: Sequence[float], reliability: float) -> list[float]:
-    """What a draft's probabilities of a node's candidates are worth: Calibrate(., C(u), r) of LEVER Eq. 3.
+    """Calibrated probabilities of a node's candidates: Calibrate(., C(u), r) of LEVER Eq. 3.
 
-    The sum over a candidate set is the draft's own claim that the target's token is in it. A claim above `r`
-    is brought down to `r`, by one factor for all candidates; a lower one stays. So the ranking and the ratios
-    within the set stay the draft's, and as r nears 1 the probabilities are left as they are.
+    If the candidates' total probability exceeds `r`, all are scaled by one factor so that they sum to `r`;
+    otherwise they stay. This keeps their ranking and ratios, and changes nothing as r approaches 1.
 
-    Deviation: the paper gives properties and no formula; a plain product with r has the properties as well,
-    but would also lower what the draft is rightly unsure of.
+    Deviation: the paper gives properties but no formula. Multiplying by r has them too, but would also lower
+    totals that are already below r.
 
     Args:
-        probabilities: the draft's, of all candidates of one node; they sum to at most 1.
+        probabilities: the draft's probabilities of one node's candidates; they sum to at most 1.
         reliability: r, in (0, 1].
     """
     claimed = sum(probabilities)

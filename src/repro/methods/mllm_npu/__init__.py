@@ -1,1 +1,1 @@
-"""mllm-NPU: chunked prefill on an NPU, and the engines it is compared with."""
+"""mllm-NPU: chunked prefill on an NPU, and its baseline engines."""

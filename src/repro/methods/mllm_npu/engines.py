@@ -1,6 +1,6 @@
-"""mllm-NPU's baselines: five engines that decode plainly, each at rates of its own (sec. 4.1).
+"""mllm-NPU's baselines: five engines with autoregressive decoding, each with its own rates (sec. 4.1).
 
-Knows which processor an engine uses; what it reaches there stands under `engines:` of a device file.
+Owns which processors an engine uses; its rates are in the device file under `engines:`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from repro.records.record import Scalar
 
 @dataclass(frozen=True)
 class PlainEngine(Method):
-    """A target in memory: an engine gets ready for a prompt's length, reads the prompt, decodes.
+    """Target in memory: the engine prepares for the prompt's length, prefills and decodes.
 
-    Getting ready is a static graph to the device, whose file says how long an engine takes (`graph_seconds`).
+    Preparation is modeled as building a static graph; the device file gives its time (`graph_seconds`).
 
     Attributes:
-        processor: where it decodes.
-        prefills_on: where it reads the prompt; "" is where it decodes.
+        processor: processor of decoding.
+        prefills_on: processor of the prefill; "" is `processor`.
     """
 
     processor: ClassVar[str] = "cpu"
@@ -37,11 +37,11 @@ class PlainEngine(Method):
         return {"target": Placement(on=self.processor)}
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """The engine itself, and what it holds in memory."""
+        """The engine, with its bytes in memory."""
         return Opened(self, device.memory.held)
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One pass over the prompt, then one token a pass."""
+        """Prefill in one pass, then decode one token per pass."""
         target = sessions["target"]
         decoding = Decoding(request, device)
         with device.phase("prefill"):
@@ -56,7 +56,7 @@ class PlainEngine(Method):
         return decoding.generation
 
     def _ready(self, request: Request, target: Session) -> Op:
-        """What needs the graph of a prompt's length and does nothing itself."""
+        """An op without work that requires the graph of the prompt's length."""
         on, rows = self.prefills_on or self.processor, len(request.prompt)
         arithmetic = target.engine.model_cost.stored.arithmetic
         return Op(on, "ready", f"ready for {rows} tokens", rows, precision=arithmetic, graph="prompt")
@@ -64,18 +64,18 @@ class PlainEngine(Method):
 
 @dataclass(frozen=True)
 class Opened(Serving):
-    """An engine with a model in memory, so many bytes with keys and values."""
+    """An engine with its model in memory; `held` is its bytes, KV cache included."""
 
     engine: PlainEngine
     held: float
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """What is held in memory."""
+        """Bytes in memory."""
         return {"memory_bytes": self.held}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """As the engine."""
+        """See `PlainEngine`."""
         return await self.engine.serve(request, device, sessions)
 
 
@@ -116,9 +116,9 @@ class TFLite(PlainEngine):
 @register("method", "powerinfer2_npu")
 @dataclass(frozen=True)
 class PowerInfer2(PlainEngine):
-    """PowerInfer-V2: the prompt on the NPU, the answer on the CPU.
+    """PowerInfer-V2: prefill on the NPU, decode on the CPU.
 
-    Deviation: its sparse decoding and its streaming from flash are no ops here; their speed is a bandwidth.
+    Deviation: sparse decoding and streaming from flash are not modeled as ops but as an effective bandwidth.
     """
 
     engine: ClassVar[str] = "powerinfer2_npu"

@@ -1,6 +1,6 @@
-"""mllm-NPU (arXiv 2407.05858): an NPU and a CPU prefill a prompt's chunks out of order, and the CPU decodes.
+"""mllm-NPU (arXiv 2407.05858): chunked prefill out of order on NPU and CPU, decode on the CPU.
 
-Knows nothing of what an op costs, of how a prompt is cut into subgraphs, or of where weights are.
+Must not know the costs of ops, how a prompt is cut into subgraphs, or where weights are.
 """
 
 from __future__ import annotations
@@ -40,20 +40,19 @@ from repro.records.record import Scalar
 @register("method", "mllm_npu")
 @dataclass(frozen=True)
 class MllmNpu(Method):
-    """The NPU computes linears in 8 bits, the CPU everything in float, and all of decoding.
+    """Prefill linears run in int8 on the NPU; float operations and all of decoding run on the CPU.
 
     Attributes:
-        chunk: rows of a chunk.
-        chunks: prompts are cut into chunks whose graphs are built once; without, every request's prompt gets
-            a graph of its own.
-        shadow: linears are per-tensor, with their outliers on the CPU; without, per-group on the NPU.
-        order: in which subgraphs run, of `ORDERS`.
+        chunk: tokens per chunk.
+        chunks: cut prompts into chunks that share graphs built once; else a graph is built per request.
+        shadow: per-tensor quantized linears with outliers on the CPU; else per-group linears on the NPU.
+        order: scheduling policy of subgraphs, a key of `ORDERS`.
         pruned: share of the layers whose outliers are dropped.
         outliers: share of a linear's input channels that have outliers (sec. 3.3: 0.1% to 0.3%).
         hot: share of all channels whose float weights stay in memory (below 3%).
-        cold: share of the outliers that are in other channels (below 20%).
-        shapes: inputs have the equivalent shapes that suit the NPU best.
-        window: bytes of weights that the NPU reaches (sec. 4: 4 GB for Hexagon); 0 is no limit.
+        cold: share of the outliers in other channels (below 20%).
+        shapes: use the equivalent input shapes that are fastest on the NPU.
+        window: bytes of weights that the NPU can address (sec. 4: 4 GB for Hexagon); 0 is no limit.
     """
 
     chunk: int = 256
@@ -81,11 +80,11 @@ class MllmNpu(Method):
             raise InputError(f"method.hot is {self.hot}; it is a share from 0 to 1")
 
     def places(self) -> Mapping[str, Placement]:
-        """The target in memory, on the CPU but for its prefill."""
+        """The target in memory, on the CPU except for prefill."""
         return {"target": Placement(on=CPU)}
 
     def layout(self, target: Session) -> Layout:
-        """How the target's prompts are cut."""
+        """Layout of the subgraphs of the target's prompts."""
         flat = "linear" if self.shapes else "linear_flat"
         layers = target.engine.model_cost.shape.layers
         return Layout(
@@ -98,7 +97,7 @@ class MllmNpu(Method):
         )
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
-        """Build the graphs that all chunks share, measure the subgraphs, keep the hot channels' weights."""
+        """Build the graphs that chunks share, profile subgraphs, reserve memory for hot channels' weights."""
         target = sessions["target"]
         layout, figures = self.layout(target), dict[str, Scalar]()
         profile = ChunkProfile()
@@ -121,7 +120,7 @@ class MllmNpu(Method):
         return Prepared(self, target, prefill, figures)
 
     async def _built(self, device: Device, target: Session, layout: Layout) -> dict[str, Scalar]:
-        """Build all shared graphs, as one: a device file has the time of a whole model's."""
+        """Build all shared graphs as one op, since device files give the time for a whole model."""
         known = graphs(target.engine.model_cost, layout.chunk, layout.chunk)
         buffers = known.bytes - target.engine.model_cost.shape.layers * target.engine.model_cost.layer_bytes
         device.memory.reserve(buffers, f"{target.name} buffers of chunk graphs")
@@ -145,14 +144,14 @@ class MllmNpu(Method):
         }
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One token a pass."""
+        """Prefill, then one token per pass."""
         target = sessions["target"]
         return await decode(request, device, target)
 
 
 @dataclass(frozen=True)
 class Prepared(Serving):
-    """What serves once the graphs are built; `known` is what a record says of that."""
+    """The method after preparation; `known` holds the figures of the preparation."""
 
     method: MllmNpu
     target: Session
@@ -161,8 +160,8 @@ class Prepared(Serving):
 
     @property
     def figures(self) -> Mapping[str, Scalar]:
-        """Seconds and bytes of the graphs, how many there are, what the outliers take, seconds a token of the
-        NPU's subgraphs; and what sharing graphs saves at the longest prompt so far."""
+        """Time, number and memory of graphs, memory of outliers, NPU seconds per token; and the savings of
+        shared graphs at the longest prompt so far."""
         if not (self.method.chunks and self.prefill.longest):
             return self.known
         made = graphs(self.target.engine.model_cost, self.method.chunk, self.prefill.longest)
@@ -175,19 +174,19 @@ class Prepared(Serving):
         }
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """As the method."""
+        """See `MllmNpu`."""
         return await self.method.serve(request, device, sessions)
 
 
 @dataclass
 class ChunkProfile:
-    """Seconds of subgraphs, measured once before the first request (sec. 3.4)."""
+    """Latencies of subgraphs, measured once before the first request (sec. 3.4)."""
 
     _seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
     _lines: dict[tuple[object, ...], list[tuple[float, float]]] = field(default_factory=dict)
 
     async def measure(self, device: Device, parts: Sequence[Subgraph]) -> None:
-        """Run every kind of subgraph of some chunks once, each alone."""
+        """Run every distinct subgraph once, each alone."""
         for part in parts:
             if _like(part.op) not in self._seconds:
                 start = device.now
@@ -196,8 +195,8 @@ class ChunkProfile:
                 self._lines.setdefault(_kind(part.op), []).append((part.op.flops, device.now - start))
 
     def seconds(self, op: Op) -> float:
-        """What an op takes: as measured, or, of a later chunk's attention, on the line through those of the
-        first two; 0 where nothing was measured."""
+        """Seconds of an op: measured, or for later chunks' attention extrapolated in FLOPs from the first two
+        chunks; 0 without measurements."""
         if (known := self._seconds.get(_like(op))) is not None:
             return known
         points = self._lines.get(_kind(op), [])
@@ -217,7 +216,7 @@ def _like(op: Op) -> tuple[object, ...]:
 
 @dataclass
 class ChunkedPrefill:
-    """The arrangement of a prefill: every processor does one subgraph at a time, and a policy says which.
+    """Runs a prefill as subgraphs: one at a time per processor, chosen by a policy.
 
     Attributes:
         longest: tokens of the longest prompt so far.
@@ -230,11 +229,11 @@ class ChunkedPrefill:
     _requests: count[int] = field(default_factory=count)
 
     def takes(self, forward_pass: ForwardPass) -> bool:
-        """A pass with nothing before it."""
+        """Whether a pass is a prefill, without cached context."""
         return not forward_pass.context
 
     async def layers(self, engine: Engine, forward_pass: ForwardPass) -> None:
-        """Run all subgraphs; the last chunk's FFN of a layer computes that layer of all chunks for real."""
+        """Run all subgraphs; the last chunk's FFN op of a layer computes the layer for all chunks."""
         self.longest = max(self.longest, forward_pass.rows)
         parts = subgraphs(engine.model_cost, self.layout, forward_pass.rows, engine.name)
         ops = [self._placed(engine, part.op) for part in parts]
@@ -243,7 +242,7 @@ class ChunkedPrefill:
             if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
                 computing = engine.computing(forward_pass, part.layer, part.layer + 1)
                 ops[place] = replace(ops[place], compute=computing)
-        if not self.layout.chunk:  # nothing was built before the length was known
+        if not self.layout.chunk:  # without chunks, a graph is built once the length is known
             first = next(i for i, part in enumerate(parts) if part.stage == QKV)
             ops[first] = replace(ops[first], graph=f"{engine.name} prompt {next(self._requests)}")
         tasks = [
@@ -260,7 +259,7 @@ class ChunkedPrefill:
 
 
 async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:
-    """Run ops as an agenda allows, each processor one at a time, in the order that a policy chooses."""
+    """Run ops when their dependencies are done, one at a time per processor, in the policy's order."""
     free, over = set(agenda.processors), list[tuple[int, Future[Any]]]()
     moved = Future[None]()
 

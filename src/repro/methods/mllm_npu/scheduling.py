@@ -1,6 +1,6 @@
-"""Which task a processor takes next, where tasks stand on each other (mllm-NPU sec. 3.4, and baselines).
+"""Scheduling policies for tasks with dependencies on several processors (mllm-NPU sec. 3.4, and baselines).
 
-Owns the policies and a simulator for them. Knows nothing of models, of what tasks do, or of devices.
+Owns the policies and a simulator. Must not know models, the content of tasks, or devices.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from repro.device.op import NPU
 
 
 class SubgraphTask(NamedTuple):
-    """Work for one processor.
+    """A task of one processor.
 
     Attributes:
         on: the processor.
-        seconds: how long it takes, as far as is known.
-        after: places in the list of what must be over before; all of them lower than its own.
+        seconds: estimated duration.
+        after: indices of the tasks it depends on; all lower than its own.
     """
 
     on: str
@@ -28,13 +28,13 @@ class SubgraphTask(NamedTuple):
 
 
 class Agenda:
-    """Tasks, of which some are done and some may begin.
+    """State of a schedule: finished, running and ready tasks.
 
     Attributes:
-        tasks: all of them.
-        processors: those that any is for.
-        ready: by processor, what may begin now.
-        left: how many are not over.
+        tasks: all tasks.
+        processors: processors with any task.
+        ready: indices of ready tasks, by processor.
+        left: number of unfinished tasks.
     """
 
     def __init__(self, tasks: Sequence[SubgraphTask]) -> None:
@@ -54,11 +54,11 @@ class Agenda:
                 self.ready[task.on].add(place)
 
     def start(self, place: int) -> None:
-        """A task begins."""
+        """Start a task."""
         self.ready[self.tasks[place].on].remove(place)
 
     def finish(self, place: int) -> None:
-        """A task is over; what waited for it alone may begin."""
+        """Finish a task; tasks without other open dependencies become ready."""
         self.left -= 1
         for then in self._then[place]:
             self._open[then] -= 1
@@ -66,7 +66,7 @@ class Agenda:
                 self.ready[self.tasks[then].on].add(then)
 
     def next_in_line(self, on: str) -> int | None:
-        """The first task of a processor that has not begun, if it may begin; used by `in_order` alone."""
+        """The next unstarted task of a processor in list order, if ready; only used by `in_order`."""
         queue, turn = self._queue[on], self._turn[on]
         if turn == len(queue) or queue[turn] not in self.ready[on]:
             return None
@@ -74,7 +74,7 @@ class Agenda:
         return queue[turn]
 
     def freed(self, place: int) -> float:
-        """Seconds of what a task's end lets the other side begin: the NPU, or if it is its own, the rest."""
+        """Seconds of tasks made ready by this one: NPU tasks for other processors' tasks, and vice versa."""
         own = self.tasks[place].on == NPU
         return sum(
             self.tasks[then].seconds
@@ -84,28 +84,28 @@ class Agenda:
 
 
 Policy = Callable[[Agenda, str], int | None]
-"""What a processor that is free begins of an agenda; `None` lets it wait."""
+"""Chooses the next task of a free processor; `None` leaves it idle."""
 
 
 def in_order(agenda: Agenda, on: str) -> int | None:
-    """Strictly as listed: what may not begin keeps all behind it waiting."""
+    """List order per processor; a task that is not ready blocks those after it."""
     return agenda.next_in_line(on)
 
 
 def longest_first(agenda: Agenda, on: str) -> int | None:
-    """Of all that may begin what takes longest; of equals the first listed."""
+    """The longest ready task; ties go to the first in the list."""
     return max(agenda.ready[on], key=lambda place: (agenda.tasks[place].seconds, -place), default=None)
 
 
 def contribution(agenda: Agenda, place: int) -> float:
-    """How much a task helps to keep the NPU busy (Eq. 6's C): elsewhere the NPU work that it frees; on the
-    NPU itself, less the other work that it frees."""
+    """C of Eq. 6: seconds of NPU work that a task makes ready; for NPU tasks, minus the seconds of other work
+    that they make ready."""
     freed = agenda.freed(place)
     return -freed if agenda.tasks[place].on == NPU else freed
 
 
 def out_of_order(agenda: Agenda, on: str) -> int | None:
-    """Of all that may begin what has the largest C; of equals the first listed."""
+    """The ready task with the largest C; ties go to the first in the list."""
     ready = agenda.ready[on]
     if len(ready) < 2:
         return next(iter(ready), None)
@@ -121,12 +121,12 @@ ORDERS: dict[str, Policy] = {
 
 @dataclass(frozen=True)
 class SubgraphSchedule:
-    """When each task runs.
+    """A simulated schedule.
 
     Attributes:
-        starts: seconds, by place in the list.
-        ends: likewise.
-        decisions: how often a free processor was asked.
+        starts: start time of each task, in seconds.
+        ends: end time of each task, in seconds.
+        decisions: number of calls of the policy.
     """
 
     starts: tuple[float, ...]
@@ -135,15 +135,15 @@ class SubgraphSchedule:
 
     @property
     def seconds(self) -> float:
-        """When all is over."""
+        """End of the last task."""
         return max(self.ends, default=0.0)
 
 
 def schedule(tasks: Sequence[SubgraphTask], choose: Policy) -> SubgraphSchedule:
-    """Play a policy: a processor does one task at a time, and asks again when any task is over.
+    """Simulate a policy: one task at a time per processor; free processors choose again after any task ends.
 
     Raises:
-        RuntimeError: the policy lets all wait for ever.
+        RuntimeError: all processors are idle with tasks left.
     """
     agenda, now, decisions = Agenda(tasks), 0.0, 0
     starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)

@@ -1,4 +1,4 @@
-"""Plain decoding: one model, one token a pass. Baselines of every paper."""
+"""Autoregressive decoding with one model, one token per pass: baselines of every paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repro.models.runtime.session import Session
 
 
 async def decode(request: Request, device: Device, model: Session) -> Generation:
-    """Prefill, then one pass a token, with whatever model is given."""
+    """Prefill, then decode one token per pass with the given model."""
     decoding = Decoding(request, device)
     with device.phase("prefill"):
         (row,) = await model.forward([decoding.text])
@@ -33,7 +33,7 @@ class Standard(Method):
     """The target, resident in memory.
 
     Attributes:
-        swap: a target that does not fit the memory is streamed in every pass instead of being an error.
+        swap: stream a target that does not fit the memory in every pass instead of raising an error.
     """
 
     swap: bool = False
@@ -63,7 +63,7 @@ class FlashAutoregressive(Method):
     prefetch: int = 1
 
     def places(self) -> Mapping[str, Placement]:
-        """The target in flash, but for a share of its layers."""
+        """The target in flash, except the resident share of its layers."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch)}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
@@ -75,7 +75,7 @@ class FlashAutoregressive(Method):
 @register("method", "std_flash")
 @dataclass(frozen=True)
 class StandardSwapping(FlashAutoregressive):
-    """EdgeLLM's baseline Std (sec. IV-A), a target beyond the memory: read a layer, compute it, drop it."""
+    """EdgeLLM's baseline Std (sec. IV-A): streams the target without overlapping reads and compute."""
 
     prefetch: int = 0
 
@@ -83,13 +83,13 @@ class StandardSwapping(FlashAutoregressive):
 @register("method", "spl")
 @dataclass(frozen=True)
 class StandardPipeline(FlashAutoregressive):
-    """EdgeLLM's baseline SPL (sec. IV-A): a layer is read while the one before computes."""
+    """EdgeLLM's baseline SPL (sec. IV-A): reads the next layer while one computes."""
 
 
 @register("method", "draft")
 @dataclass(frozen=True)
 class DraftAlone(Method):
-    """The draft on its own: fast, and not the target's text."""
+    """The draft model alone, without a target; lossy."""
 
     lossless: ClassVar[bool] = False
 

@@ -1,6 +1,6 @@
-"""Speedy Transformer Inference (Guo et al., ASPLOS 2023; EdgeLLM sec. IV-A "STI"): the target in shards.
+"""Speedy Transformer Inference (Guo et al., ASPLOS 2023; EdgeLLM sec. IV-A "STI"): quantized target shards.
 
-See `docs/edgellm.md` for what its publication does and what is done here.
+See `docs/edgellm.md` for the differences from the publication.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from repro.models.runtime.placement import Placement
 @register("method", "sti")
 @dataclass(frozen=True)
 class SpeedyTransformerInference(Method):
-    """The target alone, streamed in shards, each as wide as the time for a token allows.
+    """Streams the target in shards whose bit widths are chosen to meet a latency target per token.
 
     Attributes:
-        widths: bits that a shard may be rounded to, beside staying whole (STI: 2 to 6).
-        latency: what a token may take, as a share of what it takes with every layer streamed whole. STI's
-            user gives seconds; EdgeLLM prints no setting, and 0.53 is what its speedups over Std and STI say.
-        preload: size of the buffer that holds the first layers' shards, as a share of all layers' bytes.
+        widths: bits to which a shard may be quantized, besides full precision (STI: 2 to 6).
+        latency: latency target per token, as a share of the latency with unquantized streaming. STI's user
+            gives seconds; EdgeLLM prints no setting, and 0.53 follows from its speedups over Std and STI.
+        preload: size of the buffer for the first layers' shards, as a share of all layers' bytes.
         prefetch: layers that are read ahead.
     """
 

@@ -1,1 +1,1 @@
-"""Looks at what goes on within a model while it reads, one a file."""
+"""Probes of activations and layers, one per file."""

@@ -1,7 +1,7 @@
-"""What every probe has: a decoder and texts in, figures out.
+"""Interface of probes: a decoder and texts in, figures out.
 
-Owns the contract. Must not know datasets, devices or time. A probe is a frozen dataclass, registered under
-`probe`; its fields are its configuration (`probe=NAME probe.FIELD=VALUE`).
+Must not know datasets, devices or time. A probe is a frozen dataclass registered under `probe`; its fields
+are its configuration (`probe=NAME probe.FIELD=VALUE`).
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 Texts = tuple[tuple[int, ...], ...]
-"""Token sequences of one length each."""
+"""Token sequences of equal length."""
 
 
 class Probe(Protocol):
-    """A look at a decoder that reads.
+    """Computes figures from a decoder's forward passes over texts.
 
     Attributes:
-        calibrated: whether it reads a corpus beforehand; one that does not is given none.
-        tokens: how long a text is; a pass each.
+        calibrated: whether it needs a calibration corpus; otherwise `corpus` is empty.
+        tokens: tokens per text; each text is one forward pass.
     """
 
     calibrated: ClassVar[bool]
     tokens: int
 
     def look(self, decoder: Decoder, corpus: Texts, texts: Texts) -> Mapping[str, Scalar]:
-        """Let a decoder read and say what was seen.
+        """Run a decoder over texts and return figures.
 
         Args:
             decoder: dense linears in fp32 (`linear.PlainLinear`), all layers resident. It is not changed.
-            corpus: what is read beforehand.
-            texts: what is looked at.
+            corpus: calibration texts.
+            texts: evaluation texts.
 
         Raises:
             InputError: a setting cannot work with this decoder.

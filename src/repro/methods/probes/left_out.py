@@ -1,6 +1,6 @@
-"""What each layer is worth by the loss without it (ElastiLM, sec. 3.2 and Fig. 10b): a few are its anchors.
+"""Layer importance as the loss without the layer (ElastiLM, sec. 3.2 and Fig. 10b, anchor layers).
 
-Owns what is said of one layer. Must not know how a loss is computed (`models/analysis/layer_importance.py`).
+Owns the figures for one layer. Must not know how a loss is computed (`models/analysis/layer_importance.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
 
 MOST = 0.8
-"""Of all increase; the paper speaks of an 80/20 rule."""
+"""Share of the total loss increase in `carrying_share`; from the paper's 80/20 rule."""
 
 
 @register("probe", "left_out")
 @dataclass(frozen=True)
 class LeftOut:
-    """The next-token loss of texts without one layer.
+    """Next-token loss of texts with one layer removed.
 
     Attributes:
-        layer: the one to leave out, from 0.
+        layer: index of the removed layer, from 0.
         tokens: see `Probe`.
     """
 
@@ -43,10 +43,10 @@ class LeftOut:
         """See `Probe`.
 
         Returns:
-            loss, loss_without: mean next-token loss with all layers, and without this one, nats.
-            increase: of the loss, nats.
-            rank: 1 for the layer whose absence raises the loss most.
-            carrying_share: share of layers, the smallest, whose absence makes up 80% of all increases.
+            loss, loss_without: mean next-token loss with all layers and without this one, in nats.
+            increase: increase of the loss, in nats.
+            rank: rank of the layer by increase; 1 is the largest.
+            carrying_share: smallest share of layers that accounts for 80% of all increases.
         """
         if not 0 <= self.layer < decoder.config.layers:
             raise InputError(f"probe.layer is {self.layer}; choose from 0 to {decoder.config.layers - 1}")
@@ -62,7 +62,7 @@ class LeftOut:
 
 
 def carrying_share(raised: Sequence[float]) -> float:
-    """The smallest share of layers that together have `MOST` of all increases; falls count as none."""
+    """Smallest share of layers that accounts for `MOST` of all increases; decreases count as 0."""
     ranked = sorted((max(0.0, one) for one in raised), reverse=True)
     wanted = MOST * sum(ranked)
     return sum(reached < wanted for reached in accumulate(ranked, initial=0.0)) / len(ranked)
@@ -70,6 +70,6 @@ def carrying_share(raised: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1)
 def _losses(decoder: Decoder, texts: Texts) -> tuple[float, tuple[float, ...]]:
-    """With all layers, and without each: one reading for all layers that are asked about next."""
+    """Loss with all layers, and without each one; cached for cells that differ only in the layer."""
     sequences = [torch.tensor(text) for text in texts]
     return loss(decoder, sequences), tuple(losses_without(decoder, sequences))

@@ -1,7 +1,7 @@
-"""Outliers of activations (mllm-NPU, sec. 3.3): in how many channels, in which, and how far out.
+"""Activation outliers (mllm-NPU, sec. 3.3): how many channels have them, which ones, and their magnitude.
 
-Owns which linears are looked at and what is said of them. Must not know how outliers are counted
-(`models/analysis/outlier_channels.py`) or thresholds found (`models/analysis/outliers.py`).
+Owns the selection of linears and the figures. Must not know how outliers are counted
+(`models/analysis/outlier_channels.py`) or how thresholds are found (`models/analysis/outliers.py`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from repro.records.record import Scalar
 
 ALL = "all"
 ENOUGH = 0.8
-"""Of the outliers; sec. 3.3 says how few channels have that share of them."""
+"""Share of the outliers in `hot_enough` (sec. 3.3)."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """Of every linear: its threshold and largest input on the corpus, and its outliers in the texts."""
+    """Per linear: threshold and largest input on the corpus, and outlier counts on the texts."""
 
     profiles: Mapping[Place, OutlierProfile]
     counted: Mapping[Place, Counted]
@@ -42,14 +42,14 @@ class _Seen:
 @register("probe", "outliers")
 @dataclass(frozen=True)
 class Outliers:
-    """Thresholds from a corpus, outliers counted in texts.
+    """Counts outliers in texts, with thresholds from a corpus.
 
     Attributes:
-        quantile: of a linear's inputs in magnitude, its threshold.
+        quantile: quantile of the input magnitudes of a linear that is its threshold.
         tokens: see `Probe`.
-        hot: share of channels whose weights stay in memory, the most frequent ones.
-        depth: from 0, the first layer, to 1, the last: the one to look at; `None` for all layers.
-        part: the linear of a layer to look at, or "all".
+        hot: share of channels whose weights stay in memory: those with the most frequent outliers.
+        depth: relative depth of the examined layer, 0 (first) to 1 (last); `None` for all layers.
+        part: the examined linear of a layer, or "all".
     """
 
     quantile: float = 0.999
@@ -74,17 +74,18 @@ class Outliers:
         """See `Probe`.
 
         Returns:
-            linears: that were looked at.
-            channels_at_once, share_at_once: with an outlier in one token's row: mean of a linear, and share.
-            channels_a_pass, share_a_pass: with one anywhere in a text.
-            share_ever: with one in any text.
-            hot_outliers: share of the outliers that lie in the most frequent channels, a share `hot` of all.
-            hot_enough: share of all channels that has 80% of the outliers.
-            copy_saved: share of the shadow's copy of the weights that need not stay in memory.
-            memory_saved: what that is of all weights, copy and embeddings included, at one byte each.
-            importance: the corpus' largest input over the threshold, mean of the linears; absent where a
+            linears: number of examined linears.
+            channels_at_once, share_at_once: channels with an outlier per token: mean per linear, and share.
+            channels_a_pass, share_a_pass: channels with an outlier anywhere in a text, likewise.
+            share_ever: share of channels with an outlier in any text.
+            hot_outliers: share of the outliers that lie in the `hot` share of most frequent channels.
+            hot_enough: smallest share of channels that contains 80% of the outliers.
+            copy_saved: share of the shadow copy of the weights that need not stay in memory.
+            memory_saved: the same as a share of all weights, shadow copy and embeddings included, at one
+                byte each.
+            importance: largest input on the corpus over the threshold, mean over the linears; `None` if a
                 threshold is 0.
-            bits: the same as bits that a scale wide enough for the largest takes from all others.
+            bits: mean of its log2: bits of resolution lost to a scale that covers the largest input.
         """
         seen = _seen(decoder, corpus, texts, self.quantile)
         chosen = [place for place, _ in places(decoder) if self._wants(place, decoder.config.layers)]
@@ -112,19 +113,19 @@ class Outliers:
 
 
 def _finite(value: float) -> float | None:
-    """Absent if infinite."""
+    """The value, or `None` if it is not finite."""
     return value if isfinite(value) else None
 
 
 def _ends(decoder: Decoder) -> int:
-    """Weights that no shadow copies: the embedding, and the output projection where it is not the same."""
+    """Weights without a shadow copy: the embedding, and the output projection if untied."""
     table = decoder.ends.embedding.numel()
     return table if decoder.config.tied else 2 * table
 
 
 @lru_cache(maxsize=1)
 def _seen(decoder: Decoder, corpus: Texts, texts: Texts, quantile: float) -> _Seen:
-    """One reading of the corpus and one of the texts, whatever of it is asked for next."""
+    """Profiles and counts of all linears; cached for cells that differ only in what they select."""
     profiles = profile(decoder, _tensors(corpus), quantile)
     thresholds = {place: one.threshold for place, one in profiles.items()}
     return _Seen(profiles, channels.count(decoder, thresholds, _tensors(texts)))

@@ -1,1 +1,1 @@
-"""Deciding how a request is served under an objective: prompts shortened, models switched."""
+"""Serving requests under an SLO: deciders, prompt compression, switching between model levels."""

@@ -1,7 +1,7 @@
-"""Who decides how a request is served, and the check that no decision passes that breaks its objective.
+"""Deciders, which choose the levels of prompt and model for a request, and the check against its SLO.
 
-Owns the deciders that need no training, the rules of the check and its fallback (ElastiLM 3.3). Must not know
-devices. A language model that decides has its place behind `Decider`.
+Owns the deciders that need no training, the feasibility rules, and the fallback (ElastiLM 3.3). Must not know
+devices. Trained decision heads implement `Decider` elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class ServiceRequest:
     """One request to the service.
 
     Attributes:
-        id: tells requests apart; chance is drawn by it, so that no request's draw depends on another's.
-        prompt: all its tokens.
-        answer: the most tokens to generate.
-        objective: what it may take.
-        spare: how many tokens of the prompt's beginning may be dropped; `None` is any token. Instructions and
-            examples that all requests of an app begin with can go, and the request itself stays whole.
+        id: unique identifier; seeds random draws, so that they are independent across requests.
+        prompt: token ids of the whole prompt.
+        answer: maximum number of tokens to generate.
+        objective: the SLO.
+        spare: number of tokens at the beginning of the prompt that may be dropped, such as instructions and
+            examples shared by an app's requests; `None`: all tokens may be.
         granule: see `slo.kept_tokens`.
     """
 
@@ -42,48 +42,48 @@ class ServiceRequest:
     granule: int = 1
 
     def read(self, level: float) -> int:
-        """How many tokens of the prompt are read at one of its levels."""
+        """Number of prompt tokens kept at a prompt level."""
         return kept_tokens(len(self.prompt), level, self.spare, self.granule)
 
 
 class Infeasible(InputError):
-    """Nothing that the service can do meets a request's objective."""
+    """No decision of the service meets a request's SLO."""
 
 
 class Decider(Protocol):
-    """What chooses the levels of prompt and model for a request."""
+    """Chooses the levels of prompt and model for a request."""
 
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
-        """Any decision; one that is not feasible is caught by the check.
+        """Choose a decision; `SloGuard` replaces infeasible ones.
 
         Args:
-            ask: the request.
-            feasible: what meets its objective, never empty; a language model decides without looking.
+            request: the request.
+            feasible: decisions that meet its SLO, never empty; the decision head ignores them.
         """
 
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
-        """What deciding takes on a processor, before the prefill; nothing where nobody computes."""
+        """Ops of the decision on a processor, before the prefill; none if no model decides."""
         return ()
 
 
 class Rule(Protocol):
-    """What may be decided for a request."""
+    """Feasibility rule: which decisions meet a request's SLO."""
 
     def feasible(
         self, request: ServiceRequest, present: float | None, deciding: Spent = NOTHING
     ) -> list[Decision]:
-        """All decisions that meet its objective.
+        """Return all decisions that meet the request's SLO.
 
         Args:
-            ask: the request.
-            present: the level that the model is on, if any.
-            deciding: what making the decision takes.
+            request: the request.
+            present: current level of the model, if any.
+            deciding: cost of making the decision.
         """
 
 
 @dataclass(frozen=True)
 class ByProfile(Rule):
-    """By what a device was measured to take (footnote 6), switching and deciding included, strictly."""
+    """Feasibility by the device's latency profile (footnote 6), with switching and deciding, no tolerance."""
 
     profile: DeviceProfile
     prompts: tuple[float, ...] = LEVELS
@@ -107,7 +107,7 @@ class ByProfile(Rule):
 
 @dataclass(frozen=True)
 class Nominal(Rule):
-    """By products of the levels alone, as ElastiLM's release checks; no device is asked."""
+    """Feasibility by products of the levels, as in ElastiLM's release; uses no device profile."""
 
     prompts: tuple[float, ...] = LEVELS
     models: tuple[float, ...] = LEVELS
@@ -121,7 +121,7 @@ class Nominal(Rule):
 
 
 class Checked(NamedTuple):
-    """A decision that meets its objective, and whether it had to be replaced for that."""
+    """A feasible decision, and whether it is a fallback."""
 
     decision: Decision
     fell_back: bool
@@ -129,14 +129,14 @@ class Checked(NamedTuple):
 
 @dataclass(frozen=True)
 class SloGuard:
-    """Runs a decider and lets nothing through that breaks the objective.
+    """Runs a decider and replaces decisions that violate the SLO.
 
     Attributes:
-        decider: whose decisions these are.
-        rule: what is feasible.
-        fallback: `random` draws a feasible decision (3.3); `release` keeps the prompt's level and takes the
-            largest model that is feasible with it, else the largest of all.
-        seed: of the draw.
+        decider: the decider.
+        rule: the feasibility rule.
+        fallback: `random` draws a feasible decision (3.3); `release` keeps the prompt level and takes the
+            largest feasible model with it, or the largest feasible model if there is none.
+        seed: seed of the draw.
     """
 
     decider: Decider
@@ -151,10 +151,10 @@ class SloGuard:
     def decide(
         self, request: ServiceRequest, present: float | None = None, deciding: Spent = NOTHING
     ) -> Checked:
-        """A feasible decision.
+        """Return a feasible decision.
 
         Raises:
-            Unmet: there is none.
+            Infeasible: there is none.
         """
         feasible = self.rule.feasible(request, present, deciding)
         if not feasible:
@@ -176,7 +176,7 @@ class SloGuard:
 
 @dataclass(frozen=True)
 class Uniform(Decider):
-    """Any feasible decision, each as likely."""
+    """Draws a feasible decision uniformly."""
 
     seed: int = 0
 
@@ -187,7 +187,7 @@ class Uniform(Decider):
 
 @dataclass(frozen=True)
 class Fixed(Decider):
-    """Always the same, whatever is feasible."""
+    """Always the same decision, feasible or not."""
 
     decision: Decision
 
@@ -198,10 +198,10 @@ class Fixed(Decider):
 
 @dataclass(frozen=True)
 class Largest(Decider):
-    """As much of the prompt as is feasible, and of the model what goes with it; what pruning alone does.
+    """Largest feasible prompt level, then the largest model level with it; used by pruning baselines.
 
     Attributes:
-        first: `prompt`, or `model` for the largest model and as much of the prompt as goes with that.
+        first: dimension maximized first, `prompt` or `model`.
     """
 
     first: str = "prompt"
@@ -217,21 +217,21 @@ class Largest(Decider):
 
 @dataclass(frozen=True)
 class Oracle(Decider):
-    """The lightest decision that answers right, known beforehand; where none does, any feasible one.
+    """The lightest feasible decision known to answer correctly; without one, a random feasible decision.
 
-    The paper orders decisions by no more than "lightweight". Here the product of both levels comes first, as
-    TTFT does, and of equal ones the smaller model.
+    The paper does not define "lightweight". Here it is the smallest product of both levels, as in TTFT; ties
+    go to the smaller model.
 
     Attributes:
-        right: by request the decisions that answer right.
-        seed: of the draw where none does.
+        right: decisions that answer correctly, by request id.
+        seed: seed of the draw.
     """
 
     right: Mapping[str, Collection[Decision]] = field(default_factory=dict)
     seed: int = 0
 
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
-        """See `Decider`; InputError for a request that nobody has tried."""
+        """See `Decider`; InputError for a request without an entry in `right`."""
         if request.id not in self.right:
             raise InputError(f"the oracle's table has no request {request.id!r}; it has {len(self.right)}")
         fitting = [decision for decision in feasible if decision in self.right[request.id]]
@@ -239,7 +239,7 @@ class Oracle(Decider):
 
 
 def _weight(decision: Decision) -> tuple[float, float]:
-    # Nine decimals: 0.2 x 0.6 and 0.3 x 0.4 are one weight.
+    # Rounded so that 0.2 x 0.6 equals 0.3 x 0.4.
     return round(decision.prompt * decision.model, 9), decision.model
 
 

@@ -1,9 +1,9 @@
-"""The dual-head tiny language model at work: it scores a prompt and decides on it.
+"""Inference with ElastiLM's dual-head tiny language model (TLM): decision head and score head.
 
-Owns how a request is told to the encoder. Must not know how heads are trained, nor what becomes of either.
+Owns the encoder's input for a request. Must not know how heads are trained or how outputs are used.
 
-A decision is made on the end of a prompt, where the request stands. Deviation: the release cuts the prompt
-behind 512 pieces and leaves the request's template empty, so that it decides by app and objective alone.
+The decision head reads the end of a prompt, which holds the request itself. Deviation: the release truncates
+the prompt after 512 word pieces and leaves the request's template empty, so that it decides by app and SLO.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from repro.models.encoders.word_pieces import WordPieces
 
 @dataclass
 class DecisionHead(Decider):
-    """The likeliest level of the prompt and of the model, by the objective's tokens and the prompt's end.
+    """Chooses the most likely levels of prompt and model, given SLO tokens and the end of the prompt.
 
     Attributes:
-        heads: the hash of the trained head.
-        model_cost: a name of `MODEL_COSTS`.
+        heads: hash of the trained head.
+        model_cost: key of `MODEL_COSTS`.
     """
 
     heads: str
@@ -45,7 +45,7 @@ class DecisionHead(Decider):
 
     @torch.no_grad()
     def decide(self, request: ServiceRequest, feasible: Sequence[Decision]) -> Decision:
-        """See `Decider`; what is feasible is not looked at."""
+        """See `Decider`; `feasible` is ignored."""
         net = self.reading.net
         ids = (*self._objective(request), *self._end(request.prompt))
         if ids not in self._decided:
@@ -71,14 +71,14 @@ class DecisionHead(Decider):
 
 
 def fitting(ids: Sequence[int], positions: int) -> list[int]:
-    """The last pieces of a text, as many as fit beside the objective's two tokens and one at either end."""
+    """The last word pieces of a text that fit, beside two SLO tokens and the first and last special token."""
     return list(ids[max(0, len(ids) - (positions - 4)) :])
 
 
 def told(objective: LatencySlo) -> tuple[float, float]:
-    """The levels in which an objective is told, for TTFT and TPOT: the next one that is not above it.
+    """SLO levels of TTFT and TPOT for the encoder, rounded down to `LEVELS`.
 
-    Time to the last token and energy (5.6) bind both; what is not asked for is 1.
+    Time to the last token and energy (5.6) bound both; a share that is not set is 1.
     """
     asked = objective.asked
     both = [asked[name] for name in ("time", "energy") if name in asked]
@@ -88,7 +88,7 @@ def told(objective: LatencySlo) -> tuple[float, float]:
 
 
 def _level(share: float) -> float:
-    # Nine decimals: 0.6 may come as 0.6000000000000001 or just below.
+    # Rounding to nine decimals removes floating-point error: 0.6 may be 0.6000000000000001.
     return max((level for level in LEVELS if round(level - share, 9) <= 0), default=LEVELS[0])
 
 
@@ -99,17 +99,17 @@ def score_head(
     shares_bottom: bool = False,
     heads: Path | None = None,
 ) -> ScoreHead:
-    """The trained score head.
+    """Open the trained score head.
 
     Args:
-        text: the language model's tokenizer.
+        text: tokenizer of the language model.
         encoder: see `encoder_folder.open_encoder`.
-        model_cost: what a device is billed, a name of `MODEL_COSTS`.
-        shares_bottom: see `ScoreHead`; say so where the decision head decides.
-        heads: folder of the heads; None takes those that lie with the project.
+        model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
+        shares_bottom: see `ScoreHead`; set it if the decision head decides.
+        heads: folder of the heads; `None` uses the committed ones.
 
     Raises:
-        InputError: no such cost, encoder or heads.
+        InputError: unknown cost, encoder or heads.
     """
     name, reading = _opened(text, encoder, heads, "score")
     return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading)
@@ -121,7 +121,7 @@ def decision_head(
     model_cost: str = "mobilebert",
     heads: Path | None = None,
 ) -> DecisionHead:
-    """The trained decision head; see `score_head`."""
+    """Open the trained decision head; see `score_head`."""
     name, reading = _opened(text, encoder, heads, "decision")
     return DecisionHead(name, _model_cost(model_cost), reading)
 
@@ -133,7 +133,7 @@ def _model_cost(name: str) -> str:
 
 
 def _opened(text: Tokenizer, encoder: str, heads: Path | None, part: str) -> tuple[str, Reading]:
-    """The hash of a head's file, and the network with it."""
+    """Hash of a head's file, and the opened network."""
     net, where = open_dual_head(encoder, heads, part)
     reading = Reading(net, WordPieces(open_encoder(encoder)), text)
     return sha256_of(where / head_file(part)), reading

@@ -1,6 +1,6 @@
-"""What LLMLingua-2 takes to score a prompt, for whoever is billed for its scores.
+"""Cost of scoring a prompt with LLMLingua-2's encoder.
 
-Owns the shape of its encoder. Must not know scores, nor what becomes of them.
+Owns the shape of the encoder. Must not know scores or how they are used.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ ENCODER = Shape(
     tied=True,
     encoder=EncoderShape(12, 3072),
 )
-"""BERT-base, multilingual and cased, of which LLMLingua-2's small model is made, from its published
-configuration: 177 million parameters, of which a pass computes with 85 million. The release runs this one."""
+"""BERT-base multilingual cased, the base of LLMLingua-2's small model, which the release runs; from its
+published configuration: 177 million parameters, 85 million of them in the layers."""
 
 MODEL_COST = ModelCost(ENCODER, precision("fp16"))
-"""As the models it reads for are stored; the paper does not say."""
+"""fp16, like the language models; the paper does not say."""
 
 CHUNK = 510
-"""Tokens that it reads at once, beside two that mark beginning and end."""
+"""Tokens per pass, without the two special tokens at the ends."""
 
 
 def scoring(tokens: int, on: str) -> tuple[Op, ...]:
-    """Ops that score a prompt of so many tokens, chunk by chunk, on a processor.
+    """Ops that score a prompt of `tokens` tokens on a processor, one per chunk.
 
-    Deviation: the prompt's tokens are those of the model that reads it, since the encoder's own are not known
-    without its tokenizer.
+    Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
     sizes = [min(CHUNK, tokens - start) + 2 for start in range(0, tokens, CHUNK)]
     return tuple(_chunk(size, on) for size in sizes)

@@ -1,9 +1,9 @@
-"""The score head of the dual-head model at work: how much each token of a prompt matters (ElastiLM 3.3).
+"""The score head of the dual-head TLM: importance of each prompt token (ElastiLM 3.3).
 
-Owns how a prompt of the language model's tokens becomes texts of the encoder's, and what a run of the encoder
-is billed. Must not know how heads are trained or where they lie, nor what becomes of scores.
+Owns the conversion of a prompt into encoder inputs, and the emulated cost of the encoder. Must not know how
+heads are trained, where they are stored, or how scores are used.
 
-The encoder reads word pieces and the language model its own tokens; both agree by characters.
+Word pieces of the encoder and tokens of the language model are aligned by characters.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from repro.models.encoders.token_spans import TextSpan, carried, located
 from repro.models.encoders.word_pieces import WordPieces
 
 WORDLESS = 1.0
-"""The score of a token without a word piece: line breaks and control tokens hold a prompt together."""
+"""Score of tokens without a word piece (line breaks, control tokens), which structure the prompt."""
 
 
 @dataclass(frozen=True)
 class EncoderCost:
-    """What a device is billed for one encoder.
+    """Cost of one encoder pass on an emulated device.
 
     Attributes:
-        layers: of the encoder, those of one head; half of them are shared.
+        layers: layers per head; the lower half is shared by both heads.
         layer_weights: weights of one layer's linears.
-        table: width of a row of the embedding table.
-        transformed: weights of the linear between table and layers; 0 without one.
-        attended: width of all heads' queries together.
-        stored: precision of the weights and of the arithmetic.
+        table: width of the embedding table.
+        transformed: weights of the linear between embedding and layers; 0 without one.
+        attended: total query width of all heads.
+        stored: precision of weights and arithmetic.
     """
 
     layers: int
@@ -46,7 +46,7 @@ class EncoderCost:
     stored: str = "fp16"
 
     def op(self, name: str, rows: int, layers: int, on: str, embeds: bool) -> Op:
-        """So many layers over so many rows, which all see each other."""
+        """An op of `layers` layers over `rows` tokens with full attention."""
         kept = precision(self.stored)
         weights = layers * self.layer_weights + (self.transformed if embeds else 0)
         looked_up = rows * self.table if embeds else 0
@@ -72,43 +72,43 @@ MODEL_COSTS: dict[str, EncoderCost] = {
     # 6 layers, 384 wide, MLPs of 1536: 4 x 384 x 384 + 2 x 384 x 1536.
     "minilm": EncoderCost(6, 1_769_472, 384, 0, 384),
 }
-"""By name. The paper's model ran on MobileBERT, so a device is billed that one, whichever computes."""
+"""Costs by name. The paper's TLM is MobileBERT, so its cost is the default, whichever encoder computes."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The network between both tokenizers."""
+    """The network, the encoder's tokenizer, and the language model's tokenizer."""
 
     net: DualHead
     pieces: WordPieces
     text: Tokenizer
 
     def split(self, tokens: Sequence[int]) -> tuple[str, list[TextSpan], list[int], list[TextSpan]]:
-        """The text of tokens, where they lie, and its word pieces and where these lie."""
+        """Decode tokens: the text, the span of each token, the word pieces, the span of each piece."""
         whole, spans = located(tokens, self.text.decode)
         return whole, spans, *self.pieces.split(whole)
 
 
 @dataclass
 class ScoreHead(Scorer):
-    """Each token's probability of being retained; prompts that the encoder cannot hold are read in windows.
+    """Retention probability of each token; prompts beyond the encoder's context are split into windows.
 
     Attributes:
-        heads: the hash of the trained head.
-        model_cost: a name of `MODEL_COSTS`.
-        shares_bottom: the decision head read the same prompt before, so the layers that both share are billed
-            there. Deviation: they are computed anew here, without the objective's tokens.
+        heads: hash of the trained head.
+        model_cost: key of `MODEL_COSTS`.
+        shares_bottom: the cost of the shared lower layers is counted in the decision head's pass.
+            Deviation: they are computed again here, without the SLO tokens.
     """
 
     heads: str
-    model_cost: str = field(repr=False)  # what tells scorers apart is what scores depend on
+    model_cost: str = field(repr=False)  # not in repr: scores do not depend on it
     shares_bottom: bool = field(repr=False)
     reading: Reading = field(repr=False)
     _said: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
     _rows: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
     def scores(self, tokens: Sequence[int]) -> Sequence[float]:
-        """See `Scorer`: the mean over the word pieces that share a character with a token."""
+        """See `Scorer`: mean over the word pieces that overlap a token."""
         key = tuple(tokens)
         if key not in self._said:
             whole, spans, ids, at = self.reading.split(key)
@@ -129,7 +129,7 @@ class ScoreHead(Scorer):
         key, model_cost = tuple(tokens), MODEL_COSTS[self.model_cost]
         if key not in self._rows:
             whole, spans, _, at = self.reading.split(key)
-            # Control tokens have no text and would have one piece each; a prompt of them alone has no piece.
+            # A prompt of control tokens alone has no word piece; count one per token.
             read = at or spans
             longest = self.reading.net.positions - 2
             self._rows[key] = [len(window) + 2 for window in windows(whole, read, longest)]
@@ -139,12 +139,12 @@ class ScoreHead(Scorer):
 
 
 def windows(text: str, at: Sequence[TextSpan], most: int) -> Iterator[range]:
-    """Runs of at most so many pieces, cut at the last end of a line within, or where they are full.
+    """Split word pieces into windows, at the last line break within each, or at `most` pieces.
 
     Args:
         text: the whole text.
-        at: the span of each of its pieces.
-        most: pieces in one window.
+        at: span of each word piece.
+        most: maximum pieces per window.
     """
     first = 0
     while first < len(at):

@@ -1,6 +1,6 @@
-"""The one-shot latency profile of a device (ElastiLM 3.3, footnote 6): what each level of a model takes.
+"""One-shot latency profile of a device (ElastiLM 3.3, footnote 6): prefill and decode per model level.
 
-Owns measuring and interpolating. Must not know what is chosen by it, nor whether the device is emulated.
+Owns measuring and interpolating. Must not know deciders or whether the device is emulated.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 
 PROMPTS = (1, 17, 33, 64, 128, 256, 512, 1024, 2048)
-"""Tokens at which passes are measured; below 33 the emulated phones' efficiency bends."""
+"""Prompt lengths to profile; short ones because emulated phones' efficiency is nonlinear below 33."""
 
 
 class Spent(NamedTuple):
-    """Seconds, and joules where the device's power is known."""
+    """Seconds, and joules if the device's power is known."""
 
     seconds: float
     joules: float | None
 
     def times(self, factor: float) -> Spent:
-        """So many of it."""
+        """Multiply by a factor."""
         return Spent(factor * self.seconds, None if self.joules is None else factor * self.joules)
 
     def plus(self, other: Spent) -> Spent:
-        """Both, one after the other."""
+        """Sum of both; joules are unknown if either's are."""
         known = self.joules is not None and other.joules is not None
         return Spent(
             self.seconds + other.seconds, (self.joules or 0.0) + (other.joules or 0.0) if known else None
@@ -44,13 +44,13 @@ NOTHING = Spent(0.0, 0.0)
 
 @dataclass(frozen=True)
 class LevelProfile:
-    """One level on one device.
+    """Costs of one model level on one device.
 
     Attributes:
-        prompts: tokens at which it was measured, ascending.
-        prefill: a pass over so many tokens.
-        step: a pass of one token after so many.
-        switch: coming to this level from another.
+        prompts: measured prompt lengths, ascending.
+        prefill: prefill of each length.
+        step: decode step after each length.
+        switch: switch to this level from another.
     """
 
     prompts: tuple[int, ...]
@@ -59,15 +59,15 @@ class LevelProfile:
     switch: Spent = NOTHING
 
     def prefill_at(self, tokens: int) -> Spent:
-        """Between two measurements on the line between them.
+        """Prefill cost, linearly interpolated.
 
         Raises:
-            InputError: fewer or more tokens than were measured.
+            InputError: the length is outside the measured range.
         """
         return self._between(self.prefill, tokens)
 
     def step_at(self, tokens: float) -> Spent:
-        """Likewise; half a token is the mean of two steps."""
+        """Decode step cost, linearly interpolated; errors as `prefill_at`."""
         return self._between(self.step, tokens)
 
     def _between(self, measured: Sequence[Spent], tokens: float) -> Spent:
@@ -88,8 +88,8 @@ class DeviceProfile:
     """All levels of one system on one device.
 
     Attributes:
-        levels: by their share of the model.
-        full: the whole model, of whose latency objectives are shares.
+        levels: profiles by level.
+        full: profile of the whole model, to which SLOs are relative.
     """
 
     levels: Mapping[float, LevelProfile]
@@ -98,17 +98,17 @@ class DeviceProfile:
     def costs(
         self, model: float, read: int, answer: int, present: float | None, deciding: Spent = NOTHING
     ) -> RequestCosts:
-        """What a request takes if it is served so.
+        """Costs of a request at a model level.
 
         Args:
-            model: its level of the model.
-            read: tokens of the prompt that are read.
-            answer: tokens that will be generated, at least 1.
-            present: the level that the model is on; None is none, as before the first request.
-            deciding: what making the decision takes.
+            model: model level.
+            read: prompt tokens kept.
+            answer: tokens to generate, at least 1.
+            present: current model level; `None` before the first request.
+            deciding: cost of making the decision.
 
         Raises:
-            InputError: a level or a length that was not profiled.
+            InputError: the level or the length was not profiled.
         """
         if model not in self.levels:
             raise InputError(
@@ -120,7 +120,7 @@ class DeviceProfile:
         return _costs(level, read, answer, before)
 
     def whole(self, prompt: int, answer: int) -> RequestCosts:
-        """What the full model takes for the whole prompt, with nothing to decide or to switch."""
+        """Costs of the full model with the whole prompt, without deciding and switching."""
         return _costs(self.full, prompt, answer, NOTHING)
 
 
@@ -128,7 +128,7 @@ def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> Requ
     first = before.plus(level.prefill_at(prompt))
     if answer < 2:
         return RequestCosts(first.seconds, 0.0, *first)
-    # Steps follow prompt, prompt + 1, ... tokens; the one in the middle stands for all.
+    # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
     step = level.step_at(prompt + (answer - 2) / 2)
     return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
 
@@ -144,13 +144,12 @@ def profiled(
     """Measure all levels once.
 
     Args:
-        device: where they run; what they compute is of no interest, so that blank networks do.
-        sessions: of each level.
-        full: of the whole model; where it is a level's session too, it is measured once, so that both are
-            equal to the last digit.
-        switching: of each level what it takes to come to it.
-        prompts: tokens to measure at, ascending, at least one.
-        steps: of levels whose passes over one token another session makes, that session.
+        device: the device; outputs are not used, so networks may be blank.
+        sessions: session of each level.
+        full: session of the whole model; if it is also a level's session, it is measured only once.
+        switching: ops of switching to each level.
+        prompts: prompt lengths to measure, ascending, at least one.
+        steps: sessions for decode steps, for levels where they differ from `sessions`.
     """
     stepping = steps or {}
 
@@ -190,7 +189,7 @@ async def _level(
 
 
 async def ran(device: Device, ops: Iterable[Op]) -> Spent:
-    """Run ops one after the other: what they took together."""
+    """Run ops one after the other and return their total cost."""
     start = device.now
     for op in ops:
         await device.run(op)
@@ -198,5 +197,5 @@ async def ran(device: Device, ops: Iterable[Op]) -> Spent:
 
 
 def spent(device: Device, start: float) -> Spent:
-    """What a device has used since a moment of its clock."""
+    """Seconds and joules of the device since `start`."""
     return Spent(device.now - start, device.trace.joules(start, device.now))

@@ -1,7 +1,7 @@
-"""Which tokens of a prompt stay when it is shortened (ElastiLM 3.3).
+"""Prompt compression by token scores (ElastiLM 3.3).
 
-Owns what a scorer of tokens is and the choice by its scores. Must not know who scores, nor how long a prompt
-may be.
+Owns the `Scorer` interface and the selection by scores. Must not know how scores are computed or how many
+tokens to keep.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from repro.device.op import Op
 
 
 class Scorer(Protocol):
-    """Which tokens of a prompt matter: the place of the language model's score head (ElastiLM 3.3)."""
+    """Scores prompt tokens by importance, as the TLM's score head does (ElastiLM 3.3)."""
 
     def scores(self, tokens: Sequence[int]) -> Sequence[float]:
-        """One number a token, larger for one that should stay."""
+        """One score per token; tokens with larger scores are kept."""
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
-        """What scoring takes on a processor, before the prefill; nothing where nobody computes."""
+        """Ops of scoring on a processor, before the prefill; none if no model computes."""
         return ()
 
 
 @dataclass(frozen=True)
 class AnyToken(Scorer):
-    """Chance: what a prompt loses without a score head (ElastiLM 5.5).
+    """Random token scores: the baseline without a score head (ElastiLM 5.5).
 
     Attributes:
-        seed: of the draw, which depends on nothing but it and a token's place, so that a longer beginning
-            keeps what a shorter one does.
+        seed: a score depends only on the seed and the token's position, so prompts with a common beginning
+            share its scores.
     """
 
     seed: int = 0
@@ -44,13 +44,13 @@ class AnyToken(Scorer):
 def shortened(
     tokens: Sequence[int], count: int, scores: Sequence[float], spare: int | None = None
 ) -> tuple[int, ...]:
-    """The tokens with the highest scores, of equals the first, in their own order.
+    """Keep the tokens with the highest scores, in prompt order; ties keep the earlier token.
 
     Args:
         tokens: the whole prompt.
-        count: how many stay, at least those that may not be dropped.
-        scores: of all tokens, or of as many as may be dropped.
-        spare: only so many at the beginning may be dropped; `None` is any.
+        count: number of tokens to keep, at least those that may not be dropped.
+        scores: scores of all tokens, or of those that may be dropped.
+        spare: number of tokens at the beginning that may be dropped; `None`: all.
     """
     free = len(tokens) if spare is None else spare
     kept = count - (len(tokens) - free)

@@ -1,6 +1,6 @@
-"""What an app asks of the language-model service: latencies as shares of the full model's (ElastiLM 3.1).
+"""SLOs of apps, as shares of the full model's latency (ElastiLM 3.1), and decisions.
 
-Owns objectives, decisions, and when one meets the other. Must not know who decides, or how costs are found.
+Owns SLOs, decisions, and whether costs meet an SLO. Must not know deciders or how costs are estimated.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import NamedTuple
 from repro.core.errors import InputError
 
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Of the model and of the prompt (ElastiLM 3.2, 3.3)."""
+"""Levels of the model and of the prompt (ElastiLM 3.2, 3.3)."""
 
 
 class Decision(NamedTuple):
-    """How much of the prompt and of the model serves a request, as shares of the whole."""
+    """Prompt level and model level of a request."""
 
     prompt: float
     model: float
 
 
 class RequestCosts(NamedTuple):
-    """What a request takes, from its arrival on.
+    """Costs of a request from its arrival.
 
     Attributes:
-        ttft: seconds to the first token, switching and deciding among them.
-        tpot: seconds of each later token; 0 where there is none.
+        ttft: seconds to the first token, including deciding and switching.
+        tpot: seconds per later token; 0 if there is none.
         time: seconds to the last token.
-        energy: joules, or None where the device's power is not known.
+        energy: joules; `None` if the device's power is unknown.
     """
 
     ttft: float
@@ -41,16 +41,16 @@ class RequestCosts(NamedTuple):
 
 @dataclass(frozen=True)
 class LatencySlo:
-    """The most that a request may take, as shares of what the full model takes for it.
+    """Upper bounds on a request's costs, as shares of the full model's; `None` sets no bound.
 
     Attributes:
-        ttft: of the time to the first token; None asks nothing.
-        tpot: of the time of each later token.
-        time: of the time to the last token (ElastiLM 5.6).
-        energy: likewise of energy.
+        ttft: share of the full model's TTFT.
+        tpot: share of its TPOT.
+        time: share of its time to the last token (ElastiLM 5.6).
+        energy: share of its energy (ElastiLM 5.6).
 
     Raises:
-        InputError: it asks nothing, or a share is not above 0 and at most 1.
+        InputError: no bound is set, or a share is not above 0 and at most 1.
     """
 
     ttft: float | None = None
@@ -69,15 +69,15 @@ class LatencySlo:
 
     @property
     def asked(self) -> dict[str, float]:
-        """The shares that it names."""
+        """The bounds that are set, by name."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: share for name, share in given.items() if share is not None}
 
     def met(self, costs: RequestCosts, full: RequestCosts) -> bool:
-        """Whether costs stay within their shares of the full model's, without any tolerance.
+        """Whether costs stay within their shares of the full model's, without tolerance.
 
         Raises:
-            InputError: it asks for energy, and the device's power is not known.
+            InputError: energy is bounded and the device's power is unknown.
         """
         for name, share in self.asked.items():
             spent, whole = getattr(costs, name), getattr(full, name)
@@ -90,35 +90,35 @@ class LatencySlo:
         return True
 
     def met_nominally(self, decision: Decision) -> bool:
-        """What ElastiLM's release checks: the product of both shares against TTFT, the model's against TPOT.
+        """The release's check: product of both levels against TTFT, model level against TPOT.
 
-        Nothing that stays the same on every level (the output projection, switching, deciding) counts.
+        Costs outside the levels (output projection, switching, deciding) are ignored.
 
         Raises:
-            InputError: it asks for something else.
+            InputError: time or energy is bounded.
         """
         nominal = {"ttft": decision.prompt * decision.model, "tpot": decision.model}
         if strange := set(self.asked) - set(nominal):
             raise InputError(f"the nominal rule knows ttft and tpot, not {', '.join(sorted(strange))}")
-        # Nine decimals, since products of such shares come out just beside whole tenths in binary.
+        # Rounding to nine decimals removes floating-point error in products of levels.
         return all(round(nominal[name] - share, 9) <= 0 for name, share in self.asked.items())
 
 
 def decisions(prompts: Sequence[float] = LEVELS, models: Sequence[float] = LEVELS) -> tuple[Decision, ...]:
-    """All pairs of levels."""
+    """All pairs of prompt and model level."""
     return tuple(Decision(*pair) for pair in product(prompts, models))
 
 
 def kept_tokens(tokens: int, level: float, spare: int | None = None, granule: int = 1) -> int:
-    """How many tokens of a prompt a level keeps: its share rounded down, and never none.
+    """Number of prompt tokens that a level keeps: its share rounded down, at least 1.
 
     Args:
-        tokens: of the whole prompt.
-        level: its share that may be read.
-        spare: only so many may be dropped at all; `None` is any. What is left of a request whose other
-            tokens alone exceed the level is these.
-        granule: of the spare ones a multiple of so many stays, so that requests of one app whose lengths
-            differ little read the same beginning.
+        tokens: tokens of the whole prompt.
+        level: prompt level.
+        spare: number of tokens that may be dropped; `None`: all. The others are kept even if they exceed
+            the level.
+        granule: kept spare tokens are rounded down to a multiple of this, so that an app's requests of
+            similar length keep the same beginning.
     """
     if level == 1.0:
         return tokens

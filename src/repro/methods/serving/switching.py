@@ -1,6 +1,6 @@
-"""What it takes each system to come from one level of a model to another, as ops on a device.
+"""Cost of switching between model levels in each system, as ops on a device.
 
-Owns these ops. Must not know when a level changes; who stays on a level pays nothing.
+Owns these ops. Must not know when a level changes; no op runs if it stays the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro.models.elastic.uneven_cost import UnevenCost
 
 
 class Rate(NamedTuple):
-    """How costly a switch is: the value of a setting, and the published figures that it was fitted to."""
+    """Value of a switching setting, and the published values it was fitted to."""
 
     value: float
     fitted: tuple[str, ...] = ()
@@ -26,29 +26,29 @@ RELAYOUTS = {
     "paper": Rate(159.0, ("elastilm.text.2_2.matrix_move",)),
     "served": Rate(17.5, ("elastilm.fig16b.switch.lpruner",)),
 }
-"""`Relayout.fetched` by name: as fast as DRAM; as slow as the paper's one matrix of 32 MiB on a Redmi K60
-Champion, by which all of LLaMA-7B takes 54 s; so that all takes the most that the paper gives for serving."""
+"""`Relayout.fetched` by name. `dram`: DRAM rate. `paper`: fitted to one 32 MiB matrix on a Redmi K60 Champion
+(54 s for all of LLaMA-7B). `served`: fitted to the paper's longest switch while serving."""
 
 POINTERS = {"launch": Rate(1.0), "served": Rate(276.0, ("elastilm.fig16b.switch.elastilm",))}
-"""`Pointer.launches` by name: what a device pays for any op; so that a Redmi K60 Champion's longest switch of
-LLaMA-7B takes what the paper gives for serving."""
+"""`Pointer.launches` by name. `launch`: one op launch. `served`: fitted to the paper's longest switch of
+LLaMA-7B while serving on a Redmi K60 Champion."""
 
 
 class Switching(Protocol):
-    """How a system changes its level."""
+    """Switching of a system between its levels."""
 
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
-        """Ops that come before the prefill, one after the other.
+        """Ops of a switch, run one after the other before the prefill.
 
         Args:
-            to: the cost of the level that it comes to.
-            on: the processor that models run on.
+            to: model cost of the new level.
+            on: processor that runs the models.
         """
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """Layers are left out: the rest stays where it is (LE, ShortGPT)."""
+    """Switching is free: levels skip layers or parts of them that stay in memory (LE, ShortGPT)."""
 
     def ops(self, to: ModelCost, on: str) -> tuple[Op, ...]:
         """See `Switching`."""
@@ -57,10 +57,10 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Pointer:
-    """ElastiLM (3.2): the end of each matrix moves, and the level's adapters are attached, which reads them.
+    """ElastiLM (3.2): moves the end pointer of each matrix, and attaches (reads) the level's adapters.
 
     Attributes:
-        launches: for each of a layer's matrices.
+        launches: op launches per matrix.
     """
 
     launches: float = 1.0
@@ -74,14 +74,14 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Relayout:
-    """LLM-Pruner on a device (ElastiLM 2.2): what a level keeps lies scattered and is laid out anew.
+    """LLM-Pruner on a device (ElastiLM 2.2): copies a level's scattered weights into a contiguous layout.
 
-    Every byte is read and written once, at the rate at which the processor reaches DRAM.
-    Deviation: the paper measured 139 ms for a matrix of 32 MiB, far below that rate, and says of its copy no
-    more than "in the worst case"; `RELAYOUTS` has what would make it so.
+    Each kept byte is written once and read `fetched` times, at the processor's DRAM rate.
+    Deviation: the paper measured 139 ms for a 32 MiB matrix "in the worst case", far slower than DRAM;
+    `RELAYOUTS` has values of `fetched` that reproduce it.
 
     Attributes:
-        fetched: bytes read for each byte that stays: an element taken out of a row fetches a whole line.
+        fetched: bytes read per kept byte; strided elements fetch whole cache lines.
     """
 
     fetched: float = 1.0
@@ -97,10 +97,10 @@ class Relayout:
 
 @dataclass(frozen=True)
 class Swap:
-    """PFS (ElastiLM 5.2): another model is read from flash.
+    """PFS (ElastiLM 5.2): reads another model from flash.
 
     Attributes:
-        tables: embeddings too; LaCo's levels have these in common, but none of its merged layers for certain.
+        tables: read the embeddings too; LaCo's levels share them, but not their merged layers.
     """
 
     tables: bool = True

@@ -1,7 +1,7 @@
-"""Big Little Decoder (Kim et al., NeurIPS 2023), EdgeLLM's baseline BLD: the draft mostly writes by itself.
+"""Big Little Decoder (Kim et al., NeurIPS 2023), EdgeLLM's baseline BLD: lossy speculative decoding.
 
-Knows nothing of which device runs it. The target is called when the draft is unsure, and lets stand what it
-does not find too unlikely, so the text is not the target's own.
+Must not know the kind of device. The target runs when the draft's confidence is low or its chain is full, and
+accepts draft tokens that it does not find too unlikely, so the answer is not the target's own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from repro.models.tokens.tree import TokenTree
 
 
 class Lenient(Greedy):
-    """Takes a chain of draft tokens up to the first that the target finds too unlikely."""
+    """Accepts a chain of draft tokens before the first that the target finds too unlikely."""
 
     def __init__(self, rollback: float) -> None:
-        """`rollback` is the largest -log p, in nats, that the target lets stand."""
+        """`rollback` is the largest accepted -log p, in nats."""
         self._rollback = rollback
 
     def walk(self, tree: TokenTree) -> AcceptanceWalk[Logits]:
-        """The chain before its first unlikely token and the target's choice there, or all of it.
+        """Accept the chain before its first unlikely token and the target's choice there, or the whole chain.
 
-        As in the release, the whole chain stands if that choice is the unlikely token itself.
+        As in the release, the whole chain is accepted if that choice is the unlikely token itself.
         """
         last = len(tree) - 1
         for node in range(last):
@@ -46,9 +46,9 @@ class Lenient(Greedy):
 
 
 def logp(row: Logits, token: int) -> float:
-    """A token's log-probability; beyond the ranks that a row keeps, that of the last, which it cannot exceed.
+    """Log-probability of a token; beyond the stored ranks, that of the last rank, which is an upper bound.
 
-    Ranks alone are read even where logits are at hand, so that a remembered row gives the same text.
+    Uses only the ranks even if logits are available, so that cached ranks give the same answer.
     """
     tokens, logps = row.ranked()
     return logps[tokens.index(token)] if token in tokens else logps[-1]
@@ -57,19 +57,19 @@ def logp(row: Logits, token: int) -> float:
 @register("method", "bld")
 @dataclass(frozen=True)
 class BigLittle(Speculative):
-    """The draft writes until it is unsure; the target takes back what it must and writes one token.
+    """The draft decodes until its confidence is low; the target rolls back unlikely tokens and adds one.
 
     Defaults are those of the release (github.com/kssteven418/BigLittleDecoder). The points published for
     (rollback, fallback), on an NVIDIA T4: without loss of quality (2, 0.6) for IWSLT2017 and WMT14 de-en and
-    (3, 0.4) for CNN/DM; at a point of loss (3, 0.5) for both translations and (6, 0.2) for CNN/DM.
+    (3, 0.4) for CNN/DM; with one point of loss (3, 0.5) for both translations and (6, 0.2) for CNN/DM.
 
-    Deviation: after it took tokens back, the release calls the target once more before the draft goes on.
-    Here the correction is the target's one token: a second call would stream the whole target again.
+    Deviation: after a rollback, the release runs the target once more before drafting continues. Here the
+    target's token at the rollback is used, since a second pass would stream the whole target again.
 
     Attributes:
-        fallback: the target is called, and the draft's token dropped, if its probability is below this.
-        rollback: -log p of a draft token, in nats, above which the target takes it back with all after it.
-        most: draft tokens in a row.
+        fallback: probability below which a draft token is dropped and the target is called.
+        rollback: -log p in nats above which the target rolls back a draft token and all after it.
+        most: maximum draft tokens per round.
         prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
     """
 
@@ -89,7 +89,7 @@ class BigLittle(Speculative):
             raise InputError(f"method.most is {self.most}; the draft needs at least 1 token in a row")
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Draft and call in turn. As in the release, nobody looks at what the draft ends the answer with.
+        """Draft and verify in turn; as in the release, draft tokens that end the answer are not verified.
 
         Raises:
             InputError: the request is sampled.
@@ -115,7 +115,7 @@ class BigLittle(Speculative):
         return decoding.generation
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
-        """The draft's choices until it is unsure, has had its turn, or ends the answer."""
+        """Draft until confidence is low, `most` tokens are drafted, or the answer ends."""
         tree, stop = TokenTree(decoding.text), decoding.generation.request.stop
         for end in range(self.most):
             (row,) = await draft.forward([tree.prefixes[end]])

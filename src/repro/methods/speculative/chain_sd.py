@@ -15,7 +15,7 @@ from repro.models.tokens.tree import TokenTree
 @register("method", "chain_sd")
 @dataclass(frozen=True)
 class ChainSD(Speculative):
-    """A chain of `length` draft tokens a round."""
+    """A chain of `length` draft tokens per round."""
 
     length: int = 8
 

@@ -1,4 +1,4 @@
-"""The target's own text token by token, with the draft's guess at each (EdgeLLM Table I)."""
+"""The target's greedy answer token by token, with the draft's prediction at each (EdgeLLM Table I)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from repro.models.runtime.placement import RESIDENT, Placement
 @register("method", "corrected")
 @dataclass(frozen=True)
 class Corrected(Method):
-    """The draft with a target-corrected prefix: it says its next token, and the target's takes its place.
+    """Draft with a target-corrected prefix: each draft token is replaced by the target's.
 
-    It measures how often the draft is right after a right prefix (EdgeLLM sec. II-C); it gains nothing.
-    A round drafts one token and emits the target's; the first token, from the prefill, is not drafted.
+    Measures how often the draft is correct after a correct prefix (EdgeLLM sec. II-C), without speedup. A
+    round drafts one token and emits the target's; the first token, from the prefill, is not drafted.
 
     Attributes:
         resident: share of the target's layers in memory; the rest is streamed in each pass.
@@ -36,7 +36,7 @@ class Corrected(Method):
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """One guess and one token of the target's a round."""
+        """Per round, one draft token and one target token."""
         target, draft = sessions["target"], sessions["draft"]
         decoding = await begin(request, device, target, draft)
         with device.phase("decode"):

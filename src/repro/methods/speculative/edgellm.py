@@ -1,5 +1,5 @@
-"""EdgeLLM (IEEE TMC 2024): a tree grows where confidence is, is verified when confidence falls, and goes on
-growing while the target's layers load.
+"""EdgeLLM (IEEE TMC 2024): confidence-guided token trees, adaptive fallback to verification, and provisional
+generation while the target's layers load.
 
 See `docs/edgellm.md` for what the paper leaves open.
 """
@@ -21,14 +21,14 @@ from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.tree import TokenTree
 
 HIGHEST = 0.9
-"""Deviation: the paper gives no clamp for alpha; above 1 no tree could grow at all."""
+"""Upper bound of alpha. Deviation: the paper gives none; above 1 no tree could grow."""
 
 FORMS = ("tree", "branches")
 PROVISIONAL = ("gaps", "naive", "never")
 
 
 class Branch(NamedTuple):
-    """A way to go on: the first choice after a leaf, or a later one after any node, which opens a branch."""
+    """A possible next node: rank 0 continues a branch; a later rank `opens` a new branch."""
 
     parent: int
     token: int
@@ -43,25 +43,25 @@ class EdgeLLM(Method):
     """Branch navigation, self-adaptive fallback and provisional generation.
 
     Attributes:
-        navigation: the tree has branches (BNV of Fig. 22); without, it is a chain.
-        choices: ranks of the draft that may open branches.
-        fallback: a round ends when the tree's confidence falls below alpha (SF of Fig. 22); without, after
+        navigation: draft a tree (BNV of Fig. 22) instead of a chain.
+        choices: draft candidates per node that may extend the tree.
+        fallback: end a round when the tree's confidence falls below alpha (SF of Fig. 22) instead of after
             `length` draft tokens.
-        alpha: first value of the fallback threshold (sec. III-C: 0.01).
-        shrink: factor on alpha after a round without an error (Eq. 3: 0.5).
+        alpha: initial fallback threshold (sec. III-C: 0.01).
+        shrink: factor on alpha after a round without a draft error (Eq. 3: 0.5).
         update: alpha after an error: `exponential`, alpha / T_c^((N_all - N_correct) / N_all), as the text
             describes, or `printed`, (N_all - N_correct) / N_all, as Eq. 3 stands.
-        length: draft tokens a round without fallback, as many as the baseline SP's.
-        limit: most draft tokens in a tree. Deviation: the paper gives no bound; its trees average 12-15.
-        provisional: what the draft does while the target verifies (PP of Fig. 22): it goes on in the `gaps`
-            in which the target waits for layers; `naive`, as the target's equal (Fig. 13); or `never`.
-        ahead: most draft tokens that provisional generation may add.
+        length: draft tokens per round without fallback, as in the baseline SP.
+        limit: maximum draft tokens in a tree. Deviation: the paper gives no bound; its trees average 12-15.
+        provisional: drafting during verification (PP of Fig. 22): in the `gaps` in which the target waits
+            for layers; `naive`, at the target's priority (Fig. 13); or `never`.
+        ahead: maximum draft tokens that provisional generation adds.
         verification: all branches under one `tree` mask, or as a mini-batch of `branches` (sec. III-B).
-        memory: share of the device's memory up to which target layers are read ahead (sec. III-D); `None` is
-            what the device file says (`dram.read_ahead`), 0 is `prefetch` layers.
+        memory: share of the device's memory up to which target layers are read ahead (sec. III-D); `None`
+            uses the device file's `dram.read_ahead`, 0 uses `prefetch`.
         resident: share of the target's layers in memory.
-        prefetch: layers that are read ahead without such a share, or without provisional generation.
-        draft_swaps: a draft that does not fit the memory is streamed instead of being an error (Fig. 19).
+        prefetch: layers read ahead if `memory` is 0 or without provisional generation.
+        draft_swaps: stream a draft that does not fit the memory instead of raising an error (Fig. 19).
     """
 
     navigation: bool = True
@@ -95,8 +95,8 @@ class EdgeLLM(Method):
                 raise InputError(f"method.{name} is {getattr(self, name)}; it must be at least 1")
 
     def places(self) -> Mapping[str, Placement]:
-        """The target in flash, read ahead even between verifications; the draft in memory, an op a layer, so
-        that it fits into gaps."""
+        """Target in flash, read ahead even between verifications; draft in memory, one op per layer to fit
+        into gaps."""
         on = self.provisional != "never"
         target = Placement(
             resident=self.resident, prefetch=self.prefetch, preload=on, fill=self.memory if on else 0.0
@@ -108,7 +108,7 @@ class EdgeLLM(Method):
         }
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Draft until confidence falls, verify while drafting on, keep what survives."""
+        """Draft until confidence falls, verify while drafting provisionally, keep matching draft tokens."""
         target, draft = sessions["target"], sessions["draft"]
         draft.engine.yield_to(target.engine if self.provisional == "gaps" else None)
         decoding = await begin(request, device, target, draft)
@@ -136,7 +136,7 @@ class EdgeLLM(Method):
     async def _verify(
         self, tree: TokenTree, decoding: Decoding, device: Device, target: Session, draft: Session
     ) -> tuple[Verification, TokenTree]:
-        """Verify the tree; meanwhile a copy of it grows on (sec. III-D)."""
+        """Verify the tree while a copy of it keeps growing (sec. III-D)."""
         verdict = device.spawn(target.verify(tree, decoding.chooser, apart=self.verification == "branches"))
         further = tree.below(tree.root)
         if self.provisional != "never":
@@ -145,11 +145,11 @@ class EdgeLLM(Method):
         return await verdict, further
 
     async def _navigate(self, tree: TokenTree, draft: Session) -> None:
-        """One draft row for the open branch that falls shortest of its share of the tree (Eqs. 1-2).
+        """Extend the branch that is furthest below its share of the tree by one token (Eqs. 1-2).
 
         Deviation: the paper's confidences do not sum to one; here a branch's share is its cumulative
-        confidence over the sum of all open branches'. Nor does it say when a branch opens: here once a later
-        choice is more probable than any open branch's next token.
+        confidence over the sum of all open branches. The paper does not say when a branch opens; here it
+        opens once its first token is more probable than the next token of any open branch.
         """
         if len(tree) == 1:
             await draft.forward([tree.root])
@@ -172,7 +172,7 @@ class EdgeLLM(Method):
                     yield Branch(node, token, logp, confidence, tree.depth(node) + 1, opens=rank > 0)
 
     def _adapt(self, alpha: float, confidence: float, correct: int, drafted: int) -> float:
-        """The threshold for the next round (Eq. 3), from the branch that matched most."""
+        """Threshold of the next round (Eq. 3), from the branch with the longest accepted prefix."""
         if correct == drafted:
             return alpha * self.shrink
         return min(HIGHEST, UPDATES[self.update](alpha, confidence, (drafted - correct) / drafted))

@@ -1,6 +1,6 @@
-"""Which rank Medusa heads give the target's own tokens, along its own greedy answer.
+"""Records the ranks that Medusa heads give the target's tokens along its own answer.
 
-Knows nothing of trees, nor of what becomes of the ranks.
+Must not know trees or how ranks are used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def recorded(request: Request, device: Device, target: Session, draft: Session) -> Tensor:
-    """The target answers, and at each token but the last all heads are asked: a part of `HeadRanks.ranks`."""
+    """Decode with the target and run all heads at each token but the last: a part of `HeadRanks.ranks`."""
     decoding = await begin(request, device, target, draft)
     said: list[list[Logits]] = []
     with device.phase("decode"):
@@ -35,7 +35,7 @@ async def recorded(request: Request, device: Device, target: Session, draft: Ses
 
 
 def levels(text: Prefix, heads: int) -> list[Prefix]:
-    """A sequence for each head after a text: what stands between plays no part in what a head says."""
+    """One prefix per head after a text; filler tokens stand in, since heads do not read draft tokens."""
     out = [text]
     while len(out) < heads:
         out.append(out[-1].then(0))

@@ -1,4 +1,4 @@
-"""A text that is known, verified in one pass: what EdgeLLM's Figs. 5 and 11 time. Nobody writes this way."""
+"""Verification of a known answer in one pass, as timed in EdgeLLM's Figs. 5 and 11."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from repro.models.tokens.tree import TokenTree
 @register("method", "nav")
 @dataclass(frozen=True)
 class Nav(Method):
-    """Non-autoregressive verification (sec. II-C) of the target's own text, rehearsed beforehand.
+    """Non-autoregressive verification (sec. II-C) of the target's own answer, decoded beforehand.
 
-    The decode span is one pass over all tokens but the last, which follows from them. Baselines that decode
-    as many tokens take a pass each.
+    Decode is one pass over all tokens but the last, which that pass gives. Autoregressive baselines take one
+    pass per token.
 
     Attributes:
-        batch: branch sequences in the mini-batch: the text, and others of its length that are wrong.
+        batch: sequences in the mini-batch: the answer, and wrong ones of equal length.
         prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
     """
 
@@ -38,10 +38,10 @@ class Nav(Method):
         return {"target": Placement(resident=0.0, prefetch=self.prefetch)}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Rehearse, begin anew, verify.
+        """Decode the answer in a rehearsal, reset the session, then verify the answer.
 
         Raises:
-            InputError: the request is sampled, so that no text is the target's own.
+            InputError: the request is sampled, so the answer is not known beforehand.
         """
         target = sessions["target"]
         if not request.sampling.greedy:
@@ -67,7 +67,7 @@ class Nav(Method):
         return decoding.generation
 
     def _tree(self, decoding: Decoding, known: list[int]) -> TokenTree:
-        """The text between what is out and its last token, and for the batch others beside it."""
+        """Tree of the remaining answer without its last token, and wrong branches for the batch."""
         tokens = known[len(decoding.generation.tokens) : -1]
         tree = TokenTree(decoding.text)
         for other in range(self.batch if tokens else 1):

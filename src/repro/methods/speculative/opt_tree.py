@@ -1,7 +1,7 @@
-"""OPT-Tree (Wang et al., TACL 2025), LEVER's baseline: of trees of a size the one of which most should be
-accepted.
+"""OPT-Tree (Wang et al., TACL 2025), LEVER's baseline: the tree of a given size with the largest expected
+acceptance length.
 
-Knows nothing of what drafting or verifying costs.
+Must not know the costs of drafting or verifying.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from repro.models.tokens.tree import TokenTree
 @register("method", "opt_tree")
 @dataclass(frozen=True)
 class OptTree(Speculative):
-    """Layers of the `nodes` most likely paths; of all that was drafted the target verifies the `nodes` most
-    likely, whose sum is the expected number of accepted tokens.
+    """Drafts layers of the `nodes` most likely paths; the target verifies the `nodes` most likely of all.
 
-    A path's likelihood is the product of the draft's probabilities along it. Children are the draft's first
-    choices and not draws, also when the request is sampled; verification leaves the target's distribution as
-    it is all the same.
+    A path's likelihood is the product of the draft's probabilities along it; the sum over nodes is the
+    expected number of accepted tokens. Children are top candidates also for sampled requests; verification
+    keeps the target's distribution.
 
-    Deviation: the public code tests for the end before it looks at the layer just drafted, and so drafts one
+    Deviation: the public code tests for the end before it considers the layer just drafted, and so drafts one
     layer more than the paper's algorithm, which is followed here.
 
     Attributes:
-        nodes: draft tokens that are verified, the root left out, and nodes of a layer. 50 is the default of
-            the public code; the paper chooses from 25, 50 and 60.
-        threshold: drafting ends with the layer that raises the expected number by no more than this; the
-            paper's delta, 0.5 in the public code.
-        depth: most layers, 10 in the public code.
+        nodes: verified draft tokens (without the root), and nodes per layer. 50 is the default of the public
+            code; the paper chooses from 25, 50 and 60.
+        threshold: drafting stops after a layer that raises the expected number by at most this; the paper's
+            delta, 0.5 in the public code.
+        depth: maximum layers, 10 in the public code.
     """
 
     nodes: int = 50
@@ -54,7 +53,7 @@ class OptTree(Speculative):
             raise InputError(f"method.depth is {self.depth}; a tree has at least 1 layer")
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
-        """Draft layer by layer until one adds too little, then choose."""
+        """Draft layer by layer until one adds too little, then select the nodes to verify."""
         drafted, layer, expected = TokenTree(decoding.text), [0], 0.0
         for _ in range(self.depth):
             rows = await draft.forward([drafted.prefixes[node] for node in layer])
@@ -65,7 +64,7 @@ class OptTree(Speculative):
         return chosen(drafted, self.nodes), "depth"
 
     def _next_layer(self, drafted: TokenTree, layer: Sequence[int], rows: Sequence[Logits]) -> list[int]:
-        """The most likely children of a layer, all of its nodes together."""
+        """The `nodes` most likely children over all nodes of a layer."""
 
         def children() -> Iterator[tuple[float, int, int, float]]:
             for node, row in zip(layer, rows, strict=True):
@@ -77,13 +76,13 @@ class OptTree(Speculative):
 
 
 def likeliest(tree: TokenTree, count: int) -> list[int]:
-    """So many nodes of a tree with the most likely paths, the root left out; with each node its ancestors,
-    which are no less likely, came before it and win ties."""
+    """The `count` nodes with the most likely paths, without the root; closed under ancestors, which are at
+    least as likely and win ties."""
     return nlargest(count, range(1, len(tree)), key=tree.confidence)
 
 
 def chosen(tree: TokenTree, count: int) -> TokenTree:
-    """The part of a tree that its likeliest nodes form."""
+    """The subtree of the `count` likeliest nodes."""
     out, index = TokenTree(tree.root), {0: 0}
     for node in sorted(likeliest(tree, count)):
         index[node] = out.grow(index[tree.parents[node]], tree.token(node), tree.logps[node])

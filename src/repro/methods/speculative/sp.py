@@ -17,7 +17,7 @@ class SpeculativeDecoding(ChainSD):
     translation, which most of EdgeLLM's tasks are, and 5 for greedy summarisation.
 
     Attributes:
-        length: draft tokens a round.
+        length: draft tokens per round.
         prefetch: layers that are read ahead.
     """
 

@@ -1,6 +1,6 @@
-"""SpecInfer (Miao et al., ASPLOS 2024), EdgeLLM's baseline SI: trees of a fixed form, of one or more drafts.
+"""SpecInfer (Miao et al., ASPLOS 2024), EdgeLLM's baseline SI: fixed-shape trees of one or more drafts.
 
-Knows nothing of which device runs it, and not whether its drafts were tuned to differ.
+Must not know the kind of device or how drafts were trained.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from repro.models.tokens.tree import TokenTree
 @register("method", "specinfer")
 @dataclass(frozen=True)
 class SpecInfer(Speculative):
-    """Each draft grows a tree step by step, one pass a step; the target verifies them merged.
+    """Each draft grows a tree level by level, one pass per level; the target verifies the merged tree.
 
     Greedy requests follow the target's choices; sampled ones are verified by multi-step speculative sampling
-    (`models.tokens.acceptance.sampled`), children then being drawn from the draft and not its first choices.
+    (`models.tokens.acceptance.sampled`), with children sampled from the draft instead of its top candidates.
 
-    Deviation: SpecInfer spreads its drafts over GPUs; here they share a processor and run in turn.
+    Deviation: SpecInfer distributes its drafts over GPUs; here they share a processor and run in turn.
 
     Attributes:
-        expansion: children of every node of the level before, step by step (SpecInfer's own default).
-        drafts: how many; the roles are `draft`, `draft_2`, `draft_3` and so on.
+        expansion: children per node at each level (SpecInfer's default).
+        drafts: number of drafts; their roles are `draft`, `draft_2`, `draft_3` and so on.
         prefetch: layers that are read ahead; none in EdgeLLM's standard engine.
     """
 
@@ -52,7 +52,7 @@ class SpecInfer(Speculative):
         return {**super().places(), **dict.fromkeys(more, RESIDENT)}
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Rounds of drafting, merging and verifying until the answer ends."""
+        """Draft, merge and verify until the answer ends."""
         drafts = [session for role, session in sessions.items() if role != "target"]
 
         async def grow(decoding: Decoding) -> tuple[TokenTree, str]:
@@ -62,7 +62,7 @@ class SpecInfer(Speculative):
         return await speculate(request, device, sessions["target"], drafts, grow)
 
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
-        """One draft's tree: the expansion's children at every node of the level before."""
+        """Grow one draft's tree by `expansion`."""
         tree, level = TokenTree(decoding.text), [0]
         for width in self.expansion:
             rows = await draft.forward([tree.prefixes[node] for node in level])
@@ -71,15 +71,15 @@ class SpecInfer(Speculative):
                 for node, row in zip(level, rows, strict=True)
                 for proposal in decoding.chooser.branch(row, width)
             ]
-            # A token that was drawn twice is two draws, but goes on only once.
+            # A token sampled twice counts as two draws but is expanded once.
             level = [node for node in grown if tree.find(tree.prefixes[node]) == node]
         return tree, "depth"
 
 
 def merge(trees: Iterable[TokenTree]) -> TokenTree:
-    """The tree whose sequences are those of all trees, which share their root (SpecInfer sec. 3, Def. 3.2).
+    """Merge trees with a common root into one with all their sequences (SpecInfer sec. 3, Def. 3.2).
 
-    Draws stay draws, each with its own distribution; a sequence's children hang below its first node.
+    Sampled nodes keep their draft distributions; children of duplicate sequences go below the first node.
     """
     first, *others = trees
     merged = first.below(first.root)

@@ -1,4 +1,4 @@
-"""The loop that speculative methods share: draft a tree, verify it in one pass of the target, go on."""
+"""The speculative decoding loop: draft a tree, verify it in one pass of the target, repeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from repro.models.tokens.tree import TokenTree
 
 @dataclass(frozen=True)
 class Speculative(Method):
-    """Draft, then verify, in turn. What is drafted is the subclass's.
+    """Base class that drafts and verifies in turn; subclasses define the draft tree.
 
     Attributes:
         resident: share of the target's layers in memory; the rest is streamed in each verification.
@@ -31,10 +31,10 @@ class Speculative(Method):
 
     @abstractmethod
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
-        """A tree after the text so far, and why it stopped growing."""
+        """Draft a tree after the current text; returns it and why it stopped growing."""
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Rounds of drafting and verifying until the answer ends."""
+        """Draft and verify until the answer ends."""
         target, draft = sessions["target"], sessions["draft"]
         return await speculate(request, device, target, [draft], lambda decoding: self.grow(decoding, draft))
 
@@ -46,7 +46,7 @@ async def speculate(
     drafts: Sequence[Session],
     grow: Callable[[Decoding], Awaitable[tuple[TokenTree, str]]],
 ) -> Generation:
-    """Grow a tree with some drafts, verify it, and again until the answer ends."""
+    """Draft a tree with `grow` and verify it, until the answer ends."""
     decoding = await begin(request, device, target, *drafts)
     with device.phase("decode"):
         while not decoding.done:

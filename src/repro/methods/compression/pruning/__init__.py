@@ -1,1 +1,1 @@
-"""Compressions that leave out layers, heads or neurons."""
+"""Compressions that remove layers, heads or neurons."""

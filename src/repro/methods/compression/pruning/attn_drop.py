@@ -1,6 +1,6 @@
-"""LLM-Drop: attention goes where it turns hidden rows least, and MLPs after it where that is not enough.
+"""LLM-Drop: removes the attention blocks that change hidden states least, then MLPs if that is not enough.
 
-Owns the order in which halves of layers go. Must not know any other compression.
+Owns the order in which halves of layers (attention, MLP) are removed. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from repro.models.transformer.decoder import Decoder
 
 
 class Half(NamedTuple):
-    """One half of a layer."""
+    """The attention or the MLP of a layer."""
 
     layer: int
     is_mlp: bool
@@ -39,17 +39,17 @@ class Half(NamedTuple):
 @register("compression", "attn_drop")
 @dataclass(frozen=True)
 class AttnDrop:
-    """Halves of layers go in the order of their similarity until no more than the level is left.
+    """Removes halves of layers, most similar first, until at most the level's share of parameters is left.
 
-    A half's similarity is the mean cosine of a token's row before it and behind its sum with the residual. A
-    layer that loses both halves is gone; the last half stays whatever the level.
+    The similarity of a half is the mean cosine of a token's hidden states before the half and after its
+    residual sum. A layer without both halves is removed; the last half in the order always stays.
 
-    Deviation: where a model without any attention is still above the level, MLPs go in the same order;
-    LLM-Drop names a number of halves and not a share of parameters.
+    Deviation: if a model without attention is still above the level, MLPs are removed in the same order;
+    LLM-Drop sets a number of halves instead of a share of parameters.
 
     Attributes:
-        level: the share of the blocks' matrices kept at most.
-        joint: attention and MLPs stand in one order, instead of attention first.
+        level: maximum share of the blocks' matrix elements kept.
+        joint: rank attention and MLPs together instead of attention first.
     """
 
     level: float = 0.5
@@ -69,7 +69,7 @@ class AttnDrop:
         return Compressed(made, {**figures_of(made, decoder), **kept})
 
     def _order(self, decoder: Decoder, corpus: Sequence[Tensor]) -> list[Half]:
-        """All halves, the most dispensable first; of equals the earlier ones."""
+        """All halves, most similar first; ties go to the earlier layer."""
         attention, mlp = half_similarities(decoder, corpus)
         similar = {Half(i, False): one for i, one in enumerate(attention)}
         similar |= {Half(i, True): one for i, one in enumerate(mlp)}
@@ -78,7 +78,7 @@ class AttnDrop:
         return sorted(similar, key=lambda half: (half.is_mlp, -similar[half]))
 
     def _gone(self, decoder: Decoder, order: Sequence[Half]) -> set[Half]:
-        """The first halves of an order, as many as bring the decoder to the level."""
+        """The first halves of the order, as many as needed to reach the level."""
         most = self.level * block_elements(decoder)
         left, layers = block_elements(decoder), resident(decoder)
         gone: set[Half] = set()
@@ -94,7 +94,7 @@ class AttnDrop:
 
 
 def _without(decoder: Decoder, gone: Iterable[Half]) -> Decoder:
-    """A decoder without these halves, nor layers that have none."""
+    """Remove these halves, and layers that have neither half left."""
     layers = resident(decoder)
     for i, is_mlp in gone:
         layers[i] = without_mlp(layers[i]) if is_mlp else without_attention(layers[i])

@@ -1,4 +1,4 @@
-"""Contextual sparsity (Deja Vu): for each token a predictor chooses the MLP neurons that are computed.
+"""Contextual sparsity (Deja Vu): a predictor chooses the MLP neurons to compute for each token.
 
 Owns the fitting of predictors. Must not know any other compression.
 """
@@ -23,32 +23,32 @@ from repro.models.elastic.predicted_linear import ActivationPredictor, Predicted
 from repro.models.transformer.decoder import Decoder
 
 RATE = 1e-3
-"""Step of AdamW, as Deja Vu's script for MLPs has it."""
+"""AdamW learning rate of Deja Vu's MLP script."""
 DECAY = 0.01
-"""AdamW's weight decay there."""
+"""AdamW weight decay of the same script."""
 BATCH = 128
-"""Tokens of a step; Deja Vu's 1024 of 400,000 would make too few steps of a small corpus."""
+"""Tokens per step; Deja Vu's 1024 (of 400,000 tokens) would give too few steps on a small corpus."""
 HELD_OUT = 0.05
-"""Of the tokens, for the recall (Deja Vu)."""
+"""Share of the tokens held out to measure recall (Deja Vu)."""
 SEED = 0
 
 
 @register("compression", "contextual_sparsity")
 @dataclass(frozen=True)
 class ContextualSparsity:
-    """Each token computes a share of every MLP's neurons: those that a low-rank predictor ranks highest.
+    """Each token computes the share of every MLP's neurons that a low-rank predictor ranks highest.
 
-    A predictor reads what the MLP reads and learns, by binary cross-entropy, which neurons are among the
-    token's largest by the magnitude that goes into the second linear.
+    The predictor takes the MLP's input. It is trained with binary cross-entropy to predict the token's
+    largest neurons, by magnitude at the input of the down projection.
 
-    Deviation: Deja Vu's label is whether a ReLU gives more than 0, which says nothing of the gated
-    activations of today's families. Attention stays whole, as in ElastiLM's baseline (ElastiLM 5.2). Scoring
-    reads a text at once, so the prompt's tokens are thinned out too, where a phone's prefill is not.
+    Deviation: Deja Vu labels neurons whose ReLU output is above 0, which does not apply to gated activations.
+    Attention stays dense, as in ElastiLM's baseline (ElastiLM 5.2). Scoring reads a text in one pass, so
+    prompt tokens are sparse too, unlike in a phone's prefill.
 
     Attributes:
-        share: of the neurons that each token computes.
-        rank: of the predictors.
-        epochs: passes over the corpus' tokens.
+        share: share of the neurons that each token computes.
+        rank: rank of the predictors.
+        epochs: training epochs over the corpus' tokens.
     """
 
     share: float = 0.5
@@ -83,7 +83,7 @@ class ContextualSparsity:
             raise InputError(f"rank is {self.rank} and epochs {self.epochs}; both are at least 1")
 
     def _fitted(self, seen: Seen, kept: int) -> tuple[ActivationPredictor, float]:
-        """A layer's predictor, and its recall on tokens that it was not fitted to."""
+        """A layer's predictor and its recall on held-out tokens."""
         held = max(1, round(HELD_OUT * len(seen.inputs)))
         largest = torch.zeros_like(seen.magnitudes)
         largest.scatter_(1, seen.magnitudes.topk(kept, -1).indices, 1.0)
@@ -92,7 +92,7 @@ class ContextualSparsity:
         return predictor, float(largest[-held:].gather(1, chosen).mean())
 
     def _descended(self, inputs: Tensor, largest: Tensor) -> ActivationPredictor:
-        """A predictor after gradient descent, from a start and in an order of a fixed seed."""
+        """Train a predictor, with initial weights and batch order from a fixed seed."""
         generator = torch.Generator().manual_seed(SEED)
         shapes = ((self.rank, inputs.shape[1]), (largest.shape[1], self.rank))
         narrow, wide = (torch.randn(shape, generator=generator) * shape[1] ** -0.5 for shape in shapes)
@@ -110,14 +110,14 @@ class ContextualSparsity:
 
 
 class Seen(NamedTuple):
-    """What an MLP reads, `[tokens, hidden]`, and how much its neurons give, `[tokens, neurons]`, unsigned."""
+    """Inputs of an MLP, `[tokens, hidden]`, and magnitudes of its neurons, `[tokens, neurons]`."""
 
     inputs: Tensor
     magnitudes: Tensor
 
 
 def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
-    """Layer by layer, over all tokens of a corpus; one layer's rows are held at a time."""
+    """Inputs and magnitudes layer by layer over a corpus; only one layer is in memory at a time."""
     found: dict[str, list[Tensor]] = {}
 
     def note(place: Place, x: Tensor) -> None:
@@ -132,7 +132,7 @@ def _seen(decoder: Decoder, corpus: Sequence[Tensor]) -> Iterator[Seen]:
 
 
 def _computed(decoder: Decoder, kept: int) -> float:
-    """The share of the blocks' matrices that a token is multiplied by, without the predictors'."""
+    """Share of the blocks' matrix elements that a token uses, without the predictors'."""
     layers = resident(decoder)
     mlps = sum(elements(layer) - elements(without_mlp(layer)) for layer in layers)
     return 1.0 - (1.0 - kept / decoder.config.intermediate) * mlps / block_elements(decoder)

@@ -1,6 +1,6 @@
-"""How much of each layer a level of a model keeps, and which layers are locked.
+"""Units and neurons that each layer keeps at a level, and the anchor layers that are locked (ElastiLM 3.2).
 
-Owns the two formulas. Must not know how units are ranked.
+Owns the formulas of both. Must not know how units are ranked.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from repro.models.transformer.config import DecoderConfig
 RULES = ("paper", "release")
 
 TILE = 32
-"""Neurons that a layer keeps at least: a row of vectors that kernels multiply together."""
+"""Minimum neurons that a layer keeps by rule `paper`: a tile of the kernels."""
 
 
 def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
-    """The layers without which the loss is largest (ElastiLM 3.2), in ascending order.
+    """The layers whose removal gives the largest loss (ElastiLM 3.2), in ascending order.
 
     Args:
-        losses: with each layer in turn left out.
-        share: of all layers; rounded, and at least one unless it is 0.
+        losses: loss without each layer in turn.
+        share: share of the layers that are anchors; rounded, at least one layer unless 0.
 
     Raises:
-        InputError: a share that leaves no layer to be elastic.
+        InputError: the share is not in [0, 1).
     """
     if not 0.0 <= share < 1.0:
         raise InputError(
@@ -38,20 +38,20 @@ def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
 
 
 def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: str = "paper") -> Kept:
-    """How many units and neurons each layer keeps; locked layers keep all.
+    """Number of units and neurons that each layer keeps; locked layers keep all.
 
     Args:
-        config: of the whole.
-        level: the share of all blocks' weights that may stay.
-        locked: layers that are left whole.
-        rule: `paper` so much of each other layer that the whole has the level's share; `release` what its
-            scripts do, 1.25 level - 0.25, and 10% at level 0.2, whatever is locked.
+        config: configuration of the whole model.
+        level: share of all blocks' weights to keep.
+        locked: layers that are not pruned.
+        rule: `paper` prunes the other layers so that the whole model has the level's share; `release` keeps
+            1.25 level - 0.25 of each other layer (10% up to level 0.2), as its scripts, whatever is locked.
 
-    Deviation: the paper gives attention heads and neurons of a layer one ratio. A small model has two or
-    three attention units a layer, so by rule `paper` their number is rounded and neurons make up for it.
+    Deviation: the paper prunes attention heads and neurons of a layer at one ratio. Small models have two or
+    three attention units per layer, so rule `paper` rounds their number and compensates with neurons.
 
     Raises:
-        InputError: an impossible level, an unknown rule, or every layer is locked.
+        InputError: an invalid level or rule, unknown locked layers, or no layer left to prune.
     """
     checked(level)
     if rule not in RULES:
@@ -73,7 +73,7 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
 
 
 def _filled(config: DecoderConfig, keep: float) -> tuple[int, int]:
-    """Attention units to the nearest, and neurons for what is left of the layer's share."""
+    """Attention units rounded to nearest; neurons fill the rest of the layer's share."""
     units = max(1, math.floor(keep * config.kv_heads + 0.5))
     whole = config.kv_heads * unit_parameters(config) + config.intermediate * neuron_parameters(config)
     left = (keep * whole - units * unit_parameters(config)) / neuron_parameters(config)
@@ -82,6 +82,6 @@ def _filled(config: DecoderConfig, keep: float) -> tuple[int, int]:
 
 def _released(config: DecoderConfig, keep: float) -> tuple[int, int]:
     """Attention units rounded up and neurons down."""
-    # Six decimals, since products of such shares come out just beside whole numbers in binary.
+    # Rounding to six decimals removes floating-point error next to whole numbers.
     units = math.ceil(round(keep * config.kv_heads, 6))
     return max(1, units), max(1, math.floor(round(keep * config.intermediate, 6)))

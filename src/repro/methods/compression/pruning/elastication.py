@@ -1,7 +1,7 @@
-"""What ElastiLM and the pruning it is measured against have in common: a profile, a sub-model, its recovery.
+"""Steps shared by ElastiLM and its pruning baselines: unit ranking, sub-model, recovery with LoRA.
 
-Owns where a profile and adapters come from, and what is said of the outcome. Must not know how a system
-chooses its layers.
+Owns where profiles and adapters come from, and the figures of a sub-model. Must not know how a system
+chooses its locked layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCES = ("committed", "corpus", "none")
 
 @dataclass(frozen=True)
 class Ranked:
-    """A decoder's profile and the folder that it came from, if it was not made just now."""
+    """A decoder's profile, and its folder if it is a committed one."""
 
     profile: ElasticProfile
     folder: Path | None
@@ -40,7 +40,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Cut:
-    """A sub-model of views, and how many elements its adapters have."""
+    """A sub-model of weight views, and the number of parameters of its adapters."""
 
     decoder: UnitDecoder
     kept: Kept
@@ -48,14 +48,14 @@ class Cut:
 
 
 def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Measure) -> Ranked:
-    """The units of a decoder in order.
+    """Rank the units of a decoder by importance.
 
     Args:
-        decoder: dense.
-        corpus: read unless a committed profile is wanted, of the default measure, and there is one.
-        source: `committed`, `corpus`, or `none`, which leaves units in the checkpoint's own order and takes
-            the rest of a profile as `committed` does.
-        measure: what makes a unit important.
+        decoder: dense decoder.
+        corpus: calibration corpus, used if no committed profile is wanted or found.
+        source: `committed` (only of the default measure), `corpus`, or `none`: the checkpoint's own order,
+            with the other entries of the profile as `committed`.
+        measure: importance measure of units.
 
     Raises:
         InputError: an unknown source, or as `elastic_profile.profiled`.
@@ -74,20 +74,20 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
 
 
 def parts_read(source: str) -> dict[str, str]:
-    """Content hashes of the committed parts that a profile from this source reads, for a cell's inputs."""
+    """Content hashes of the committed files that this source reads, for a cell's inputs."""
     return {} if source == "corpus" else {"elastic parts": elastic_profile.parts_digest()}
 
 
 def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, recover: bool) -> Cut:
-    """The most important units, with the adapters that were trained for just these if they are wanted.
+    """Cut out the most important units, and attach the adapters trained for them if available.
 
     Args:
-        decoder: dense.
+        decoder: dense decoder.
         found: its ranking.
-        kept: how much of each layer.
-        system: whose adapters.
-        level: of these adapters; the whole model has none.
-        recover: whether adapters are wanted.
+        kept: units and neurons to keep per layer.
+        system: system for which the adapters were trained.
+        level: level of the adapters; level 1.0 has none.
+        recover: whether to attach adapters.
     """
     sub = submodel(reordered(decoder, found.profile.order), kept)
     if not recover or found.folder is None or level == 1.0:
@@ -99,7 +99,7 @@ def cut(decoder: Decoder, found: Ranked, kept: Kept, system: str, level: float, 
 
 
 def figures(config: DecoderConfig, found: Ranked, made: Cut, locked: Sequence[int]) -> dict[str, Scalar]:
-    """What is said of a sub-model: shares of units, and of its adapters, where 0 says that there are none."""
+    """Figures of a sub-model: kept shares, locked layers, share of adapter parameters (0: none), profile."""
     kept = made.kept
     return {
         "true_ratio": kept.true_ratio(config),

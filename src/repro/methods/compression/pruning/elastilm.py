@@ -1,6 +1,6 @@
-"""ElastiLM's model elastification (3.2): a level of a reordered model, as views, anchor layers whole.
+"""ElastiLM's model elastification (3.2): a sub-model of reordered units as views, anchor layers unpruned.
 
-Owns the settings of a level. Must not know any other compression.
+Owns the settings of the compression. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "elastilm")
 @dataclass(frozen=True)
 class ElastiLM:
-    """The most important units of each layer, but all of the anchor layers'.
+    """Keeps the most important units of each layer, and all units of anchor layers.
 
     Attributes:
-        level: the share of the blocks' weights kept.
-        anchors: the share of layers that are locked: those without which the loss is largest. 0 locks none.
-        rule: how the level becomes that of elastic layers, see `elastic_levels.kept_at`.
-        order: `committed` takes what was made for the checkpoint and lies with the project, and the corpus
-            where nothing does; `corpus` always profiles; `none` leaves units in the checkpoint's own order,
-            with anchors as `committed` has them.
+        level: share of the blocks' weights kept.
+        anchors: share of layers that are locked: those whose removal raises the loss most. 0 locks none.
+        rule: how the level sets the share of the other layers, see `elastic_levels.kept_at`.
+        order: `committed` uses the project's profile of the checkpoint, or the corpus if there is none;
+            `corpus` always profiles on the corpus; `none` keeps the checkpoint's own unit order, with
+            anchors as `committed`.
         aggregate: see `unit_importance.Measure`.
-        pairing: likewise.
-        lora: attach the adapters that were trained for this level, if there are any; the figure
-            `lora_share` says whether there were.
+        pairing: see `unit_importance.Measure`.
+        lora: attach the adapters trained for this level, if any; the figure `lora_share` is 0 without.
     """
 
     level: float = 0.5

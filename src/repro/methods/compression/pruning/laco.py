@@ -1,6 +1,6 @@
-"""LaCo: layers collapse into the one below them as long as the last hidden rows stay similar.
+"""LaCo: merges layers into the one below them while the last hidden states stay similar.
 
-Owns the loop over merges and what a merge is. Must not know any other compression.
+Owns the merge and the loop over merges. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Texts = Sequence[Tensor]
 
 
 class Merge(NamedTuple):
-    """A layer that takes in so many above it, numbered as they are at that time."""
+    """Merges `above` layers into layer `at`, in the numbering before the merge."""
 
     at: int
     above: int
@@ -36,26 +36,26 @@ class Merge(NamedTuple):
 @register("compression", "laco")
 @dataclass(frozen=True)
 class Laco:
-    """A layer takes in the differences of those above it, which go, where the model hardly notices.
+    """Adds the parameter differences of the layers above to a layer and removes those layers.
 
     From the top down, a layer and the `merged - 1` above it become one: its matrices plus the sum of their
-    differences to it (LaCo's reserving-differences-while-seeking-common merge); its norms stay. The merge
-    holds if the last hidden rows, behind the final norm, still have a mean cosine above `threshold` with
-    those of the whole model. The next merge is tried `interval` layers below one that held, or one layer
-    below one that did not.
+    differences to it (LaCo's reserving-differences-while-seeking-common merge); its norms stay. A merge is
+    kept if the last hidden states, after the final norm, have a mean cosine above `threshold` with those of
+    the whole model. The next merge is tried `interval` layers below a kept one, or one layer below a
+    rejected one.
 
-    Deviation: LaCo's loop ends at the lowest layer, wherever it has come to. To reach a level this one starts
-    over at the top with a threshold lower by `step`, and merges no more layers than the level asks for.
+    Deviation: LaCo's loop ends at the lowest layer. To reach a level, this one starts again at the top with
+    the threshold lowered by `step`, and merges no more layers than the level requires.
 
     Attributes:
-        level: the share of layers kept, rounded down.
+        level: share of layers kept, rounded down.
         merged: layers that become one in a merge.
-        interval: layers between a merge that held and the next try.
-        lowest: the lowest layer that may take others in.
-        threshold: the cosine above which a merge holds at first.
-        step: by how much the threshold sinks from one pass over the layers to the next.
-        texts: of the corpus, the first so many are looked at; LaCo has five short ones. Each of the hundred
-            trials or so that a real model takes reads them again.
+        interval: layers between a kept merge and the next trial.
+        lowest: the lowest layer that may take in others.
+        threshold: initial cosine above which a merge is kept.
+        step: decrease of the threshold per pass over the layers.
+        texts: number of corpus texts used, from the first; LaCo uses five short ones. Each trial (about a
+            hundred for a real model) reads them again.
     """
 
     level: float = 0.5
@@ -89,7 +89,7 @@ class Laco:
         return Compressed(trials.decoder, {**figures_of(trials.decoder, decoder), "threshold": threshold})
 
     def _descend(self, trials: _Trials, wanted: int, threshold: float) -> None:
-        """Go once over the layers that are left, from the top down, and do the merges that hold."""
+        """Go once over the remaining layers, from the top down, and keep merges above the threshold."""
         at = max(trials.left - 1 - self.merged, self.lowest)
         while at >= self.lowest and (left := trials.left) > wanted:
             tried = Merge(at, min(self.merged - 1, left - 1 - at, left - wanted))
@@ -101,10 +101,10 @@ class Laco:
 
 
 class _Trials:
-    """A decoder that takes in merge after merge, and how similar each next one would leave it to the whole.
+    """The decoder after the kept merges, and the similarity of trial merges to the whole model.
 
-    A merge changes no layer below it, so a trial reads on from the rows there. Until a merge is kept, the
-    similarity of another is found once.
+    A merge changes no layer below it, so a trial starts from the stored hidden states there. Similarities
+    are cached until a merge is kept.
     """
 
     def __init__(self, whole: Decoder, corpus: Texts) -> None:
@@ -117,11 +117,11 @@ class _Trials:
 
     @property
     def left(self) -> int:
-        """How many layers are left."""
+        """Number of remaining layers."""
         return self.decoder.config.layers
 
     def similarity(self, merge: Merge) -> float:
-        """The mean over texts of the cosine of all last rows of a text at once, to the whole decoder's."""
+        """Cosine of a text's flattened last hidden states with the whole decoder's, mean over texts."""
         if merge not in self._known:
             made = merged(self.decoder, merge)
             last = [through(made, range(merge.at, made.config.layers), rows[merge.at]) for rows in self._rows]
@@ -131,19 +131,19 @@ class _Trials:
         return self._known[merge]
 
     def keep(self, merge: Merge) -> None:
-        """Do a merge."""
+        """Apply a merge."""
         at, made = merge.at, merged(self.decoder, merge)
         self._rows = [[*rows[:at], *rows_from(made, at, rows[at])] for rows in self._rows]
         self.decoder, self._known = made, {}
 
     def _ended(self, rows: Tensor) -> Tensor:
-        """Rows behind the last layer, behind the final norm too."""
+        """Apply the final norm, if any, to the last layer's hidden states."""
         norm = self.decoder.ends.final_norm
         return rows if norm is None else norm(rows)
 
 
 def merged(decoder: Decoder, merge: Merge) -> Decoder:
-    """A decoder of which some layers became one, `theta + sum of (theta of each above - theta)`."""
+    """Merge layers of a decoder into one: `theta + sum of (theta of each above - theta)`."""
     layers = resident(decoder)
     base, above = layers[merge.at], layers[merge.at + 1 : merge.at + 1 + merge.above]
     sums = {part: _sum(getattr(base, part), [getattr(one, part) for one in above]) for part in PARTS}
@@ -154,7 +154,7 @@ def merged(decoder: Decoder, merge: Merge) -> Decoder:
 
 
 def _sum(base: Linear, above: Sequence[Linear]) -> Linear:
-    """A linear plus what others differ from it by."""
+    """A linear plus the sum of the others' differences to it."""
     own = base.tensors()
     added = {name: sum(one.tensors()[name] - tensor for one in above) for name, tensor in own.items()}
     return base.with_tensors({name: tensor + added[name] for name, tensor in own.items()})

@@ -1,6 +1,6 @@
-"""Layer elastification (LE), a baseline of ElastiLM: whole layers go, by what their absence costs.
+"""Layer elastification (LE), a baseline of ElastiLM: removes whole layers by the loss without them.
 
-Owns that ranking's use. Must not know any other compression.
+Owns the use of that ranking. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "layerwise")
 @dataclass(frozen=True)
 class Layerwise:
-    """The layers without which a corpus' loss rises least are left out, all ranked once on the whole model.
+    """Removes the layers whose removal raises the loss least; ranked once, on the whole model.
 
-    ElastiLM 5.1; the measure is the one that finds its anchor layers (3.2).
+    ElastiLM 5.1; the measure is that of its anchor layers (3.2).
 
     Attributes:
-        level: the share of layers kept, rounded down.
+        level: share of layers kept, rounded down.
     """
 
     level: float = 0.5

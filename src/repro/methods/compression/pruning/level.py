@@ -1,7 +1,7 @@
-"""The level of a model made smaller: which share of its blocks' matrices may stay.
+"""The level of a pruned model: the share of its blocks' matrices to keep.
 
-Owns the check of a level, how many whole layers it leaves, and what is said of what stayed. Must not know
-how anything is ranked.
+Owns the check of a level, the number of whole layers it keeps, and the figures of the outcome. Must not know
+how layers are ranked.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from repro.models.transformer.decoder import Decoder
 
 
 def checked(level: float) -> float:
-    """A level, if it is one.
+    """Return a valid level.
 
     Raises:
-        InputError: it is not above 0 and at most 1.
+        InputError: the level is not above 0 and at most 1.
     """
     if not 0.0 < level <= 1.0:
         raise InputError(f"compression.level is {level}; it must be above 0 and at most 1")
@@ -26,18 +26,18 @@ def checked(level: float) -> float:
 
 
 def layers_at(level: float, layers: int) -> int:
-    """How many of so many equal layers a level leaves: its share rounded down, and never none."""
-    # Ten decimals, since 0.7 times 10 is less than 7 in binary.
+    """Number of layers that a level keeps: its share rounded down, at least 1."""
+    # Rounding to ten decimals removes floating-point error, so that 0.7 of 10 layers is 7.
     return max(1, math.floor(round(checked(level) * layers, 10)))
 
 
 def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> Decoder:
-    """A decoder without its least important layers; of equals the later ones stay.
+    """Keep the most important layers of a decoder; ties keep the later layer.
 
     Args:
-        decoder: the whole.
-        worth: of each layer, larger for one that is needed more.
-        level: the share of layers that may stay.
+        decoder: whole decoder.
+        worth: importance of each layer; larger is more important.
+        level: share of layers to keep.
     """
     count = decoder.config.layers
     ranked = sorted(range(count), key=worth.__getitem__)
@@ -45,6 +45,6 @@ def most_important(decoder: Decoder, worth: Sequence[float], level: float) -> De
 
 
 def figures_of(made: Decoder, whole: Decoder) -> dict[str, float]:
-    """Which share of the whole's matrices stayed, and how many layers."""
+    """Kept share of the matrix elements of the blocks, and number of kept layers."""
     ratio = block_elements(made) / block_elements(whole)
     return {"true_ratio": ratio, "kept_layers": made.config.layers}

@@ -1,6 +1,6 @@
-"""LLM-Pruner, a baseline of ElastiLM: every layer loses units by the same importance; the rest is a copy.
+"""LLM-Pruner, a baseline of ElastiLM: uniform structured pruning by unit importance, weights copied.
 
-Owns that choice. Must not know any other compression.
+Owns the choice of spared layers. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "llm_pruner")
 @dataclass(frozen=True)
 class LLMPruner:
-    """Every layer keeps the level's share of its units, in memory of its own; nothing is found out of layers.
+    """Uniform pruning ratio in all layers but spared ones, weights copied; no per-layer sensitivity.
 
-    The release runs this baseline on ElastiLM's own sub-models, anchors included; here it has none.
+    The release runs this baseline on ElastiLM's own sub-models, anchors included; here it has no anchors.
 
     Attributes:
-        level: the share of the blocks' weights kept.
-        spare_first: layers at the beginning that stay whole; LLM-Pruner's scripts spare 4 of 32.
-        spare_last: layers at the end; they spare 2.
+        level: share of the blocks' weights kept.
+        spare_first: unpruned layers at the beginning; LLM-Pruner's scripts spare 4 of 32.
+        spare_last: unpruned layers at the end; LLM-Pruner's scripts spare 2.
         order: see `elastilm.ElastiLM`.
         aggregate: see `unit_importance.Measure`.
-        lora: recover by adapters that were trained for this, if there are any.
+        lora: merge the adapters trained for this level, if any.
     """
 
     level: float = 0.5

@@ -1,6 +1,6 @@
-"""ShortGPT: whole layers go that turn hidden rows least.
+"""ShortGPT: removes the layers that change hidden states least.
 
-Owns that ranking's use. Must not know any other compression.
+Owns the use of that ranking. Must not know any other compression.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "shortgpt")
 @dataclass(frozen=True)
 class ShortGpt:
-    """The layers of least block influence are left out, all ranked once on the whole model.
+    """Removes the layers of least block influence; ranked once, on the whole model.
 
-    Block influence is 1 less the mean cosine of a token's row before and behind the layer (ShortGPT Eq. 1).
+    Block influence is 1 minus the mean cosine of a token's hidden states before and after the layer
+    (ShortGPT Eq. 1).
 
     Attributes:
-        level: the share of layers kept, rounded down.
+        level: share of layers kept, rounded down.
     """
 
     level: float = 0.5

@@ -1,7 +1,7 @@
-"""AWQ: 4-bit weights, scaled so that inputs of large magnitude lose least, with clipped ranges.
+"""AWQ: 4-bit weights with activation-aware scales and clipped ranges.
 
-Owns the search for scales and clips. Must not know what fed the corpus. Source: llm-awq's `auto_scale`,
-`auto_clip` and `quantizer`, described in the AWQ paper's section 3.
+Owns the search for scales and clipping limits. Must not know where the corpus comes from. Source: llm-awq's
+`auto_scale`, `auto_clip` and `quantizer`, described in the AWQ paper's section 3.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ from repro.models.transformer.layer import LayerWeights
 from repro.models.transformer.linear import Linear
 
 GRID = 20
-"""Exponents tried for the scales, and twentieths by which a range may shrink."""
+"""Grid steps: exponents of the scales, and fractions by which a range is clipped."""
 MOST_SHRUNK = GRID // 2
 CHUNK = 1 << 18
-"""Weights rounded at a time, so that a core's cache holds them."""
+"""Weights quantized at a time, to fit in a core's cache."""
 UNCLIPPED = ("q", "k")
-"""Their outputs are multiplied with each other, which makes clipping harmful."""
+"""Matrices that are not clipped: clipping harms the product of queries and keys."""
 
 
 @register("compression", "awq")
 @dataclass(frozen=True)
 class Awq:
-    """Asymmetric weights per group of inputs; activations stay as they are.
+    """Asymmetric group-wise weight quantization; activations stay fp32.
 
-    Scales move from each norm to the linears that it feeds, from values to the output projection where every
-    query head has its own, and from `up` to `down` where nothing between them bends (gated or ReLU). All
-    inputs are those of the uncompressed model, as in the release.
-    Deviation: an exponent is judged by the error of the outputs of the linears fed, as the paper's Eq. 4
-    says; the release judges norms' scales behind attention and behind the whole MLP.
+    Scales are folded from each norm into the linears that it feeds, from the value projection into the output
+    projection if there is no grouped-query attention, and from `up` into `down` if the function between them
+    is linear in `up` or ReLU (gated or ReLU MLP). All inputs are those of the uncompressed model, as in the
+    release.
+    Deviation: scales minimize the error of the scaled linears' own outputs, as in the paper's Eq. 4; the
+    release measures norms' scales after attention and after the whole MLP.
 
     Attributes:
-        bits: of a weight.
-        group: inputs that share scale and zero.
-        clip: search for smaller ranges.
-        rows: input rows that errors are measured on, at most.
+        bits: bits per weight.
+        group: inputs that share a scale and a zero point.
+        clip: whether to search clipping limits.
+        rows: maximum input rows on which errors are measured.
     """
 
     calibrated: ClassVar[bool] = True
@@ -83,7 +84,7 @@ class Awq:
     def scaled(
         self, config: DecoderConfig, layer: LayerWeights, inputs: Mapping[str, Sample]
     ) -> tuple[LayerWeights, dict[str, Sample]]:
-        """A layer that computes the same with its weights scaled, and its linears' inputs (by part) then."""
+        """An equivalent layer with scaled weights, and the scaled inputs of its linears by part."""
         result, moved = layer, dict(inputs)
         for norm, parts in feeds(config).items():
             by = self._scales(layer, parts, inputs)
@@ -101,7 +102,7 @@ class Awq:
         return result, moved
 
     def _scales(self, layer: LayerWeights, parts: tuple[str, ...], inputs: Mapping[str, Sample]) -> Tensor:
-        """What the columns of linears with the same inputs are multiplied with, fp32 `[inputs]`."""
+        """Scales of the input columns of linears that share their inputs, fp32 `[inputs]`."""
         sample = inputs[parts[0]]
         weight = torch.cat([plain(getattr(layer, part)).weight for part in parts])
         best, least = torch.ones_like(sample.magnitude), float("inf")
@@ -114,7 +115,7 @@ class Awq:
         return best
 
     def _error(self, weight: Tensor, rows: Tensor, by: Tensor) -> float:
-        """Squared error, summed, of the outputs that a weight scaled and rounded gives."""
+        """Summed squared error of the outputs of a scaled and quantized weight."""
         error = 0.0
         for part in torch.split(weight, max(CHUNK // weight.shape[1], 1)):
             lost = asymmetric(part * by, self.bits, self.group).div_(by).sub_(part)
@@ -134,22 +135,22 @@ class Awq:
         return BlockLinear(weight, bits, None, dense.bias)
 
     def clipped(self, weight: Tensor, rows: Tensor) -> Tensor:
-        """A weight whose groups are cut where that lessens the error of their own part of the output.
+        """Clip each group of a weight at the limit that minimizes the error of its partial output.
 
         Args:
             weight: fp32 `[outputs, inputs]`.
-            rows: inputs to judge by, fp32 `[rows, inputs]`.
+            rows: sample inputs, fp32 `[rows, inputs]`.
         """
         groups = grouped(weight, self.group)
         x = F.pad(rows, (0, groups[0].numel() - rows.shape[1])).view(len(rows), *groups.shape[1:])
-        # The error x . lost, squared and summed over rows, is lost . (x^T x) . lost: no rows in the loop.
+        # sum over rows of (x . lost)^2 = lost . (x^T x) . lost, so the loop needs only the Gram matrix.
         gram = x.permute(1, 2, 0) @ x.transpose(0, 1)
         chunks = torch.split(groups, max(CHUNK // groups[0].numel(), 1))
         cut = [self._cut(chunk.transpose(0, 1).contiguous(), gram) for chunk in chunks]
         return torch.cat(cut, 1).transpose(0, 1).flatten(1)[:, : weight.shape[1]].contiguous()
 
     def _cut(self, groups: Tensor, gram: Tensor) -> Tensor:
-        """Groups, `[groups, outputs, group]`, each cut where its error is least; `gram` is their inputs'."""
+        """Clip groups `[groups, outputs, group]` at the limit of least error; `gram` is x^T x per group."""
         largest = groups.abs().amax(2, keepdim=True)
         best, least = largest, torch.full_like(largest, float("inf"))
         for step in range(MOST_SHRUNK):
@@ -163,7 +164,7 @@ class Awq:
 
 
 def _passing(config: DecoderConfig, source: str) -> int | None:
-    """From which output on a linear's rows pass unbent to the next linear's inputs; None if they do not."""
+    """First output of a linear from which scales commute with the next linear's inputs; None if none do."""
     if source == "qkv":
         return (config.heads + config.kv_heads) * config.head_dim if config.heads == config.kv_heads else None
     if config.gated:

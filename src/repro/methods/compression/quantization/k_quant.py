@@ -1,4 +1,4 @@
-"""K-quants, as llama.cpp quantizes a model: which matrix gets which block format.
+"""llama.cpp's K-quants: the block format of each matrix.
 
 Owns the mixes. Must not know how a format rounds.
 """
@@ -27,14 +27,14 @@ from repro.models.transformer.linear import PlainLinear
 @register("compression", "k_quant")
 @dataclass(frozen=True)
 class KQuant:
-    """Weights in llama.cpp's block formats, activations in 8 bits a block, rounded on the fly.
+    """Weights in llama.cpp's block formats, activations dynamically quantized to 8 bits per block.
 
-    Rows that are not whole blocks of 256 fall back as in llama.cpp (`ggml_formats.fitting`).
-    Deviation: products are fp32 instead of int8 with a scale per block, which sums the same numbers. The
-    output projection and the embeddings stay fp32 (llama.cpp: Q6_K and Q4_K).
+    Row lengths that are no multiple of 256 use another format as in llama.cpp (`ggml_formats.fitting`).
+    Deviation: products are computed in fp32 on dequantized values instead of in int8 with a scale per block.
+    The output projection and the embeddings stay fp32 (llama.cpp: Q6_K and Q4_K).
 
     Attributes:
-        mix: `q4_k_m`, `q4_k_s`, `q6_k` or `q8_0`, as `llama-quantize` calls its types.
+        mix: quantization type of `llama-quantize`: `q4_k_m`, `q4_k_s`, `q6_k` or `q8_0`.
     """
 
     calibrated: ClassVar[bool] = False
@@ -51,7 +51,7 @@ class KQuant:
 
 
 def more_bits(layer: int, layers: int) -> bool:
-    """Whether Q4_K_M spends Q6_K on a layer: the first and last eighth, and each third one between."""
+    """Whether Q4_K_M uses Q6_K in a layer: the first and last eighth, and every third layer between."""
     return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
 
 
@@ -70,17 +70,17 @@ MIXES: Mapping[str, Callable[[str, int, int], str]] = {
     "q6_k": lambda matrix, layer, layers: "q6_k",
     "q8_0": lambda matrix, layer, layers: "q8_0",
 }
-"""Mix -> the format of a matrix (`v`, `down` or another) of a layer, as `llama_tensor_get_type` says."""
+"""Mix -> format of a matrix (`v`, `down` or another) of a layer, as in `llama_tensor_get_type`."""
 
 
 def _rounded(config: DecoderConfig, place: Place, linear: PlainLinear, mix: str) -> BlockLinear:
-    """A joined linear whose published matrices are each rounded in their own format."""
+    """Quantize a fused linear, each original matrix (q, k, v; gate, up) in its own format."""
     outputs, inputs = matrices(config, place.part), linear.weight.shape[1]
     names = ("q", "k", "v") if place.part == "qkv" else (place.part,) * len(outputs)
     formats = [FORMATS[fitting(MIXES[mix](name, place.layer, config.layers), inputs)] for name in names]
     pieces = torch.split(linear.weight, list(outputs))
     weight = torch.cat([form(piece) for form, piece in zip(formats, pieces, strict=True)])
     bits = sum(form.bits * rows for form, rows in zip(formats, outputs, strict=True)) / sum(outputs)
-    # What is asked of one row length is the same for all matrices of a linear, so its rows are rounded once.
+    # All matrices of a fused linear have the same row length, so its activations are quantized once.
     rounding = round_q8_k if formats[0].block == LARGE else round_q8_0
     return BlockLinear(weight, bits, rounding, linear.bias)

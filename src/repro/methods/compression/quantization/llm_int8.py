@@ -1,6 +1,6 @@
-"""LLM.int8(): 8-bit integers with a scale per row, and large inputs in float.
+"""LLM.int8(): vector-wise int8 quantization, with outlier columns in floating point.
 
-Owns the threshold. Must not know how the two products are carried out.
+Owns the threshold. Must not know how the two products are computed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "llm_int8")
 @dataclass(frozen=True)
 class LlmInt8:
-    """Rows of inputs and of weights each over their own maximum; outlier columns apart.
+    """Max-abs scales per row of inputs and of weights; outlier columns are multiplied in fp32.
 
-    Deviation: the float part is fp32 with the weight's 8-bit codes, where the release has fp16 with the same.
+    Deviation: the outlier product uses fp32 and the int8 weights; the release uses fp16 and the same weights.
 
     Attributes:
-        threshold: an input that reaches it anywhere in a pass is an outlier, for all rows of the pass.
+        threshold: a column with an input of at least this magnitude in a pass is an outlier for all its rows.
     """
 
     calibrated: ClassVar[bool] = False

@@ -1,6 +1,6 @@
-"""Per-group integers: what an NPU must split a product for.
+"""Per-group integer quantization, for which an NPU must split each matrix product.
 
-Owns the choice of group and bits. Must not know how products are carried out on a device.
+Owns the choice of group size and bits. Must not know how a device computes products.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from repro.models.transformer.linear import PlainLinear
 @register("compression", "per_group")
 @dataclass(frozen=True)
 class PerGroup:
-    """Weights and activations in symmetric integers, a scale per group of inputs (mllm-NPU Fig. 3, right).
+    """Symmetric integer weights and activations, one scale per group of inputs (mllm-NPU Fig. 3, right).
 
-    Activations' scales are those of each row as it comes (dynamic): the paper does not say which it means.
-    Deviation: products are fp32 instead of integer, which sums the same numbers.
+    Activation scales are dynamic per row; the paper does not specify this.
+    Deviation: products are computed in fp32 on dequantized values instead of in integers.
 
     Attributes:
-        bits: of weights and activations alike; 8 is what the NPU multiplies.
-        group: inputs that share a scale; the paper does not give its own.
+        bits: bits of weights and of activations; the NPU multiplies 8 bits.
+        group: inputs that share a scale; the paper does not give its group size.
     """
 
     calibrated: ClassVar[bool] = False

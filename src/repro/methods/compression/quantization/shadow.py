@@ -1,6 +1,6 @@
-"""mllm-NPU's quantization: 8-bit integers whose scale ignores outliers, which float arithmetic adds again.
+"""mllm-NPU's quantization: int8 with scales that ignore outliers, whose contribution is added in float.
 
-Owns which linears keep their outliers. Must not know how outliers are found in a pass and multiplied.
+Owns which linears keep their outliers. Must not know how a pass finds and multiplies outliers.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ RESTS = ("clamp", "rescale")
 class Shadow:
     """Per-tensor W8A8 with shadow outliers (mllm-NPU sec. 3.3).
 
-    Deviation: the paper gives no quantile; 0.999 is the release's, but here of magnitudes, not of
-    signed values.
-    Deviation: the paper removes the outliers of unimportant linears, which `clamp` does and is the default;
-    its release gives those linears the scale of their maximum instead (`rescale`).
-    Deviation: all weights have a copy for outliers in memory; cold channels are not fetched from disk.
+    Deviation: the paper gives no quantile; 0.999 is the release's, but here of magnitudes instead of signed
+    values.
+    Deviation: the paper removes the outliers of unimportant linears (`clamp`, the default); its release
+    scales those linears by their maximum instead (`rescale`).
+    Deviation: the shadow copy of all weights is in memory; cold channels are not fetched from disk.
 
     Attributes:
-        pruned: the share of linears, least important first, that lose their outliers; 0.85 is the paper's.
-        quantile: of the magnitudes of a linear's inputs; what lies beyond it is an outlier.
-        rest: what happens in pruned linears: `clamp` or `rescale`.
+        pruned: share of linears, least important first, without outliers; 0.85 is the paper's.
+        quantile: quantile of a linear's input magnitudes; larger inputs are outliers.
+        rest: treatment of outliers in pruned linears: `clamp` or `rescale`.
     """
 
     calibrated: ClassVar[bool] = True
@@ -73,6 +73,6 @@ class Shadow:
 
 
 def important(profiles: Mapping[Place, OutlierProfile], pruned: float) -> frozenset[Place]:
-    """The linears that keep their outliers: all but a share `pruned` of them, the most important ones."""
+    """The linears that keep their outliers: all but the least important share `pruned`."""
     ranked = sorted(profiles, key=lambda place: profiles[place].importance, reverse=True)
     return frozenset(ranked[: len(ranked) - round(pruned * len(ranked))])

@@ -1,6 +1,6 @@
-"""SmoothQuant: outliers move from the inputs of linears into their weights, then all is 8-bit integers.
+"""SmoothQuant: scales outliers out of the inputs of linears into their weights, then quantizes to int8.
 
-Owns the scales that are moved. Must not know how they pass through a norm nor how integers are multiplied.
+Owns the smoothing scales. Must not know how they are folded into a norm or how integers are multiplied.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from repro.models.quantization.w8a8 import HIGH, static
 from repro.models.transformer.decoder import Decoder
 
 _LEAST = 1e-5
-"""Below which the release lets neither a maximum nor a scale fall."""
+"""Lower bound of maxima and scales, as in the release."""
 
 
 @register("compression", "smooth_quant")
 @dataclass(frozen=True)
 class SmoothQuant:
-    """Per-tensor static W8A8 (level O3) behind smoothing; what no norm feeds (`out`, `down`) is not smoothed.
+    """Smoothing and per-tensor static W8A8 (O3); linears without a norm before them are not smoothed.
 
     Attributes:
-        alpha: how much of an outlier goes into the weights, 0 to 1; the paper's default.
+        alpha: migration strength, 0 to 1; 0.5 is the paper's default.
     """
 
     calibrated: ClassVar[bool] = True
@@ -49,21 +49,21 @@ class SmoothQuant:
             )
         largest = largest_by_channel(decoder, corpus)
         scales = smoothing(decoder, largest, self.alpha)
-        # Smoothed inputs are the old ones over the scales, so that their maxima need no second reading.
+        # Smoothed inputs are the inputs over the scales, so their maxima need no second calibration pass.
         inputs = {place: most / scales.get(place, 1.0) for place, most in largest.items()}
         steps = {place: float(most.max()) / HIGH for place, most in inputs.items()}
         return Compressed(static(smoothed(decoder, scales), steps), {"bits_per_weight": 8})
 
 
 def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -> dict[Place, Tensor]:
-    """What to divide the inputs of linears by that a norm feeds: `max|X_j|^alpha / max|W_j|^(1 - alpha)`.
+    """Divisors of the inputs of linears after a norm: `max|X_j|^alpha / max|W_j|^(1 - alpha)`.
 
-    Linears of one norm share their scales; their weights count together (SmoothQuant Eq. 4).
+    Linears after the same norm share their scales, from the joint maximum of weights (SmoothQuant Eq. 4).
 
     Args:
         decoder: dense linears.
-        largest: the largest magnitude of every input, fp32 `[inputs]`.
-        alpha: 0 to 1.
+        largest: largest magnitude of every input by linear, fp32 `[inputs]`.
+        alpha: migration strength, 0 to 1.
     """
     found: dict[Place, Tensor] = {}
     for i, layer in enumerate(decoder.layers):
@@ -76,7 +76,7 @@ def smoothing(decoder: Decoder, largest: Mapping[Place, Tensor], alpha: float) -
 
 
 def smoothed(decoder: Decoder, scales: Mapping[Place, Tensor]) -> Decoder:
-    """A decoder that computes the same, from smaller inputs; `scales` are `smoothing`'s."""
+    """An equivalent decoder with smoothed inputs; `scales` come from `smoothing`."""
     layers = list(decoder.layers)
     for norm, parts in feeds(decoder.config).items():
         for i, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""8-bit integers throughout: one scale per matrix, one per linear's inputs, both found beforehand.
+"""Static W8A8: one scale per weight matrix and one per linear's inputs, from calibration.
 
 Owns the scale of the inputs. Must not know how the integers are multiplied.
 """
@@ -21,7 +21,7 @@ from repro.models.transformer.decoder import Decoder
 @register("compression", "w8a8")
 @dataclass(frozen=True)
 class W8A8:
-    """Symmetric max-min scales, of weights per matrix, of inputs per tensor and fixed."""
+    """Symmetric max-abs scales: per matrix for weights, per tensor and static for inputs."""
 
     calibrated: ClassVar[bool] = True
 

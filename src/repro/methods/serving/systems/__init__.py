@@ -1,1 +1,1 @@
-"""The elastic services that a trace is served by."""
+"""Elastic services that serve a trace, one per file."""

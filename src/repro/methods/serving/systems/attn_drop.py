@@ -1,4 +1,4 @@
-"""LLM-Drop as a service (ElastiLM 5.1): halves of layers are left out, which takes nothing.
+"""LLM-Drop as a service (ElastiLM 5.1): levels skip attention blocks and MLPs; switching is free.
 
 Owns its levels and their costs. Must not know any other service.
 """
@@ -22,9 +22,9 @@ from repro.models.elastic.uneven_cost import UnevenCost, sub_cost
 @register("service", "attn_drop")
 @dataclass(frozen=True)
 class AttnDropService(Service):
-    """All layers lie in memory; a level runs no more halves of them than its share, attention going first.
+    """All layers are in memory; a level runs at most its share of weights, dropping attention first.
 
-    What a level costs depends on how many halves go, and not on which.
+    The cost of a level depends only on the number of dropped halves.
     """
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
@@ -38,7 +38,7 @@ class AttnDropService(Service):
 
 
 def halves_at(shape: Shape, level: float) -> tuple[int, int]:
-    """How many attentions and MLPs a level has, as `compression.attn_drop` leaves them of equal layers."""
+    """Numbers of attention blocks and MLPs at a level, as `compression.attn_drop` keeps of equal layers."""
     attention = mlps = shape.layers
     left = most = shape.layers * shape.layer_weights
     while left > level * most and attention + mlps > 1:
@@ -54,7 +54,7 @@ def halves_at(shape: Shape, level: float) -> tuple[int, int]:
 def _model_cost(full: ModelCost, level: float) -> UnevenCost:
     shape = full.shape
     attention, mlps = halves_at(shape, level)
-    layers = max(attention, mlps)  # MLPs go once no attention is left, and their layers with them
+    layers = max(attention, mlps)  # a dropped MLP removes its layer: its attention went before
     units = (shape.kv_heads,) * attention + (0,) * (layers - attention)
     less = replace(full, shape=replace(shape, layers=layers))
     return sub_cost(less, Kept(units, (shape.intermediate,) * layers), adapted=False)

@@ -1,7 +1,7 @@
-"""What every elastic service has: levels of a model, how it comes from one to another, who decides for it.
+"""Interface of elastic services: model levels, switching between them, decider and scorer.
 
-Owns the contract, and the one-shot profile of a system by its costs alone. Must not know how levels are made.
-A service is a frozen dataclass, registered under `service`; its fields are its configuration.
+Owns the interface, and the one-shot profile of a system from its costs. Must not know how levels are made.
+A service is a frozen dataclass registered under `service`; its fields are its configuration.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ NO_FAMILY: Mapping[str, ModelCost] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class System:
-    """What an elastic service chooses from, for one model.
+    """Levels and costs of an elastic service for one model.
 
     Attributes:
-        levels: the cost of each level of the model, by its share of the whole.
-        full: the whole model's, of whose latency objectives are shares.
-        switching: how it changes its level.
-        weights: bytes of all weights that lie in memory while it serves.
-        prompts: levels of the prompt; a system that compresses none has 1.0 alone.
-        steps: costs of passes over one token, of levels that are billed otherwise there than for a prompt.
-        models: by level, the model of `conf/model` that serves it, where it is not the target.
-        fitted: published figures that its costs were fitted to, by their ids in `conf/reference`.
+        levels: model cost of each level.
+        full: cost of the whole model, to which SLOs are relative.
+        switching: cost of switching levels.
+        weights: bytes of all weights in memory while serving.
+        prompts: prompt levels; only 1.0 without prompt compression.
+        steps: costs of decode steps, for levels where they differ from prefill.
+        models: model of `conf/model` that serves a level, if not the target.
+        fitted: ids in `conf/reference` of the published values that the costs were fitted to.
     """
 
     levels: Mapping[float, ModelCost]
@@ -62,12 +62,12 @@ class System:
     fitted: tuple[str, ...] = ()
 
     def resident_bytes(self, tokens: int) -> float:
-        """Bytes in memory at most: weights, and a level's keys and values for so many tokens."""
+        """Peak bytes in memory: weights, and the largest KV cache of a level for `tokens` tokens."""
         return self.weights + max(model_cost.cache_bytes(tokens) for model_cost in self.levels.values())
 
     @property
     def adapter_bytes(self) -> float:
-        """Bytes of one level's adapters at most."""
+        """Bytes of the largest level's adapters."""
         model_costs = (
             model_cost for model_cost in self.levels.values() if isinstance(model_cost, UnevenCost)
         )
@@ -76,19 +76,19 @@ class System:
 
 @dataclass(frozen=True)
 class Service(ABC):
-    """A way to serve requests under objectives.
+    """Base class of services, which serve requests under SLOs.
 
     Attributes:
-        decider: chooses among what an objective allows: `decision_head`, `largest`, `random`, `oracle` or
-            `fixed`. Baselines take as much as the objective allows (ElastiLM 5.1).
-        scorer: says which tokens of a prompt stay: `score_head`, `llmlingua2`, `random` or `none`.
-        check: `profile` lets through what a device was measured to do in time, `nominal` what products of
-            levels allow, as the release does.
-        fallback: what serves instead of a decision that fails the check, see `deciders.SloGuard`.
-        granule: kept tokens of a prompt are rounded down to a multiple of it.
-        fixed_prompt: the level of the prompt that `fixed` decides.
-        fixed_model: that of the model.
-        family: models of `conf/model` that serve beside the target.
+        decider: chooses the levels: `decision_head`, `largest`, `random`, `oracle` or `fixed`. Baselines use
+            `largest` (ElastiLM 5.1).
+        scorer: scores prompt tokens: `score_head`, `llmlingua2`, `random` or `none`.
+        check: feasibility rule: `profile` by measured latency, `nominal` by products of levels as in the
+            release.
+        fallback: replacement of infeasible decisions, see `deciders.SloGuard`.
+        granule: kept prompt tokens are rounded down to a multiple of it, see `slo.kept_tokens`.
+        fixed_prompt: prompt level with `decider=fixed`.
+        fixed_model: model level with `decider=fixed`.
+        family: models of `conf/model` that the service needs beside the target.
     """
 
     decider: str = "largest"
@@ -101,10 +101,10 @@ class Service(ABC):
 
     family: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
-    """Raised by hand when what a service decides or is billed changes (docs/identity.md)."""
+    """Raised by hand when a service's decisions or costs change (docs/identity.md)."""
 
     def __post_init__(self) -> None:
-        """InputError for a name that is none of the choices, or tokens that are not rounded to any number."""
+        """InputError for an unknown name or a granule below 1."""
         named = {"decider": DECIDERS, "scorer": SCORERS, "check": CHECKS, "fallback": FALLBACKS}
         for name, choices in named.items():
             if getattr(self, name) not in choices:
@@ -114,23 +114,23 @@ class Service(ABC):
 
     @abstractmethod
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
-        """What it chooses from.
+        """Levels and costs of the service for a model.
 
         Args:
-            full: the whole model's cost.
-            family: those of the models that `family` names.
+            full: cost of the whole model.
+            family: costs of the models in the class attribute `family`, by name.
         """
 
     def compression(self, level: float) -> Compression | None:
-        """What makes the model of a level out of the whole one; None where it is another model, or the whole.
+        """Compression that makes a level's model; `None` for the whole model or a model of the family.
 
         Args:
-            level: one of the system's.
+            level: a level of the system.
         """
         return None
 
     def inputs(self) -> dict[str, str]:
-        """Content hashes of the files that deciding, scoring or a level reads beside a cell's inputs."""
+        """Content hashes of files that the decider, scorer and compressions read, for a cell's inputs."""
         levels = (self.compression(level) for level in (LEVELS[0], 1.0))
         found = {name: value for level in levels for name, value in files_read(level).items()}
         if self.decider == "decision_head" or self.scorer in ("score_head", "llmlingua2"):
@@ -139,20 +139,20 @@ class Service(ABC):
 
 
 def levels_by(step: float) -> tuple[float, ...]:
-    """Levels from the smallest to the whole, as far from each other as this.
+    """Equally spaced levels from the smallest to 1.
 
     Raises:
-        InputError: no number of such steps ends at the whole.
+        InputError: no number of steps reaches 1.
     """
     count = round((1.0 - LEVELS[0]) / step) if step > 0 else 0
     if not count or abs(count * step - (1.0 - LEVELS[0])) > 1e-9:
         raise InputError(f"service.step is {step}; steps go from {LEVELS[0]} to 1, such as 0.05, 0.1 or 0.2")
-    # Nine decimals, so that 0.2 + 0.1 is the level 0.3 and no other.
+    # Rounded to nine decimals, so that 0.2 + 0.1 equals 0.3.
     return tuple(round(LEVELS[0] + step * i, 9) for i in range(count + 1))
 
 
 def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, ModelCost]:
-    """The cost of levels that have fewer of the same layers."""
+    """Model costs of levels that keep a share of equal layers."""
     count = full.shape.layers
     return {
         level: replace(full, shape=replace(full.shape, layers=layers_at(level, count))) for level in levels
@@ -160,12 +160,12 @@ def by_layers(full: ModelCost, levels: Iterable[float] = LEVELS) -> dict[float, 
 
 
 def profile_of(system: System, device: Device, prompts: Sequence[int] = PROMPTS) -> DeviceProfile:
-    """A system's levels on a device by their costs alone, all in memory: nothing computes.
+    """Profile a system's levels on an emulated device from costs, all in memory, without computing.
 
     Args:
         system: the system.
-        device: an emulated one, without work.
-        prompts: tokens to measure at.
+        device: an idle emulated device.
+        prompts: prompt lengths to measure.
     """
     switching = {
         level: system.switching.ops(model_cost, device.main) for level, model_cost in system.levels.items()

@@ -1,4 +1,4 @@
-"""ElastiLM as a service: sub-models under a pointer, prompts of all levels, a small model that decides.
+"""ElastiLM as a service: sub-models switched by pointers, prompt compression, a TLM that decides.
 
 Owns its levels and their costs. Must not know any other service.
 """
@@ -20,24 +20,24 @@ from repro.models.costs.model_cost import ModelCost
 from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 
 HEADS = 36 * 835_584 + 384 * 512 + 30_522 * 128 + 514 * 512
-"""Weights of the small model with both heads, at the size in `dual_head.MODEL_COSTS`: MobileBERT's."""
+"""Weights of the dual-head TLM at MobileBERT's size, see `score_head.MODEL_COSTS`."""
 
 
 @register("service", "elastilm")
 @dataclass(frozen=True)
 class ElastiLMService(Service):
-    """Levels share the whole model's memory; each has adapters of its own (ElastiLM 3).
+    """Levels share the whole model's weights; each level has separate adapters (ElastiLM 3).
 
-    What a level costs depends on how many layers are locked, and not on which.
+    The cost of a level depends only on the number of locked layers.
 
     Attributes:
-        anchors: see `compression.elastilm.ElastiLMService`.
-        rule: likewise.
-        step: between levels, of the model and of the prompt (5.5 has 0.05 and 0.2 beside 0.1).
-        lora: levels have adapters, which are billed, and compute where they were trained.
-        order: see `compression.elastilm.ElastiLMService`; `none` is the ablation without reordering.
-        pointer: what moving a pointer takes, one of `switching.POINTERS`: `launch`, or fitted to the paper's
-            time of a switch while serving (`served`).
+        anchors: see `ElastiLM` in `compression/pruning/elastilm.py`.
+        rule: see `ElastiLM`.
+        step: step between levels of the model and of the prompt (5.5 also uses 0.05 and 0.2).
+        lora: count the cost of adapters at every level, and attach those that were trained.
+        order: see `ElastiLM`; `none` is the ablation without reordering.
+        pointer: cost of moving a pointer, a key of `switching.POINTERS`: `launch`, or `served`, fitted to the
+            paper's switching time while serving.
     """
 
     decider: str = "decision_head"

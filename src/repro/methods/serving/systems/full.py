@@ -1,6 +1,6 @@
-"""The model as it is, as a service: nothing is elastic.
+"""The whole model as a service, without elasticity.
 
-Owns that. Must not know any other service.
+Must not know any other service.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from repro.models.costs.model_cost import ModelCost
 @register("service", "full")
 @dataclass(frozen=True)
 class FullService(Service):
-    """The whole model reads the whole prompt; of objectives it meets those that ask for no less."""
+    """One level: whole model and whole prompt; meets only SLOs whose shares are all 1."""
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""

@@ -1,6 +1,6 @@
-"""LaCo as a service (ElastiLM 5.1): layers merged, of which no two levels have the same.
+"""LaCo as a service (ElastiLM 5.1): levels of merged layers, which levels do not share.
 
-Owns its levels and what of them lies in memory. Must not know any other service.
+Owns its levels and their memory. Must not know any other service.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from repro.models.costs.model_cost import ModelCost
 @register("service", "laco")
 @dataclass(frozen=True)
 class LacoService(Service):
-    """Levels share the tables alone; a level's layers are read from flash when it is come to.
+    """Levels share only the embeddings; switching to a level reads its layers from flash.
 
     Attributes:
-        ideal: layers of all levels lie in memory, and changing the level takes nothing (Fig. 16a).
+        ideal: layers of all levels are in memory and switching is free (Fig. 16a).
     """
 
     ideal: bool = False

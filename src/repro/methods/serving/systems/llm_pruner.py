@@ -1,4 +1,4 @@
-"""LLM-Pruner as a service (ElastiLM 5.1): what a level keeps is laid out anew whenever the level changes.
+"""LLM-Pruner as a service (ElastiLM 5.1): every switch copies the level's weights into a new layout.
 
 Owns its levels and their costs. Must not know any other service.
 """
@@ -23,14 +23,14 @@ from repro.models.elastic.uneven_cost import config_of_shape, sub_cost
 @register("service", "llm_pruner")
 @dataclass(frozen=True)
 class LLMPrunerService(Service):
-    """All layers are pruned alike, without anchors; adapters, where they were trained, are merged.
+    """Uniform pruning of all layers, without anchors; trained adapters are merged.
 
-    Deviation: what the baseline holds in memory beside the model the paper does not say, only that it is no
-    more than others do; so matrices are laid out one by one, through room for the largest.
+    Deviation: the paper says only that the baseline needs no more memory than others; here matrices are
+    copied one by one through a buffer for the largest.
 
     Attributes:
-        relayout: how fast weights are laid out, one of `switching.RELAYOUTS`: `dram`, or fitted to the
-            paper's time of one matrix (`paper`) or of a switch while serving (`served`).
+        relayout: speed of the copy, a key of `switching.RELAYOUTS`: `dram`, or fitted to the paper's time
+            of one matrix (`paper`) or of a switch while serving (`served`).
     """
 
     relayout: str = "dram"

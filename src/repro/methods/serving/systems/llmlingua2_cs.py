@@ -1,6 +1,6 @@
-"""LLMLingua-2 with contextual sparsity as a service (ElastiLM 5.1): prompts shrink, and so do decode steps.
+"""LLMLingua-2 with contextual sparsity as a service (ElastiLM 5.1): short prompts and sparse decode steps.
 
-Owns its levels and the cost of a sparse step. Must not know any other service, nor how prompts are scored.
+Owns its levels and the cost of a sparse step. Must not know any other service or how prompts are scored.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from repro.models.elastic.uneven_cost import UnevenCost
 @register("service", "llmlingua2_cs")
 @dataclass(frozen=True)
 class LLMLingua2CSService(Service):
-    """Prompts of all levels, read by the whole model; a level is the share of neurons that a step computes.
+    """Prefill with the whole model; the model level is the share of neurons that a decode step computes.
 
-    A prompt's tokens together want nearly all neurons, so that reading it is not made faster; attention is
-    whole, and predictors are read in every step (ElastiLM 5.2).
+    Prefill is not accelerated, since a prompt's tokens together activate nearly all neurons. Attention is
+    dense, and predictors are read in every step (ElastiLM 5.2).
 
     Attributes:
-        rank: of the predictors.
-        efficiency: of kernels over chosen neurons, as a share of a dense one's rate. The default is generous:
-            the paper names "degraded performance of sparse kernels", and no number.
+        rank: rank of the predictors.
+        efficiency: rate of sparse kernels relative to dense ones. The default 1 is optimistic: the paper
+            mentions "degraded performance of sparse kernels" without a number.
     """
 
     scorer: str = "llmlingua2"
@@ -64,7 +64,7 @@ class LLMLingua2CSService(Service):
         return shape.layers * self.rank * (shape.hidden + shape.intermediate)
 
     def _step(self, full: ModelCost, level: float) -> UnevenCost:
-        """The cost of a pass over one token: neurons for as long as sparse kernels take, all at most."""
+        """Cost of a decode step: chosen neurons over the efficiency, at most all."""
         shape = full.shape
         chosen = max(1, round(level * shape.intermediate))
         neurons = min(shape.intermediate, math.ceil(round(chosen / self.efficiency, 6)))

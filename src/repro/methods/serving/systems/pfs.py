@@ -1,6 +1,6 @@
-"""Models trained from scratch (PFS) as a service (ElastiLM 5.1): each level is a model of its own.
+"""Models trained from scratch (PFS) as a service (ElastiLM 5.1): each level is a separate model.
 
-Owns the family and what of it lies in memory. Must not know any other service.
+Owns the family and its memory. Must not know any other service.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from repro.models.costs.model_cost import ModelCost
 @register("service", "pfs")
 @dataclass(frozen=True)
 class PfsService(Service):
-    """OPT's models up to 6.7B; a level is a model's parameters as a share of the target's.
+    """OPT models up to 6.7B; a level is a model's parameters as a share of the target's.
 
-    The target itself never serves; objectives are shares of what it takes.
+    The target itself never serves; SLOs are relative to its costs.
 
     Attributes:
-        ideal: all models lie in memory, and changing the level takes nothing (Fig. 16a); else the one that
-            serves is read from flash.
+        ideal: all models are in memory and switching is free (Fig. 16a); otherwise a switch reads the model
+            from flash.
     """
 
     ideal: bool = False

@@ -1,4 +1,4 @@
-"""ShortGPT as a service (ElastiLM 5.1): whole layers are left out, which takes nothing.
+"""ShortGPT as a service (ElastiLM 5.1): levels skip whole layers; switching is free.
 
 Owns its levels. Must not know any other service.
 """
@@ -19,7 +19,7 @@ from repro.models.costs.model_cost import ModelCost
 @register("service", "shortgpt")
 @dataclass(frozen=True)
 class ShortGptService(Service):
-    """All layers lie in memory; a level runs those that turn hidden rows most."""
+    """All layers are in memory; a level runs those that change hidden states most."""
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
