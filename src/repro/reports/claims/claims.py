@@ -107,7 +107,7 @@ class Claim:
 
     @cached_property
     def ratio(self) -> float | None:
-        """Our end farther from the published value, divided by it; None if only a bound is published."""
+        """Our end farther from the published value, divided by it; None without our value or for a bound."""
         ratios = [self.published.ratio(end) for end in self.ours or ()]
         numbers = [ratio for ratio in ratios if ratio is not None]
         return max(numbers, key=lambda ratio: abs(ratio - 1)) if numbers else None

@@ -18,9 +18,8 @@ from repro.core.registry import unknown
 class RowsSpec:
     """How records are grouped into rows: records with equal labels `by` share a row.
 
-    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order. Rows
-    that it does not list follow, sorted by their labels, so a user's own method appears without a change to
-    it.
+    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
+    Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
     """
 
     by: tuple[str, ...]
