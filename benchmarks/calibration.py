@@ -2,8 +2,7 @@
 
 python scripts/calibrate.py --out here.yaml && python benchmarks/calibration.py here.yaml
 
-The same model runs in the same kind of session on the emulated and on the local device: only the clock
-differs.
+The same session code runs the same model on the emulated and on the local device: only the clock differs.
 """
 
 from __future__ import annotations

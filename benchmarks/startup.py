@@ -4,8 +4,7 @@
     python benchmarks/startup.py --only help typo --rounds 5
 
 Every command is a separate process. Finished cells are computed beforehand, into a folder that is removed at
-the end; checkpoints and dataset rows come from where any run finds them. Wall seconds mean little on a busy
-machine.
+the end; checkpoints and dataset rows come from where any run finds them. Wall seconds mean little under load.
 """
 
 from __future__ import annotations

@@ -92,9 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
     options = parser.parse_args(arguments)
     made = {record.experiment for record in Store(options.records).all()}
-    made |= {
-        name for name in experiments() if members.exist(options.out, name)
-    }  # tables made only of other experiments' cells
+    # Tables made only of other experiments' cells.
+    made |= {name for name in experiments() if members.exist(options.out, name)}
     try:
         wanted = options.experiments or [name for name in experiments() if name in made]
         if not wanted:

@@ -159,9 +159,7 @@ class DraftTraining:
     def train(self) -> None:
         """Train from the last checkpoint, and save the draft."""
         target = AutoModelForCausalLM.from_pretrained(self.args.target, dtype=torch.float32)
-        layers = list(
-            range(self.args.layers)
-        )  # the first layers work better than evenly spaced ones: see docs/draft.md
+        layers = list(range(self.args.layers))  # better than evenly spaced layers: see docs/draft.md
         model = draft.cut_draft(target, layers, min(self.args.width, target.config.intermediate_size))
         del target
         trainer = DraftTrainer(model, self.recipe(), self.work / "state.pt", self.args.device)

@@ -174,7 +174,7 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
         unit = CAPACITY if fact.precision else ROWS if fact.device else cell.unit
         published = in_unit(cell, unit, f"fact {fact.fact!r}")
         return Stated(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
-    row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # FactSpec checks that there are two
+    row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, checked by FactSpec
     if row is None:
         known = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
         raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, known)}")

@@ -21,9 +21,7 @@ from repro.training.texts.prompts import CODE_REQUEST, Item
 Prompt = tuple[list[int], float]  # token ids, temperature
 Layers = tuple[int, ...]
 SECONDS = "seconds.tsv"
-GROUP = (
-    16  # batches that are sorted by length together: less padding, while the plan's mix of prompts is kept
-)
+GROUP = 16  # batches sorted by length together: less padding, and the plan's mix of prompts is kept
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,7 @@ def middle(target: PreTrainedModel, made: list[Answer], layers: list[int]) -> di
     """
     parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     for batch in map(collate, _eights(made)):
-        with torch.autocast(
-            target.device.type, dtype=torch.bfloat16
-        ):  # matrix products alone; hidden states stay fp32
+        with torch.autocast(target.device.type, dtype=torch.bfloat16):  # hidden states stay fp32
             states = target.model(batch.ids.to(target.device), use_cache=False, output_hidden_states=True)
         for layer in layers:
             parts[layer].append(states.hidden_states[layer].flatten(0, 1)[batch.places.to(target.device)])
