@@ -1,8 +1,8 @@
-"""A calibrated device file against the machine it was measured on: predicted and real time of a pass.
+"""Check a calibrated device file against its machine: predicted and measured time of a forward pass.
 
 python scripts/calibrate.py --out here.yaml && python benchmarks/calibration.py here.yaml
 
-The same session carries the same model on the emulated and on the local device: only the clock differs.
+The same session code runs the same model on the emulated and on the local device: only the clock differs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CONTEXT = 32
 
 
 def model_cost(decoder: Decoder, dtype: str) -> ModelCost:
-    """What the decoder's own shape costs."""
+    """Model cost from the decoder's own shape."""
     c = decoder.config
     dimensions = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
     return ModelCost(Shape(*dimensions, gated=c.gated, tied=c.tied), precision(BILLED[dtype]))
 
 
 def milliseconds(device: Device, decoder: Decoder, dtype: str, rows: int, passes: int) -> float:
-    """Median time of a pass of `rows` rows after 32 tokens."""
+    """Median time of a pass over `rows` tokens after a context of 32 tokens."""
     session = Session(Engine("target", device, model_cost(decoder, dtype), DecoderNetwork(decoder), RESIDENT))
     taken: list[float] = []
 
@@ -61,7 +61,7 @@ def milliseconds(device: Device, decoder: Decoder, dtype: str, rows: int, passes
 
 
 def compare(facts: Path, folder: Path, dtypes: Sequence[str], rows: Sequence[int], passes: int) -> None:
-    """One line for each precision and number of rows."""
+    """One output line for each precision and number of tokens."""
     emulated = machine(yaml.safe_load(facts.read_text(encoding="utf-8")))
     budget = {"budget": {"value": 4, "unit": "GB", "source": "assumed"}}
     print(f"{'':10}{'rows':>5}{'predicted ms':>14}{'real ms':>10}{'predicted / real':>18}")

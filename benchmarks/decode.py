@@ -1,13 +1,13 @@
-"""Greedy decoding, ours beside a peer's: tokens per second in turn, in one process tree.
+"""Greedy decoding speed compared with another library: tokens per second, measured in turns.
 
 python benchmarks/decode.py FOLDER                             # fp32 and bf16 beside transformers
 python benchmarks/decode.py FOLDER --dtypes int4 --peer llama.cpp --gguf FILE [--peer-python PYTHON]
-python benchmarks/decode.py FOLDER --rows                      # milliseconds of one pass by its rows
+python benchmarks/decode.py FOLDER --rows                      # milliseconds of one pass by number of tokens
 
-FOLDER is a checkpoint folder of SmolLM2-135M-Instruct, or of any supported model. Each arm is a process of
-its own that sleeps while another one runs. Every arm stamps each token as it appears; throughput is the
-tokens after the first over the time from the first to the last, so prefill and loading are outside by
-construction. A second arm of ours, the null arm, shows what a ratio of 1 looks like here.
+FOLDER is a checkpoint folder of SmolLM2-135M-Instruct, or of any supported model. Each arm is a separate
+process that sleeps while another one runs. Every arm stamps each token as it appears; throughput is the
+number of tokens after the first over the time from the first to the last, so it excludes prefill and loading.
+A second arm of ours, the null arm, shows how far a ratio of 1 varies here.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROMPT = "def fibonacci(n):\n    '''Return the n-th Fibonacci number.'''\n"
 TARGETS = {"transformers": 1.7, "llama.cpp": 2 / 3}
 ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128)
 
-# Tokens with the moment at which each was there.
+# Tokens with their timestamps.
 Generate = Callable[[int], list[tuple[int, float]]]
 
 
-# Arms: each returns the bytes that one token reads and a function that generates so many tokens.
+# Arms: each returns the bytes read per token and a function that generates `count` tokens.
 
 
 def ours(args: argparse.Namespace) -> tuple[int, Generate]:
@@ -61,7 +61,7 @@ def ours(args: argparse.Namespace) -> tuple[int, Generate]:
 
 
 def transformers(args: argparse.Namespace) -> tuple[int, Generate]:
-    """`generate` of transformers, stamped by its streamer."""
+    """`generate` of transformers, with timestamps from its streamer."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -73,14 +73,14 @@ def transformers(args: argparse.Namespace) -> tuple[int, Generate]:
     read = sum(p.nbytes for p in model.parameters()) - (0 if tied else embedding.nbytes)
 
     class Stamped(list[tuple[int, float]]):
-        """Tokens as the streamer hears of them, after the prompt, which comes in two dimensions."""
+        """Streamer that stamps tokens and skips the prompt, which is passed as a 2-D tensor."""
 
         def put(self, value: torch.Tensor) -> None:
             if value.dim() == 1:
                 self.append((int(value), time.perf_counter()))
 
         def end(self) -> None:
-            """Nothing is held back."""
+            """Does nothing, since no tokens are buffered."""
 
     def generate(count: int) -> list[tuple[int, float]]:
         stamped = Stamped()
@@ -99,7 +99,7 @@ def transformers(args: argparse.Namespace) -> tuple[int, Generate]:
 
 
 def llama_cpp(args: argparse.Namespace) -> tuple[int, Generate]:
-    """llama.cpp on a GGUF file; its interpreter needs llama-cpp-python and not this project."""
+    """llama.cpp on a GGUF file; its interpreter needs llama-cpp-python, but not this project."""
     from llama_cpp import Llama
 
     model = Llama(args.gguf, n_ctx=512, n_threads=THREADS, n_threads_batch=THREADS, verbose=False)
@@ -114,7 +114,7 @@ def llama_cpp(args: argparse.Namespace) -> tuple[int, Generate]:
 
 
 def bandwidth(args: argparse.Namespace) -> tuple[int, Generate]:
-    """Reads half a GiB a few times; its one token is the best bytes per second."""
+    """Read half a GiB a few times; the best bytes per second are returned as one token."""
     import torch
 
     torch.set_num_threads(THREADS)
@@ -135,7 +135,7 @@ ARMS = {"ours": ours, "null": ours, "transformers": transformers, "llama.cpp": l
 
 
 def prompt_tokens(folder: str) -> list[int]:
-    """The prompt in the checkpoint's own tokens."""
+    """The prompt as token ids of the checkpoint."""
     from tokenizers import Tokenizer
 
     ids: list[int] = Tokenizer.from_file(str(Path(folder) / "tokenizer.json")).encode(PROMPT).ids
@@ -143,7 +143,7 @@ def prompt_tokens(folder: str) -> list[int]:
 
 
 def serve(args: argparse.Namespace) -> None:
-    """A worker: load one arm, then answer each line on stdin (a count) with tokens and rate as JSON."""
+    """Worker process: load one arm, then answer each line on stdin (a count) with tokens and rate as JSON."""
     read, generate = ARMS[args.arm](args)
     print(json.dumps({"read": read}), flush=True)
     for line in sys.stdin:
@@ -154,12 +154,12 @@ def serve(args: argparse.Namespace) -> None:
         print(json.dumps({"tokens": tokens, "rate": rate}), flush=True)
 
 
-# The parent.
+# The parent process.
 
 
 @dataclass
 class Arm:
-    """One worker process, asleep until it is asked for tokens."""
+    """One worker process, idle until tokens are requested."""
 
     name: str
     process: subprocess.Popen[str]
@@ -188,7 +188,7 @@ class Arm:
         return float(answer["rate"])
 
     def stop(self) -> None:
-        """Let the worker end by itself."""
+        """Let the worker exit."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
@@ -219,7 +219,7 @@ def compare(dtype: str, args: argparse.Namespace) -> dict[str, object]:
 
 
 def report(dtype: str, arms: list[Arm], peak: float, peer: str) -> dict[str, object]:
-    """Print one table and return what it says."""
+    """Print one table and return its numbers."""
     mine, null, other = arms
     print(f"\n{dtype}: medians over {len(mine.rates)} rounds; memory reads {peak / 1e9:.1f} GB/s at best")
     for arm in arms:
@@ -239,7 +239,7 @@ def report(dtype: str, arms: list[Arm], peak: float, peer: str) -> dict[str, obj
 
 
 def by_rows(dtype: str, args: argparse.Namespace) -> dict[str, object]:
-    """Best milliseconds of one pass over a cache of 128 slots, by rows: what thresholds rest on."""
+    """Best milliseconds of a pass after 128 cached tokens, by number of tokens; used to set thresholds."""
     import torch
 
     from repro.models.transformer import weights

@@ -1,13 +1,13 @@
-"""EdgeLLM and its baselines on this machine: a real pair, the target really streamed from the disk.
+"""EdgeLLM and its baselines on this machine, with a real model pair and the target streamed from disk.
 
 python benchmarks/edgellm.py                                    Qwen2.5-Coder 1.5B with 0.5B, bf16
 python benchmarks/edgellm.py --rounds 3 --tokens 64             more of it
 python benchmarks/edgellm.py --methods std_flash,edgellm --set device.pace=null
 python benchmarks/edgellm.py --target smollm2_135m --draft smollm2_135m_draft
 
-In each round every method answers the same prompts in a process of its own, one after the other, so that
-ratios are paired and the peak resident set is one method's. `rest` is the share of the decode span in which
-neither the processor nor the disk worked: an upper bound of what the method's own Python takes.
+In each round every method answers the same prompts in a separate process, one after the other, so that ratios
+are paired and the peak resident set belongs to one method. `rest` is the share of decoding time in which
+neither the processor nor the disk worked: an upper bound of the method's own Python time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from repro.scenarios.generation import figures
 METHODS = "std_flash,sp,specinfer,edgellm"
 DATASETS = ("humaneval", "gsm8k")
 OWN = {"edgellm": ["method.memory=0.9"]}
-"""Settings of a method: EdgeLLM reads ahead into what the budget leaves (sec. III-D)."""
+"""Settings by method: EdgeLLM prefetches layers into the remaining budget (sec. III-D)."""
 
 Figures = Mapping[str, float]
 
 
 def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
-    """One method's answers to one dataset's prompts, once, after one that does not count."""
+    """One run of a method over one dataset's prompts, after a warm-up."""
     pair = chosen.target, chosen.draft
     done = answered(local_cell(method, dataset, pair, chosen.budget, chosen, *OWN.get(method, [])))
     rounds = [r for g in done.generations for r in g.rounds]
@@ -48,7 +48,7 @@ def measured(method: str, dataset: str, chosen: argparse.Namespace) -> Figures:
 
 
 def report(found: Mapping[tuple[str, str], Sequence[Figures]], base: str, budget: float) -> Iterator[str]:
-    """A line a dataset and method: medians over rounds, ratios paired by round."""
+    """One line per dataset and method: medians over rounds, ratios paired by round."""
     yield (
         f"{'dataset':<10} {'method':<10} {'s/token':>8} {'over ' + base:>14} {'acceptance':>10} "
         f"{'drafted':>8} {'hidden':>7} {'rest':>6} {'peak RSS':>9}  models held, budget {budget:g} GB"
@@ -68,7 +68,7 @@ def report(found: Mapping[tuple[str, str], Sequence[Figures]], base: str, budget
 
 
 def main() -> None:
-    """Run the rounds and print them as they come."""
+    """Run the rounds and print results as they come."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

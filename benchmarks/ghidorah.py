@@ -1,17 +1,17 @@
-"""Medusa and Ghidorah on this machine, everything in memory, against decoding token by token.
+"""Medusa and Ghidorah on this machine, with all weights in memory, compared with sequential decoding.
 
 python benchmarks/ghidorah.py                               SmolLM2-135M with its Medusa heads, fp32
 python benchmarks/ghidorah.py --methods sequential,medusa:width=4,ghidorah:divided=false
 python benchmarks/ghidorah.py --rounds 3 --tokens 64        more of it
-python benchmarks/ghidorah.py --out runs.jsonl              note each run as it ends
-python benchmarks/ghidorah.py --report runs.jsonl           print the tables of what was noted, run nothing
+python benchmarks/ghidorah.py --out runs.jsonl              store each run as it ends
+python benchmarks/ghidorah.py --report runs.jsonl           print the tables of stored runs, run nothing
 
-In each round every method answers the same prompts of a dataset in a process of its own, one after the
-other; ratios are paired by prompt and round. A method may come with settings, `name:setting=value:...`.
+In each round every method answers the same prompts of a dataset in a separate process, one after the other;
+ratios are paired by prompt and round. Settings of a method are given as `name:setting=value:...`.
 
-`floor` is what a pass would take that reads the target's weights once, as fast as this memory can be read,
-and does nothing else; `of pass` and `of cycle` say how much of a pass and of a whole cycle, with drafting,
-that is. A wide pass computes more than a CPU does in the time of a reading, which is why its share is small.
+`floor` is the time of a pass that only reads the target's weights once at full memory bandwidth; `of pass`
+and `of cycle` are its shares of a pass and of a whole cycle with drafting. A CPU computes a wide pass more
+slowly than it reads the weights, so its share is small.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BASE = "sequential"
 METHODS = f"{BASE},medusa:width=4,medusa:width=8,medusa:width=16,ghidorah:divided=false"
 DATASETS = "mt_bench,gsm8k,mbpp,humaneval"
 FOOTPRINT = 1 << 29
-"""Bytes that are read to measure the memory: more than caches hold."""
+"""Bytes read to measure memory bandwidth: more than the caches hold."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Run:
 
     Attributes:
         arm: the method with its settings.
-        passes: of the target, in the decode spans.
-        passing: seconds of those.
+        passes: number of target passes in the decode spans.
+        passing: seconds of those passes.
         weights: bytes that a pass reads.
-        bandwidth: bytes per second that this memory gave just before.
+        bandwidth: memory bandwidth in bytes per second, measured just before.
     """
 
     arm: str
@@ -64,12 +64,12 @@ class Run:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Run:
-        """A run from its JSON."""
+        """A run from its JSON object."""
         return cls(**{**given, "answers": [Answer(**answer) for answer in given["answers"]]})
 
 
 def measured(arm: str, dataset: str, number: int, chosen: argparse.Namespace) -> Run:
-    """One method's answers to one dataset's prompts, once, after one that does not count."""
+    """One run of a method over one dataset's prompts, after a warm-up."""
     bandwidth = read_bandwidth(torch.device("cpu"), FOOTPRINT, seconds=1.0)
     cell = cell_of(arm, dataset, chosen)
     done = answered(cell)
@@ -100,7 +100,7 @@ def measured(arm: str, dataset: str, number: int, chosen: argparse.Namespace) ->
 
 
 def cell_of(arm: str, dataset: str, chosen: argparse.Namespace) -> Any:
-    """The cell of `name:setting=value:...`."""
+    """The cell of the method `name:setting=value:...`."""
     method, *own = arm.split(":")
     pair = chosen.target, chosen.draft
     return local_cell(method, dataset, pair, chosen.budget, chosen, *[f"method.{setting}" for setting in own])
@@ -117,7 +117,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
 
 
 def by_method(found: Sequence[Run]) -> Iterator[str]:
-    """A line a dataset and method, totals over totals."""
+    """One line per dataset and method, totals over totals."""
     best = max(run.bandwidth for run in found)
     yield f"memory reads {best / 1e9:.1f} GB/s at best"
     yield (
@@ -140,7 +140,7 @@ def by_method(found: Sequence[Run]) -> Iterator[str]:
 
 
 def speedups(found: Sequence[Run]) -> Iterator[str]:
-    """Every method over decoding token by token, by dataset and in the geometric mean."""
+    """Speedup of every method over sequential decoding, by dataset and as geometric mean."""
     yield f"{'':<10} {'times faster':<40} {'mean':>6}  {'95% interval':<14} {'least to most':<14} pairs"
     for arm in dict.fromkeys(run.arm for run in found if run.arm != BASE):
         strata, what = ratios(found, arm, BASE), f"{arm} over {BASE}"
@@ -150,14 +150,14 @@ def speedups(found: Sequence[Run]) -> Iterator[str]:
 
 
 def differing(found: Sequence[Run]) -> list[tuple[Run, Answer, list[int]]]:
-    """Lossless answers that are not the base's of the same round, with the base's tokens."""
+    """Lossless answers that differ from the baseline's in the same round, with the baseline's tokens."""
     own = {(r.dataset, r.round, a.id): a.tokens for r in found if r.arm == BASE for a in r.answers}
     pairs = [(run, a, own.get((run.dataset, run.round, a.id))) for run in found for a in run.answers]
     return [(run, a, tokens) for run, a, tokens in pairs if run.lossless and tokens and tokens != a.tokens]
 
 
 def lossless(found: Sequence[Run], options: Sequence[str]) -> tuple[list[str], bool]:
-    """Whose answers are the base's, and where the others part; whether rounding explains it all."""
+    """Which answers equal the baseline's, where others diverge, and whether rounding explains all of it."""
     parted = differing(found)
     count = sum(len(run.answers) for run in found if run.lossless and run.arm != BASE)
     lines, sound = [f"{count - len(parted)} of {count} lossless answers have the tokens of {BASE}"], True
@@ -171,14 +171,14 @@ def lossless(found: Sequence[Run], options: Sequence[str]) -> tuple[list[str], b
 
 
 def judged(dataset: str, name: str, ours: list[int], own: list[int], chosen: argparse.Namespace) -> Any:
-    """Of an answer that parts from the base's: at which token, by how many logits, whether that is a tie."""
+    """Where an answer diverges from the baseline's: token, logit difference, whether that is a tie."""
     cell = cell_of(BASE, dataset, chosen)
     (prompt,) = (request.prompt for request in cell.requests if request.id == name)
     return divergence(prompt, ours, own, cell.target.network(), cell.target.config.dtype)
 
 
 def show(found: Sequence[Run], options: Sequence[str]) -> None:
-    """Print all there is to say; exit with an error if an answer is not what it claims to be."""
+    """Print all tables; exit with an error if a lossless method's answer is wrong."""
     chosen = arguments(options)
     rounds = 1 + max(run.round for run in found)
     print(f"{chosen.target} with {chosen.draft}; {chosen.prompts} prompts a dataset, {rounds} rounds\n")
@@ -212,7 +212,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the rounds, or one child's part of them, or print what was noted."""
+    """Run the rounds, or a child's part of them, or print stored runs."""
     options = sys.argv[1:]
     chosen = arguments(options)
     if chosen.only:

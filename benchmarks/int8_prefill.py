@@ -1,13 +1,13 @@
-"""Prefill in 8-bit integers beside fp32 and bf16: the same layers on this machine, in turn, in one process.
+"""Prefill in int8 compared with fp32 and bf16: the same layers on this machine, in turns, in one process.
 
 python benchmarks/int8_prefill.py                                             SmolLM2-135M, 256 tokens
 python benchmarks/int8_prefill.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
 python benchmarks/int8_prefill.py --llama                                     with llama.cpp on its own file
 
-Prompt and calibration are rows of wikitext-2. A prefill reads the prompt with an empty cache and gives the
-logits of its last token. `ideal` is the time that the layers' products alone would take at the best rate that
-a big product of their kind reached in this run; the rest is attention, norms, rounding and Python. All 8-bit
-contenders keep embeddings and output projection in fp32.
+Prompt and calibration texts are from wikitext-2. A prefill reads the prompt with an empty cache and gives the
+logits of its last token. `ideal` is the time that the layers' matrix products alone would take at the best
+rate of a large product of their kind in this run; the rest is attention, norms, rounding and Python. All
+8-bit contenders keep embeddings and output projection in fp32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
 
 Clocked = Callable[[], float]
-"""Runs once and says how many seconds it took."""
+"""Runs once and returns the seconds it took."""
 
 COMPRESSIONS: Mapping[str, Compression] = {
     "int8": W8A8(),
@@ -52,12 +52,12 @@ COMPRESSIONS: Mapping[str, Compression] = {
 }
 CALIBRATION = 8
 BIG = (2048, 8192)
-"""Inputs and outputs of the product whose rate is the peak."""
+"""Inputs and outputs of the matrix product that gives the peak rate."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something that prefills; `kind` names the products that it is made of, none where they are unknown."""
+    """An implementation of prefill; `kind` names its matrix products, empty where unknown."""
 
     prefill: Clocked
     kind: str = ""
@@ -65,13 +65,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the rounds took.
+    """Timings of all rounds.
 
     Attributes:
-        seconds: of each round by contender.
-        big: of each round's big product by kind.
+        seconds: of each round, by contender.
+        big: of each round's large product, by kind.
         kinds: by contender.
-        operations: of the products of all layers in one prefill.
+        operations: of all layers' matrix products in one prefill.
         tokens: of the prompt.
         threads: of torch.
     """
@@ -84,7 +84,7 @@ class Measured:
     threads: int = field(default_factory=torch.get_num_threads)
 
     def ideal(self, name: str) -> float | None:
-        """Seconds that the products of a contender's layers take at their kind's best rate."""
+        """Seconds that the matrix products of a contender's layers take at their kind's best rate."""
         if not self.kinds[name]:
             return None
         peak = big_operations(self.tokens) / min(self.big[self.kinds[name]])
@@ -99,7 +99,7 @@ def clocked(work: Callable[[], object]) -> float:
 
 
 def prefill(decoder: Decoder, prompt: Tensor) -> Tensor:
-    """Logits behind a prompt, `[1, vocab]`."""
+    """Logits after a prompt, `[1, vocab]`."""
     positions, cache = torch.arange(len(prompt)), KVCache(decoder.config, len(prompt))
     x = decoder.embed(prompt, positions)
     for i in range(decoder.config.layers):
@@ -108,7 +108,7 @@ def prefill(decoder: Decoder, prompt: Tensor) -> Tensor:
 
 
 def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[dict[str, Contender], float]:
-    """Ours, with the operations of one prefill's products; the dense weights are gone when it returns."""
+    """Our contenders, and the operations of one prefill's matrix products; frees the uncompressed weights."""
     dense = weights.load(folder, "float32", packed=False)
     elements = sum(linear.tensors()["weight"].numel() for _, linear in places(dense))
     decoders = {"fp32": weights.load(folder, "float32"), "bf16": weights.load(folder, "bfloat16")}
@@ -122,7 +122,7 @@ def contenders(folder: Path, prompt: Tensor, corpus: Sequence[Tensor]) -> tuple[
 
 
 def big_products(rows: int) -> dict[str, Clocked]:
-    """One large product of each kind, by the kernels that the layers call."""
+    """One large matrix product of each kind, with the kernels that the layers use."""
     inputs, outputs = BIG
     x, dense = torch.randn(rows, inputs), PlainLinear(torch.randn(outputs, inputs))
     half = packed(PlainLinear(dense.weight.bfloat16()))
@@ -136,12 +136,12 @@ def big_products(rows: int) -> dict[str, Clocked]:
 
 
 def big_operations(rows: int) -> float:
-    """Additions and multiplications of a big product."""
+    """Additions and multiplications of a large product."""
     return 2.0 * rows * BIG[0] * BIG[1]
 
 
 def texts(folder: Path, tokens: int) -> tuple[Tensor, list[Tensor]]:
-    """A prompt and, from the dataset's other rows, what to calibrate on."""
+    """A prompt, and calibration texts from the dataset's other rows."""
     found = load_corpus(read_config("wikitext2_train"), tokenizer(folder), CALIBRATION + 1, tokens)
     first, *others = map(torch.tensor, found.sequences)
     return first, others
@@ -149,7 +149,7 @@ def texts(folder: Path, tokens: int) -> tuple[Tensor, list[Tensor]]:
 
 @torch.inference_mode()
 def measure(runners: Mapping[str, Contender], operations: float, tokens: int, rounds: int) -> Measured:
-    """All contenders and all big products in turn, after one round to warm up."""
+    """Time all contenders and all large products in turns, after one warm-up round."""
     big = big_products(tokens)
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     peaks: dict[str, list[float]] = {kind: [] for kind in big}
@@ -163,11 +163,11 @@ def measure(runners: Mapping[str, Contender], operations: float, tokens: int, ro
     return Measured(seconds, peaks, {name: one.kind for name, one in runners.items()}, operations, tokens)
 
 
-# What is printed.
+# Output.
 
 
 def report(found: Measured) -> None:
-    """Times with their range, the share of the ideal, and ratios with their intervals."""
+    """Times with their range, the share of the ideal, and ratios with confidence intervals."""
     rounds = len(next(iter(found.seconds.values())))
     print(f"{found.tokens} tokens, {found.threads} threads, {rounds} rounds; machine not known to be quiet")
     for kind, taken in found.big.items():

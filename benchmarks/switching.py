@@ -1,13 +1,13 @@
-"""Changing an elastic model's level: moving a pointer against moving weights, and what views cost afterwards.
+"""Changing an elastic model's level: views compared with copies, and the cost of views in later passes.
 
 python benchmarks/switching.py                          a 4096 x 4096 matrix, and SmolLM2-135M
 python benchmarks/switching.py --checkpoint qwen2_5_coder_0_5b_instruct --rounds 30
 
-What ElastiLM 3.2 measured of the matrix on a phone stands in conf/reference (elastilm.text.3_2.switch_*).
-`pointer` takes views; `gather` copies the rows that stay, which lie anywhere before a reordering; `relay`
-also lays them out for the product's kernel. Then a pass over views beside one over a contiguous copy of the
-level. All arms of a round run in turn, each round in another order; ratios are of one round, with a 95%
-interval over all rounds.
+ElastiLM 3.2's measurements of the matrix on a phone are in conf/reference (elastilm.text.3_2.switch_*).
+`pointer` takes views; `gather` copies the kept rows, which are scattered before a reordering; `relay` also
+packs them for the matrix product's kernel. Then a pass over views is compared with one over a contiguous copy
+of the level. All arms of a round run in turn, in another order each round; ratios are taken within a round,
+with a 95% interval over all rounds.
 Owns the arms and their clock. Must not know what a level is worth.
 """
 
@@ -38,13 +38,13 @@ Arms = Mapping[str, Callable[[], object]]
 Seconds = dict[str, list[float]]
 
 PASSES = (1, 64)
-"""Rows of the passes that are timed: a decoding step, a short prompt."""
+"""Tokens of the timed passes: a decoding step, a short prompt."""
 
 
 def timed(arms: Arms, rounds: int, pause: float, seed: int = 0) -> Seconds:
-    """Seconds of each arm in each round, after a round that does not count.
+    """Seconds of each arm in each round, after a warm-up round.
 
-    An arm's result is dropped within its time: giving memory back is part of a change.
+    An arm's result is freed within its time, because freeing memory is part of a change.
     """
     chance, found = random.Random(seed), Seconds({name: [] for name in arms})
     for number in range(rounds + 1):
@@ -59,7 +59,7 @@ def timed(arms: Arms, rounds: int, pause: float, seed: int = 0) -> Seconds:
 
 
 def lines(what: str, found: Seconds, base: str) -> Iterator[str]:
-    """The median of each arm, and how many times as long as the base it takes."""
+    """The median of each arm, and its ratio to the base."""
     for name, seconds in found.items():
         line = f"{what:<34} {name:<8} {1e3 * median(seconds):>10.4f} ms"
         if name != base:
@@ -81,7 +81,7 @@ def matrix_arms(size: int, dtype: torch.dtype) -> Arms:
 
 
 def random_order(decoder: Decoder) -> Order:
-    """An order as good as any other: no time depends on what is important."""
+    """A random order of units; the timings do not depend on importance."""
     chance, config = torch.Generator().manual_seed(0), decoder.config
     units, neurons = (
         tuple(torch.randperm(count, generator=chance) for _ in range(config.layers))
@@ -96,7 +96,7 @@ def level_arms(whole: UnitDecoder, kept: Kept) -> Arms:
 
 
 def pass_arms(whole: UnitDecoder, kept: Kept, rows: int) -> Arms:
-    """A pass of so many rows after a prompt of 64, over views and over a copy."""
+    """A pass of `rows` tokens after a prompt of 64, over views and over a copy."""
     views = submodel(whole, kept)
     return {"views": _passing(views, rows), "copy": _passing(copied(views), rows)}
 
@@ -124,7 +124,7 @@ def opened(name: str) -> Decoder:
 
 @torch.inference_mode()
 def report(args: argparse.Namespace) -> Iterator[str]:
-    """All lines."""
+    """All output lines."""
     dtype = getattr(torch, args.dtype)
     what = f"{args.size} x {args.size} matrix, {args.dtype}"
     yield from lines(what, timed(matrix_arms(args.size, dtype), args.rounds, args.pause), "pointer")
@@ -141,7 +141,7 @@ def report(args: argparse.Namespace) -> Iterator[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Time and print."""
+    """Run the benchmark and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--checkpoint", default="smollm2_135m_instruct", help="a name of conf/model/checkpoint")

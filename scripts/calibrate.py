@@ -1,9 +1,9 @@
-"""Measure this machine and write its device file, so that it becomes one more emulated device.
+"""Measure this machine and write its device file, so that it can be emulated.
 
 python scripts/calibrate.py                                   conf/device/calibrated.yaml, about a minute
 python scripts/calibrate.py --name "Pixel 8" --out phone.yaml
-python scripts/calibrate.py --quick                           seconds, for a look: caches are not emptied
-python scripts/calibrate.py --device cuda                     the GPU in place of the CPU
+python scripts/calibrate.py --quick                           a few seconds, inaccurate: caches are not
+emptied python scripts/calibrate.py --device cuda                     the GPU in place of the CPU
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ GIGA = 1e9
 FULL = Effort(0.3, (1, 2, 4, 8, 16, 32, 64, 256), 8192, 2048, 256 << 20)
 QUICK = Effort(0.02, (1, 8, 64), 1024, 1024, 4 << 20)
 FILE = {FULL: 1 << 30, QUICK: 16 << 20}
-"""Bytes of the file that is read to measure the disk."""
+"""Size in bytes of the file read to measure the disk."""
 DISTURBING = 0.25
-"""Share of the cores that others may keep busy."""
+"""Load of other processes, as a share of the cores, above which a warning is due."""
 
 Section = dict[str, Any]
 
@@ -53,12 +53,12 @@ def say(text: str) -> None:
 
 
 def fact(value: float, unit: str, source: str = "measured", note: str = "") -> Section:
-    """One number of a device file, to four digits."""
+    """A number of a device file, to four digits."""
     return {"value": float(f"{value:.4g}"), "unit": unit, "source": source} | ({"note": note} if note else {})
 
 
 def curve(points: Sequence[tuple[int, float]], unit: str, note: str) -> Section:
-    """One curve of a device file, to three digits."""
+    """A curve of a device file, to three digits."""
     rounded = [[x, float(f"{y:.3g}")] for x, y in points]
     return {"points": rounded, "unit": unit, "source": "measured", "note": note}
 
@@ -82,7 +82,7 @@ def processor(rates: Rates, products: Sequence[Measured], launch: float, effort:
 
 
 def launch_seconds(device: torch.device) -> float:
-    """Seconds of an op that does nothing, as this machine's own device runs it."""
+    """Seconds of an empty op on this machine's local device."""
     on, stream = (GPU, cuda_stream()) if device.type == "cuda" else (CPU, None)
     local = LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=0.0), stream)
     try:
@@ -92,7 +92,7 @@ def launch_seconds(device: torch.device) -> float:
 
 
 def flash(folder: Path, size: int, seconds: float) -> Section:
-    """The storage: one thread that reads in order, by request size."""
+    """The storage section: one thread reading sequentially, by request size."""
     folder.mkdir(parents=True, exist_ok=True)
     require_space(folder, 2 * size, "the file that is read to measure the disk")
     say(f"flash: writing and reading {size >> 20} MiB in {folder}")
@@ -103,7 +103,7 @@ def flash(folder: Path, size: int, seconds: float) -> Section:
             say(f"  requests of {request >> 10:4} KiB {rate / GIGA:7.3f} GB/s")
             rates.append(rate / GIGA)
         way = source.way
-    # The disk drifts while it is measured; a large request is never worse than the small ones it is made of.
+    # Disk speed drifts during measurement; a large request is never slower than its small parts.
     points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
     latency = points[0][0] / (points[0][1] * GIGA)
     return {
@@ -114,7 +114,7 @@ def flash(folder: Path, size: int, seconds: float) -> Section:
 
 
 def memory(device: torch.device, alone: float, effort: Effort) -> Section:
-    """The DRAM that all share; `alone` is what the processor was seen to read, in bytes per second."""
+    """The DRAM section; `alone` is the processor's measured read bandwidth in bytes per second."""
     read = gemm_rates.read_bandwidth(device, effort.footprint, effort.seconds)
     copied = gemm_rates.copy_bandwidth(device, effort.footprint, effort.seconds)
     say(f"memory: {read / GIGA:.1f} GB/s read, {copied / GIGA:.1f} GB/s copied")
@@ -131,7 +131,7 @@ def memory(device: torch.device, alone: float, effort: Effort) -> Section:
 
 
 def power(device: torch.device, effort: Effort) -> tuple[Section, Section]:
-    """Idle, and computing above idle; only the processor packages of some machines can be measured."""
+    """Idle power, and compute power above idle; only some machines' CPU packages can be measured."""
     a = torch.rand(1024, 1024)
     pause = 5 * effort.seconds
     idle = measure.watts(pause, lambda: time.sleep(pause))
@@ -170,7 +170,7 @@ def calibrate(name: str, device: torch.device, effort: Effort, scratch: Path) ->
 
 
 def render(facts: Section, quick: bool, busy: float | None) -> str:
-    """The text of a device file, one fact a line."""
+    """The text of a device file, one fact per line."""
     how = f"torch {torch.__version__}, {torch.get_num_threads()} threads"
     head = [f"{MARK} on {datetime.now(UTC):%Y-%m-%d} with {how}{', --quick' if quick else ''}."]
     if busy is not None:
@@ -196,7 +196,7 @@ def _lines(node: Section, indent: str = "") -> list[str]:
 
 
 def foreign_load() -> float | None:
-    """Cores that were busy over the last minute, if that is enough to disturb; `None` if not or unknown."""
+    """Cores busy over the last minute if that disturbs the measurement; `None` if not or unknown."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return load if load > DISTURBING * (os.cpu_count() or 1) else None
 
@@ -208,7 +208,7 @@ def device_named(kind: str) -> torch.device:
 
 
 def free_place(out: Path) -> Path:
-    """`out`, if writing there destroys nothing but an earlier calibration."""
+    """`out`, if it does not exist or is an earlier calibration."""
     if out.exists() and not out.read_text(encoding="utf-8").startswith(MARK):
         raise InputError(f"{out} was not written by this script; choose another --out or --name")
     if not out.parent.is_dir():

@@ -1,8 +1,8 @@
-"""Show the device files: what each machine can do, and where every number comes from.
+"""Show the device files: what each machine can do, and the source of every number.
 
 python scripts/devices.py                            all machines, their rates, their facts by source
 python scripts/devices.py oneplus_12                 one of them
-python scripts/devices.py --assumed                  every number that no source gives, and why
+python scripts/devices.py --assumed                  every number without a source, and why
 python scripts/devices.py --fitted oneplus_12        every fitted number and the reference cells behind it
 python scripts/devices.py --source paper             the same for any source
 """
@@ -26,7 +26,7 @@ from repro.core.registry import unknown
 from repro.device.device_file import SOURCES, Fact, facts
 
 TERA, GIGA = 1e12, 1e9
-# Heading, place in the file, unit: what the summary shows of a machine.
+# Columns of the summary: heading, place in the file, unit.
 COLUMNS = (
     ("cpu int8\nTOP/s", "processors.cpu.peak.int8", TERA),
     ("cpu\nGB/s", "processors.cpu.bandwidth", GIGA),
@@ -38,14 +38,14 @@ COLUMNS = (
     ("budget\nGB", "dram.budget", GIGA),
     ("flash\nGB/s", "flash.bandwidth", GIGA),
 )
-WIDE = 160  # characters a line when the output goes to a file or a pipe
+WIDE = 160  # console width when output is not a terminal
 
 
 def device_files(folder: Path, wanted: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
-    """The device files of a folder by name, all or those wanted, in the order asked for.
+    """The device files of a folder by name, all or the wanted ones, in the given order.
 
     Raises:
-        InputError: there is no device of a wanted name; the message lists those that there are.
+        InputError: there is no device of a wanted name; the message lists the existing ones.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     for name in wanted:
@@ -55,7 +55,7 @@ def device_files(folder: Path, wanted: Sequence[str] = ()) -> dict[str, Mapping[
 
 
 def checked_facts(name: str, device: Mapping[str, Any]) -> list[Fact]:
-    """A device's facts; an error names the device too."""
+    """A device's facts; errors name the device."""
     try:
         return list(facts(device))
     except InputError as wrong:
@@ -78,7 +78,7 @@ def listing(devices: Mapping[str, Mapping[str, Any]], source: str) -> Table:
 
 
 def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row a device: its rates, its bandwidths, and how many of its facts come from each source."""
+    """One row per device: its rates, its bandwidths, and the number of its facts by source."""
     table = Table(title="Devices", title_justify="left")
     table.add_column("device", no_wrap=True)
     for heading in (*(column[0] for column in COLUMNS), *SOURCES):
@@ -96,7 +96,7 @@ def _rates(known: Iterable[Fact]) -> list[str]:
 
 
 def _show(fact: Fact | None, unit: float) -> str:
-    """A fact in the column's unit; of a curve, the most that it reaches."""
+    """A fact in the column's unit; for a curve, its maximum."""
     if fact is None:
         return "-"
     return f"{max([y for _, y in fact.points] or [fact.value]) / unit:.4g}"

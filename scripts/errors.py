@@ -1,4 +1,4 @@
-"""List a paper's predicted values with their errors, over all tables that were made, the worst first.
+"""List a paper's predicted values with their errors over all existing tables, worst first.
 
 python scripts/errors.py edgellm
 python scripts/errors.py edgellm --tables outputs/results/tables

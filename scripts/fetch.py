@@ -1,4 +1,4 @@
-"""Fetch checkpoints by name before they are needed, and say where each lies and where it came from.
+"""Download checkpoints by name in advance, and print where each is stored and where it came from.
 
 python scripts/fetch.py smollm2_135m_instruct
 python scripts/fetch.py --list
@@ -20,7 +20,7 @@ CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit status: 0, or 1 if a checkpoint could not be had."""
+    """Run the command; returns its exit status: 0, or 1 if a checkpoint could not be obtained."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="files of conf/model/checkpoint, without .yaml"

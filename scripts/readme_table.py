@@ -1,9 +1,9 @@
-"""Set the quickstart's table into README.md, between its markers, as the run wrote it.
+"""Copy the quickstart's table, as the run wrote it, into README.md between its markers.
 
 python scripts/readme_table.py
 python scripts/readme_table.py --table outputs/results/tables/quickstart.md
 
-Owns the markers and what of the table's file the README shows. Must not know what is in the table.
+Owns the markers and which part of the table's file the README shows. Must not know what is in the table.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ TABLE = Path("results/tables/quickstart.md")
 
 
 def shown(table: str) -> str:
-    """What the README shows of a table's Markdown: all but the citations, which the file itself has."""
+    """The part of a table's Markdown that the README shows: everything but the citations."""
     return table.partition("\n```bibtex")[0].strip()
 
 
 def block(readme: str) -> str:
-    """What stands between the markers.
+    """The text between the markers.
 
     Raises:
         InputError: the README lacks one of them, or has one twice.

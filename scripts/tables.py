@@ -1,4 +1,4 @@
-"""Make tables and pictures again from the records, without running anything.
+"""Rebuild tables and figures from the records, without running anything.
 
 python scripts/tables.py                      every experiment that has records
 python scripts/tables.py quickstart           one of them
@@ -34,20 +34,20 @@ from repro.reports.tables.build import build
 
 
 def experiments() -> list[str]:
-    """Names of all experiments, as `experiment=` takes them."""
+    """Names of all experiments, as `experiment=` accepts them."""
     root = conf_dir() / "experiment"
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
 
 
 def table_of(experiment: str) -> dict[str, Any]:
-    """The `table:` section of an experiment's file, plain.
+    """The `table:` section of an experiment's file, as plain dictionaries and lists.
 
     Raises:
         InputError: there is no such experiment, or its file has no table.
     """
     if experiment not in experiments():
         raise InputError(unknown("experiment", experiment, experiments()))
-    publish()  # the configuration names methods, which are options only once they are published
+    publish()  # the configuration names methods, which Hydra knows only after this
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = compose("config", overrides=[f"experiment={experiment}"])
     section = table_section(config)
@@ -57,7 +57,7 @@ def table_of(experiment: str) -> dict[str, Any]:
 
 
 def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
-    """Build one experiment's table from its records, or what needs none; show it and write it."""
+    """Build one experiment's page, from its records if it needs any; show it and write it."""
     section, store = table_of(experiment), Store(records)
     if computes_nothing(section):
         show(console, *write_read(experiment, section, out, formats))
@@ -74,7 +74,7 @@ def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str]
 
 
 def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
-    """A table on the screen, and where it lies."""
+    """Print a table and the paths of its files."""
     console.print(to_screen(shown))
     for file in files.values():
         console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
@@ -92,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
     options = parser.parse_args(arguments)
     made = {record.experiment for record in Store(options.records).all()}
-    made |= {name for name in experiments() if members.exist(options.out, name)}  # of others' cells alone
+    # Tables made only of other experiments' cells.
+    made |= {name for name in experiments() if members.exist(options.out, name)}
     try:
         wanted = options.experiments or [name for name in experiments() if name in made]
         if not wanted:

@@ -1,9 +1,9 @@
-"""Write a folder's pickled weights as safetensors, once and by hand: runs never load a pickle.
+"""Convert a folder's pickled weights to safetensors, once and by hand: runs never load a pickle.
 
 python scripts/unpickle.py FOLDER
 
-Reads FOLDER/pytorch_model.bin, as EAGLE's own heads come, with torch's loader of tensors alone, which runs no
-code of the file; writes FOLDER/model.safetensors beside it.
+Reads FOLDER/pytorch_model.bin, the format of EAGLE's published heads, with torch's weights-only loader, which
+runs no code of the file; writes FOLDER/model.safetensors beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PICKLED, SAFE = "pytorch_model.bin", "model.safetensors"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit status: 0, or 1 if there is nothing to write or it is there already."""
+    """Run the command; returns its exit status: 0, or 1 if there is nothing to write or the output exists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     folder: Path = parser.parse_args(arguments).folder
@@ -34,10 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def unpickle(folder: Path) -> int:
-    """Write a folder's tensors anew and count them.
+    """Convert a folder's weights; returns the number of tensors.
 
     Raises:
-        InputError: there is no such file, it holds more than tensors, or safetensors are there already.
+        InputError: there is no such file, it holds more than tensors, or safetensors exist already.
     """
     source, target = folder / PICKLED, folder / SAFE
     if not source.is_file():
@@ -45,7 +45,7 @@ def unpickle(folder: Path) -> int:
     if target.exists():
         raise InputError(f"{target} is there already; remove it to write it anew")
     found = unpickled(source)
-    # Tensors that share memory are not told apart by safetensors, and must lie on their own.
+    # safetensors does not store tensors that share memory, so they are copied.
     save_file({name: value.clone().contiguous() for name, value in found.items()}, target)
     return len(found)
 

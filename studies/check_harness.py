@@ -1,13 +1,13 @@
-"""Our scores beside lm-evaluation-harness's own, row by row, on the same checkpoint and the same rows.
+"""Compare our scores with lm-evaluation-harness's, row by row, on the same checkpoint and the same rows.
 
 pip install -e '.[harness]'
 python -m studies.check_harness --data FOLDER --rows 50
 python -m studies.check_harness --data FOLDER --rows 50 --model gemma3_270m --tasks hellaswag mmlu
 
-The harness runs its own task definitions, tokenizing and Hugging Face model in fp32; only the rows are handed
-to it, so that nothing is downloaded. Ours is the model as it is, read in branching passes. Printed of a task:
-rows, those of the same verdict, choices, those whose log-likelihoods are close (to 0.001 nats), the largest
-difference, both accuracies; then every row whose verdict differs.
+The harness runs its own task definitions, tokenizing and Hugging Face model in fp32; only the dataset rows
+are passed to it, so that nothing is downloaded. Ours is the model as it is, read in branching passes. Printed
+for each task: rows, rows with equal verdicts, choices, choices whose log-likelihoods are close (to 0.001
+nats), the largest difference, both accuracies; then every row whose verdict differs.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ TASKS = {
     "openbookqa": "openbookqa",
     "mmlu": "mmlu_{subject}",
 }
-"""Our datasets and the harness's tasks; of MMLU each subject is a task."""
+"""The harness's tasks by our datasets; each subject of MMLU is a task."""
 
 
 CLOSE = 1e-3
-"""Nats that two ways of summing the same products may differ by."""
+"""Tolerance in nats for a different order of summation."""
 
 LINE = "{:<15}{:>6}{:>6}{:>9}{:>7}{:>10}{:>8}{:>11}"
 
@@ -61,7 +61,7 @@ SPLITS = ("training_split", "validation_split", "test_split")
 
 
 class Score(NamedTuple):
-    """What one side says of a row: its continuations' log-likelihoods in nats, and whether it is right."""
+    """One side's result on a dataset row: log-likelihoods of its continuations in nats, and correctness."""
 
     nats: list[float]
     right: bool
@@ -69,25 +69,25 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """Both sides on the same rows."""
+    """Both sides' scores of the same rows."""
 
     ours: list[Score]
     theirs: list[Score]
 
     @property
     def agreeing(self) -> int:
-        """Rows of the same verdict."""
+        """Number of rows with equal verdicts."""
         return sum(a.right == b.right for a, b in zip(self.ours, self.theirs, strict=True))
 
     @property
     def differences(self) -> list[float]:
-        """Of all continuations' likelihoods, in nats."""
+        """Differences of all continuations' log-likelihoods, in nats."""
         pairs = zip(self.ours, self.theirs, strict=True)
         return [abs(x - y) for a, b in pairs for x, y in zip(a.nats, b.nats, strict=True)]
 
 
 def ours(dataset: str, rows: data.Rows, folder: Path, reader: Reader) -> list[Score]:
-    """This project's verdicts."""
+    """This project's scores."""
     config = data.read_config(dataset)
     metric = metric_of(scoring_of(config))
     out = []
@@ -98,7 +98,7 @@ def ours(dataset: str, rows: data.Rows, folder: Path, reader: Reader) -> list[Sc
 
 
 def theirs(dataset: str, rows: data.Rows, model: HFLM) -> list[Score]:
-    """The harness's verdicts, row by row, of one task or of one a subject."""
+    """The harness's scores, row by row, from one task or from one task per subject."""
     metric = metric_of(scoring_of(data.read_config(dataset)))
     key = "acc" if metric == "greedy" else metric
     by_task: dict[str, list[int]] = {}
@@ -115,10 +115,10 @@ def theirs(dataset: str, rows: data.Rows, model: HFLM) -> list[Score]:
 
 
 def _task(name: str, rows: data.Rows, places: Sequence[int]) -> ConfigurableTask:
-    """The harness's own task over some of our rows, with our worked examples where it takes any."""
+    """The harness's own task over some of our rows, with our few-shot examples if it uses any."""
     config = load_yaml(_index()[name].yaml_path, resolve_func=True)
     chosen = Dataset.from_list([rows.rows[i] for i in places])
-    # It asks for every split that it names, and evaluates one of them.
+    # The task requests every split that it names, and evaluates one of them.
     splits = {config[key]: chosen for key in SPLITS if config.get(key)}
     if rows.shots:
         subject = rows.rows[places[0]]["subject"]
@@ -130,7 +130,7 @@ def _task(name: str, rows: data.Rows, places: Sequence[int]) -> ConfigurableTask
 
 @cache
 def _index() -> Mapping[str, Any]:
-    """The harness's tasks by name; it reads thousands of files for it."""
+    """The harness's tasks by name; cached, because it reads thousands of files."""
     found: Mapping[str, Any] = TaskManager().task_index
     return found
 

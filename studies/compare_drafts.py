@@ -25,7 +25,7 @@ TOTAL = "all"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What both drafts reached on one prompt: tokens emitted and verifications, `(first, second)` each."""
+    """Both drafts' results on one prompt: tokens emitted and verifications, `(first, second)` each."""
 
     tokens: tuple[int, int]
     verifications: tuple[int, int]
@@ -33,7 +33,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Acceptance lengths in tokens over a set of prompts, and the 95% interval of first less second."""
+    """Acceptance lengths over a set of prompts, and the 95% interval of first minus second."""
 
     prompts: int
     first: float
@@ -43,7 +43,7 @@ class Comparison:
 
 
 def by_request(rounds: Sequence[Mapping[str, object]]) -> dict[str, tuple[int, int]]:
-    """Tokens and verifications of each request; rounds without a pass of the target are none."""
+    """Tokens and verifications of each request; rounds without a target pass are skipped."""
     found: dict[str, tuple[int, int]] = {}
     for each in rounds:
         tokens, verifications = found.get(str(each["request"]), (0, 0))
@@ -92,7 +92,7 @@ def lengths(prompts: Sequence[Prompt]) -> tuple[float, float]:
 
 
 def compared(groups: Sequence[Sequence[Prompt]], draws: int, seed: int) -> Comparison:
-    """All prompts of these groups together; the bootstrap draws pairs, in each group as many as it has."""
+    """All prompts of these groups together; the bootstrap draws prompts within each group."""
     chance, differences = random.Random(seed), []
     for _ in range(draws):
         drawn = [prompt for group in groups for prompt in chance.choices(group, k=len(group))]
@@ -105,7 +105,7 @@ def compared(groups: Sequence[Sequence[Prompt]], draws: int, seed: int) -> Compa
 
 
 def table(drafts: Sequence[str], results: Mapping[str, Comparison]) -> str:
-    """Markdown."""
+    """The results as a Markdown table."""
     head = f"| prompts | {drafts[0]} | {drafts[1]} | difference | 95% interval |\n|---|---|---|---|---|\n"
     return head + "".join(
         f"| {name} ({one.prompts}) | {one.first:.2f} | {one.second:.2f} | {one.first - one.second:+.2f} "
@@ -115,7 +115,7 @@ def table(drafts: Sequence[str], results: Mapping[str, Comparison]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table and write the figures as JSON."""
+    """Print the table and write the numbers as JSON."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

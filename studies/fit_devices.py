@@ -1,10 +1,10 @@
-"""Solve the device files' fitted numbers from published baseline cells, by running the emulator itself.
+"""Fit numbers of device files to published baseline values, by running the emulator itself.
 
 python -m studies.fit_devices                        every fit: its numbers, then each cell beside ours
 python -m studies.fit_devices jetson_tx2             one device's
-python -m studies.fit_devices --check                exit 1 if a device file says anything else
+python -m studies.fit_devices --check                exit 1 if a device file differs from its fit
 
-Owns which number of a device file is solved from which cells (EdgeLLM Figs. 3, 5 and 20; mllm-NPU sec. 3.4).
+Owns which number of a device file is fitted to which cells (EdgeLLM Figs. 3, 5 and 20; mllm-NPU sec. 3.4).
 Must not know the cells that are predicted: it runs single passes of a draft or a target, never a method.
 """
 
@@ -40,10 +40,10 @@ from repro.models.tokens.prefix import Prefix
 from repro.reports.reference.reference import find, load_cells
 
 CONTEXT = 128
-"""Tokens before the pass that is measured, and behind an encoder its source; the paper names no length."""
+"""Context tokens of the measured pass, and source tokens of an encoder; the paper gives no length."""
 
 VERIFIED = 14
-"""Rows of Fig. 20's verification: the root and sec. III-B's 12 to 15 draft tokens, geometric middle."""
+"""Tokens of Fig. 20's verification: the root and sec. III-B's 12 to 15 draft tokens, geometric mean."""
 
 PIPELINED = Placement(resident=0.0, prefetch=1)
 """Computing overlaps reading, as in EdgeLLM (sec. III-B), whose verification Fig. 20 shows."""
@@ -52,21 +52,21 @@ SWAPPING = Placement(resident=0.0, prefetch=0)
 """The standard engines of sec. II-B and II-C read a layer and then compute it."""
 
 TOLERANCE = 0.005
-"""Device files round to three figures."""
+"""Relative difference allowed, since device files round to three digits."""
 
 Measure = Callable[[Machine], float]
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One number of a device file and the cells that it is solved from.
+    """One number of a device file and the cells that it is fitted to.
 
     Attributes:
-        path: its place in the file; of a curve the last point is solved.
-        between: in the file's unit, the lowest and the highest value looked at.
-        cells: what the emulator gives for each cell, in the cell's unit.
-        restated: cells that only print the same measurements again, or ratios of them.
-        engine: whose rates the machine has that it is solved on.
+        path: its place in the file; for a curve the last point is fitted.
+        between: lower and upper bound of the search, in the file's unit.
+        cells: function that gives the emulator's value, by cell, in the cell's unit.
+        restated: cells that only repeat the same measurements, or ratios of them.
+        engine: engine whose rates the fitted machine has; empty for none.
     """
 
     path: str
@@ -77,27 +77,27 @@ class Knob:
 
     @property
     def determined(self) -> set[str]:
-        """Every cell that is no prediction any more."""
+        """Every cell that is no longer a prediction."""
         return {*self.cells, *self.restated}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A device file's fitted numbers, in the order in which they are solved."""
+    """A device file's fitted numbers, in fitting order."""
 
     device: str
     knobs: tuple[Knob, ...]
 
 
 def device_file(name: str) -> dict[str, Any]:
-    """A device file as it stands."""
+    """A device file as committed."""
     loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text())
     return loaded
 
 
 @cache
 def model_cost(model: str) -> ModelCost:
-    """What a model file bills; its checkpoint is not opened."""
+    """Model cost from a model's configuration; its checkpoint is not opened."""
     given = yaml.safe_load((conf_dir() / "model" / f"{model}.yaml").read_text())
     shape = next(default["shape"] for default in given["defaults"] if "shape" in default)
     dimensions = yaml.safe_load((conf_dir() / "model" / "shape" / f"{shape}.yaml").read_text())
@@ -105,7 +105,7 @@ def model_cost(model: str) -> ModelCost:
 
 
 def one_pass(on: Machine, model: str, placement: Placement, rows: int = 1) -> Pass:
-    """A pass of so many rows after a context, with nothing else running and nothing read before."""
+    """A pass of `rows` tokens after a context, with nothing else running and nothing read in advance."""
     device = EmulatedDevice(on)
     session = Session(Engine("model", device, model_cost(model), NoNetwork(), placement))
     text = Prefix.of([0] * CONTEXT)
@@ -121,7 +121,7 @@ def one_pass(on: Machine, model: str, placement: Placement, rows: int = 1) -> Pa
 
 
 def seconds(model: str, placement: Placement, rows: int = 1) -> Measure:
-    """How long a pass takes."""
+    """Duration of a pass."""
 
     def measure(on: Machine) -> float:
         done = one_pass(on, model, placement, rows)
@@ -131,13 +131,13 @@ def seconds(model: str, placement: Placement, rows: int = 1) -> Measure:
 
 
 def nav_reduction(model: str, tokens: int = 10) -> Measure:
-    """Fig. 5: verifying so many tokens one by one, over verifying them in one pass (NAV)."""
+    """Fig. 5: time of verifying tokens one by one, over that of verifying them in one pass (NAV)."""
     single, together = seconds(model, SWAPPING), seconds(model, SWAPPING, tokens)
     return lambda on: tokens * single(on) / together(on)
 
 
 def io_share(*models: str) -> Measure:
-    """Fig. 3: percent of a one-row pass spent waiting for the disk; the geometric mean of several models."""
+    """Fig. 3: percent of a one-token pass spent waiting for the disk; geometric mean over models."""
 
     def share(on: Machine, model: str) -> float:
         done = one_pass(on, model, SWAPPING)
@@ -147,7 +147,7 @@ def io_share(*models: str) -> Measure:
 
 
 def npu_milliseconds(model: str, tokens: int) -> Measure:
-    """mllm-NPU sec. 3.4: how long the NPU works in a prefill of so many tokens, in chunks of 256."""
+    """mllm-NPU sec. 3.4: busy time of the NPU in a prefill of `tokens` tokens, in chunks of 256."""
     asked = [part.op for part in subgraphs(model_cost(model), Layout(), tokens) if part.op.on == NPU]
 
     def measure(on: Machine) -> float:
@@ -230,12 +230,12 @@ CARRIED = {
     "processors.cpu.rows_exponent": 1.0,
     "flash.bandwidth": 2.0 / 1.7,
 }
-"""The Xiaomi 11's engine over the Xiaomi 10's: buses, UFS 3.1 over 3.0. Nothing was measured on it."""
+"""Ratios of the Xiaomi 11 to the Xiaomi 10: buses, UFS 3.1 over 3.0. Nothing was measured on it."""
 
 
 @cache
 def published(cell: str) -> float:
-    """A cell's value; of a range the geometric middle."""
+    """A cell's value; for a range the geometric mean of its ends."""
     found = find(load_cells(), cell)
     assert found.value_low is not None, f"{cell} has no lower end"
     assert found.value_high is not None, f"{cell} has no upper end"
@@ -252,7 +252,7 @@ def leaf(device: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def put(device: Mapping[str, Any], path: str, value: float) -> None:
-    """Set a fact; of a curve its last point."""
+    """Set a fact's value; for a curve its last point."""
     fact = leaf(device, path)
     if "points" in fact:
         fact["points"][-1][1] = value
@@ -261,13 +261,13 @@ def put(device: Mapping[str, Any], path: str, value: float) -> None:
 
 
 def get(device: Mapping[str, Any], path: str) -> float:
-    """A fact in the file's unit; of a curve its last point."""
+    """A fact's value in the file's unit; for a curve its last point."""
     fact = leaf(device, path)
     return float(fact["points"][-1][1] if "points" in fact else fact["value"])
 
 
 def residual(device: Mapping[str, Any], knob: Knob, value: float) -> float:
-    """Mean logarithm of ours over published, with the knob at a value."""
+    """Mean logarithm of ours over published, with the knob set to a value."""
     put(device, knob.path, value)
     on = machine(device, knob.engine)
     wrong = [log(measure(on) / published(cell)) for cell, measure in knob.cells.items()]
@@ -275,10 +275,10 @@ def residual(device: Mapping[str, Any], knob: Knob, value: float) -> float:
 
 
 def turn(device: Mapping[str, Any], knob: Knob, halvings: int = 22) -> None:
-    """Set a knob where its cells are met in the mean of logarithms, by halving the interval.
+    """Set a knob by bisection so that the mean log ratio over its cells is zero.
 
     Raises:
-        InputError: no value in the interval meets them.
+        InputError: no value in the interval does that.
     """
     low, high = knob.between
     falls = residual(device, knob, low) > 0
@@ -294,7 +294,7 @@ def turn(device: Mapping[str, Any], knob: Knob, halvings: int = 22) -> None:
 
 
 def solve(fit: Fit, sweeps: int = 2) -> dict[str, Any]:
-    """The device file with its knobs turned; twice, as a knob's cells also feel the knobs after it."""
+    """The device file with its knobs fitted; repeated, since a knob's cells also depend on later knobs."""
     device = copy.deepcopy(device_file(fit.device))
     for _ in range(sweeps):
         for knob in fit.knobs:
@@ -303,7 +303,7 @@ def solve(fit: Fit, sweeps: int = 2) -> dict[str, Any]:
 
 
 def wrong(fit: Fit, solved: Mapping[str, Any]) -> Iterator[str]:
-    """What the committed device file says that the solution does not."""
+    """Differences between the committed device file and the fit."""
     committed = device_file(fit.device)
     known = {fact.path: fact for fact in facts(committed)}
     for knob in fit.knobs:
@@ -316,7 +316,7 @@ def wrong(fit: Fit, solved: Mapping[str, Any]) -> Iterator[str]:
 
 
 def drifted(source: str = "xiaomi_10", carrier: str = "xiaomi_11") -> Iterator[str]:
-    """Where the device that carries another's fit has left it."""
+    """Differences between a device that reuses another's fit and that fit."""
     fitted, carried = device_file(source), device_file(carrier)
     for path, ratio in CARRIED.items():
         written, expected = get(carried, path), ratio * get(fitted, path)
@@ -325,7 +325,7 @@ def drifted(source: str = "xiaomi_10", carrier: str = "xiaomi_11") -> Iterator[s
 
 
 def parameters(fit: Fit, solved: Mapping[str, Any]) -> Table:
-    """The solved numbers beside the committed ones."""
+    """The fitted numbers beside the committed ones."""
     table = Table(title=f"{fit.device}: parameters", title_justify="left")
     for heading in ("place", "solved", "in the file", "unit"):
         table.add_column(heading)
@@ -337,7 +337,7 @@ def parameters(fit: Fit, solved: Mapping[str, Any]) -> Table:
 
 
 def reproduced(fit: Fit) -> Table:
-    """Each fitted cell: what is published, and what the committed device file gives."""
+    """Each fitted cell: the published value, and ours with the committed device file."""
     table = Table(title=f"{fit.device}: cells", title_justify="left")
     for heading in ("cell", "published", "ours", "ratio"):
         table.add_column(heading)

@@ -1,10 +1,10 @@
-"""Solve the engines of mllm-NPU's Table 4 on the Xiaomi 14, and its answers' lengths, from the engines' rows.
+"""Fit the engines of mllm-NPU's Table 4 on the Xiaomi 14, and its answer lengths, to the engines' values.
 
 python -m studies.fit_engines            every number and length, then each cell beside ours
-python -m studies.fit_engines --check    exit 1 if the device file or a workload says anything else
+python -m studies.fit_engines --check    exit 1 if the device file or a workload differs from the fit
 
-Owns which number is solved from which cells: Qwen1.5-1.8B's and LLaMA-2-7B's, of TFLite, which has
-neither, Gemma-2B's. Must not know any other row, nor mllm-NPU's own column.
+Owns which number is fitted to which cells: those of Qwen1.5-1.8B and LLaMA-2-7B, or of Gemma-2B for TFLite,
+which has neither. Must not know any other row, nor mllm-NPU's own column.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ MODELS = {"qwen1_5_1_8b": "qwen1_5_1_8b_int8", "gemma_2b": "gemma_2b_int8", "lla
 
 SHARE = "mllm_npu.fig1b.prefill_share"
 RESTATED = (SHARE, "mllm_npu.text.1.prefill_share")
-"""Of llama.cpp's latency so much is prefill: no answer may be longer or shorter than that leaves room for."""
+"""Share of prefill in llama.cpp's latency, which bounds the length of an answer."""
 
 QUICK = {"tflite_gpu": "gemma_2b", "powerinfer2_npu": "llama_2_7b"}
-"""The engines whose prefill is quick enough for an answer's length to show; of each one row may be used."""
+"""Model by engine whose prefill is fast enough for the answer length to matter."""
 
 
 @cache
 def workload(dataset: str) -> dict[str, Any]:
-    """A dataset of Table 4 as its file has it."""
+    """A dataset of Table 4, as its setup file describes it."""
     loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text())
     return loaded
 
 
 LENGTHS = {dataset: int(workload(dataset)["max_tokens"]) for dataset in DATASETS}
-"""Tokens of each dataset's answers; solving changes them in place."""
+"""Answer tokens by dataset; fitting changes them in place."""
 
 
 def cell(dataset: str, model: str, engine: str) -> str:
@@ -82,7 +82,7 @@ def cell(dataset: str, model: str, engine: str) -> str:
 
 
 def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> tuple[float, float]:
-    """Seconds of a request's prefill and of all of it, by the engine's own method."""
+    """Seconds of a request's prefill and of the whole request, with the engine's own method."""
     method = registered("method")[engine]()
     device = EmulatedDevice(on)
     session = Session(
@@ -96,27 +96,29 @@ def answered(on: Machine, engine: str, model: str, prompt: int, tokens: int) -> 
 
 
 def latency(dataset: str, model: str, engine: str) -> Measure:
-    """Seconds of a request of a dataset, as Table 4 has them."""
+    """Seconds of a request of a dataset, as in Table 4."""
     prompt = int(workload(dataset)["prompt_tokens"])
     return lambda on: answered(on, engine, model, prompt, LENGTHS[dataset])[1]
 
 
 HALVINGS = 12
-"""Of an interval whose ends are some ten times apart: within a thousandth."""
+"""Bisection steps: an interval with ends about ten times apart is solved to a thousandth."""
 
 
 def knob(
     engine: str, number: str, between: tuple[float, float], models: Sequence[str], datasets: Sequence[str]
 ) -> Knob:
-    """A number of an engine's, solved on so many models' rows of so many datasets."""
+    """A number of an engine, fitted to the cells of these models and datasets."""
     cells = {cell(d, m, engine): latency(d, m, engine) for m in models for d in datasets}
     restated = RESTATED if engine == "llama_cpp_cpu" else ()
     return Knob(f"engines.{engine}.{number}", between, cells, restated, engine)
 
 
 def slow(engine: str, processor: str, top: float) -> Iterator[Knob]:
-    """LLaMA-2-7B's rows give the rate and what is left of it at 1500 tokens, all of Qwen1.5-1.8B's what does
-    not grow with the model."""
+    """Knobs of a slow engine.
+
+    LLaMA-2-7B's cells give the rate and the efficiency at 1500 tokens, Qwen1.5-1.8B's the constant time.
+    """
     yield knob(engine, f"{processor}.graph_seconds", (0.5, top), ["qwen1_5_1_8b"], DATASETS)
     yield knob(engine, f"{processor}.peak.int8", (0.05, 10.0), ["llama_2_7b"], SHORT)
     yield knob(engine, f"{processor}.efficiency", (0.1, 1.0), ["llama_2_7b"], LONG)
@@ -135,11 +137,11 @@ FIT = Fit(
         knob("powerinfer2_npu", "npu.peak.int8", (0.3, 10.0), ["llama_2_7b"], DATASETS),
     ),
 )
-"""llama.cpp's two models take as long a weight, so it has no time that does not grow with them."""
+"""llama.cpp takes equally long per weight for both models, so it has no constant time."""
 
 
 def allowed(device: Mapping[str, Any], dataset: str) -> range:
-    """How long an answer may be for llama.cpp's share of prefill to lie where the paper says."""
+    """Answer lengths for which llama.cpp's share of prefill is within the published range."""
     on = machine(device, "llama_cpp_cpu")
     prompt = int(workload(dataset)["prompt_tokens"])
     first, ended = answered(on, "llama_cpp_cpu", "qwen1_5_1_8b", prompt, 11)
@@ -155,7 +157,7 @@ def allowed(device: Mapping[str, Any], dataset: str) -> range:
 
 
 def miss(device: Mapping[str, Any], dataset: str, tokens: int) -> float:
-    """Sum of squared logarithms of ours over published in the quick engines' rows, at a length."""
+    """Sum of squared log ratios of ours to published over the fast engines' cells, at an answer length."""
     prompt, out = int(workload(dataset)["prompt_tokens"]), 0.0
     for engine, model in QUICK.items():
         ours = answered(machine(device, engine), engine, model, prompt, tokens)[1]
@@ -164,13 +166,16 @@ def miss(device: Mapping[str, Any], dataset: str, tokens: int) -> float:
 
 
 def settled(device: Mapping[str, Any]) -> dict[str, int]:
-    """Each dataset's best length on a device."""
+    """The best answer length of each dataset on a device."""
     return {d: min(allowed(device, d), key=partial(miss, device, d)) for d in DATASETS}
 
 
 def together(rounds: int = 20, sweeps: int = 4) -> tuple[dict[str, Any], dict[str, int]]:
-    """The device file and the lengths that go with each other: the quick engines' first, in turns until
-    neither moves, then the slow ones', whose knobs feel each other."""
+    """The fitted device file and answer lengths.
+
+    Fast engines and lengths are fitted in turns until the lengths no longer change; then the slow engines,
+    whose knobs depend on each other.
+    """
     device = device_file(DEVICE)
     for _ in range(rounds):
         for one in FIT.knobs:

@@ -1,10 +1,10 @@
-"""What becomes of Ghidorah's claims when a number of the device that is assumed is 30% smaller or larger.
+"""Sensitivity of Ghidorah's claims to each assumed number of the device, changed by -30% and +30%.
 
 python -m studies.ghidorah_sensitivity               every assumed number, about a minute a core
-python -m studies.ghidorah_sensitivity --only cpu    those whose place has this in it
+python -m studies.ghidorah_sensitivity --only cpu    those whose path contains this
 
-Owns the list of claims. Runs the search itself (`methods.ghidorah.ghidorah`) on the emulator, in Vicuna-7B's
-shape and with the accuracies that its heads are fitted to; computes no token.
+Owns the list of claims. Runs the search itself (`methods.ghidorah.ghidorah`) on the emulator, with
+Vicuna-7B's shape and the accuracies that its heads are fitted to; computes no token.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
 SHARE = 0.3
 IDLE = ("flash", "power", "watts", "dram.capacity", "dram.budget", "fp32", "int8")
-"""Places of numbers that no claim hangs on: energy, reads, other precisions."""
+"""Parts of paths whose numbers do not affect any claim: energy, reads, other precisions."""
 
 ALONE = VerificationTree(())
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What the paper says of Fig. 9, as the search and the emulator have it.
+    """The paper's claims on Fig. 9, as computed by the search and the emulator.
 
     Attributes:
-        fastest: tokens a second of Ghidorah at width 16 on MBPP, over sequential decoding.
-        parallel: over Medusa at width 16.
-        over_medusa: mean over widths 4 to 64.
+        fastest: speedup of Ghidorah at width 16 over sequential decoding on MBPP.
+        parallel: speedup over Medusa at width 16.
+        over_medusa: mean speedup over Medusa at widths 4 to 64.
         over_em: likewise, over Medusa+EM.
-        medusa_width: that is best on the GPU alone.
-        ghidorah_width: that is best on both.
+        medusa_width: best width on the GPU alone.
+        ghidorah_width: best width on both processors.
     """
 
     fastest: float
@@ -69,7 +69,7 @@ class Claims:
     ghidorah_width: int
 
     def row(self) -> list[str]:
-        """For a table."""
+        """The claims as cells of a table row."""
         ratios = (self.fastest, self.parallel, self.over_medusa, self.over_em)
         return [*(f"{ratio:.2f}" for ratio in ratios), str(self.medusa_width), str(self.ghidorah_width)]
 
@@ -79,7 +79,7 @@ HEADINGS = ("over sequential", "over Medusa, 16", "over Medusa", "over Medusa+EM
 
 @dataclass(frozen=True)
 class Pair:
-    """Vicuna-7B and its heads, opened on a device on which nothing computes."""
+    """Vicuna-7B and its heads, opened on an emulated device without real computation."""
 
     device: EmulatedDevice
     target: Session
@@ -88,7 +88,7 @@ class Pair:
 
     @classmethod
     def on(cls, described: Mapping[str, Any]) -> Pair:
-        """Both models, with MT-Bench's accuracies for the trees and MBPP's for what is accepted."""
+        """Both models, with MT-Bench's accuracies for the trees and MBPP's for acceptance."""
         device = EmulatedDevice(machine(described))
         sessions = [
             Session(Engine(role, device, model_cost(name), NoNetwork(), RESIDENT))
@@ -100,11 +100,11 @@ class Pair:
         return cls(device, sessions[0], sessions[1], known)
 
     def prepared(self, method: Medusa) -> Serving:
-        """A method after its search."""
+        """Result of a method's search."""
         return self.device.play(method.prepare(self.device, {"target": self.target, "draft": self.draft}))
 
     def seconds(self, form: VerificationTree, split: Split | None) -> float:
-        """A round: drafting and verification."""
+        """Seconds of a round: drafting and verification."""
         rehearsal = Rehearsal(self.device, self.target, self.draft, form)
 
         async def both() -> float:
@@ -114,12 +114,12 @@ class Pair:
         return self.device.play(both())
 
     def accepted(self, form: VerificationTree, dataset: str) -> float:
-        """Tokens a verification, as the accuracies have it."""
+        """Expected acceptance length from the heads' accuracies."""
         return expected_acceptance(form, self.acceptance[dataset].accuracies)
 
 
 def claims(described: Mapping[str, Any]) -> Claims:
-    """The claims on a device as it is described."""
+    """The claims on a device given by its description."""
     pair = Pair.on(described)
     alone, megatron, columns, trees = {}, {}, {}, {}
     for width in WIDTHS:
@@ -147,7 +147,7 @@ def claims(described: Mapping[str, Any]) -> Claims:
 
 
 def varied(described: Mapping[str, Any], path: str, factor: float) -> dict[str, Any]:
-    """The device with one number, or all of a curve's, times a factor."""
+    """The device with one number, or all points of a curve, multiplied by a factor."""
     other: dict[str, Any] = copy.deepcopy(dict(described))
     fact = leaf(other, path)
     if "points" in fact:
@@ -158,14 +158,14 @@ def varied(described: Mapping[str, Any], path: str, factor: float) -> dict[str, 
 
 
 def assumed(described: Mapping[str, Any], only: str) -> Iterator[str]:
-    """Places of the assumed numbers that a claim may hang on."""
+    """Paths of the assumed numbers that may affect a claim."""
     for fact in facts(described):
         if fact.source == "assumed" and only in fact.path and not any(part in fact.path for part in IDLE):
             yield fact.path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a table: the claims as they are, and with every assumed number varied."""
+    """Print a table of the claims, unchanged and with every assumed number varied."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="vary numbers whose place has this in it")
     parser.add_argument("--share", type=float, default=SHARE, help="how much (default %(default)s)")

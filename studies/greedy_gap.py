@@ -1,11 +1,11 @@
-"""How far LEVER's greedy trees are from the best ones, over small random drafts and random costs.
+"""Gap of LEVER's greedy trees to the optimal ones, over small random drafts and random costs.
 
 python -m studies.greedy_gap
 python -m studies.greedy_gap --trees 1000 --width 4 --seed 1
 
-The best tree has the largest expected tokens a second (LEVER Eq. 1) of all subtrees of what the draft would
-propose, every expandable node of it being expanded, alone, as in Algorithm 1 as printed. The gap is the share
-by which the greedy tree's rate falls short. Batches save the draft time, so that their gaps may be below 0.
+The optimal tree has the largest expected tokens per second (LEVER Eq. 1) of all subtrees of the draft's full
+tree, with every expandable node expanded alone, as printed in Algorithm 1. The gap is the share by which the
+greedy tree's rate is lower. Batches save draft time, so their gaps may be negative.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile, Me
 from repro.models.tokens.prefix import Prefix
 
 Shape = tuple[int, int, int]
-"""Rows, leaves and expanded nodes of a tree: what its cost depends on."""
+"""Nodes, leaves and expanded nodes of a tree, which determine its cost."""
 
 KINDS = ("rows", "reads", "leaves")
-"""What a verification's time hangs on: its rows; rows beyond those that hide behind reads; leaves as well."""
+"""What a verification's time depends on: nodes; nodes beyond those hidden by reads; nodes and leaves."""
 
 HIDDEN = 8
-"""Rows that hide behind the reads."""
+"""Nodes whose verification is hidden by disk reads."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A draft of `width` candidates a node down to `depth`, and what its passes and the target's take.
+    """A draft with `width` candidates per node down to `depth`, and the costs of draft and target passes.
 
     Attributes:
         seed: of the draft's probabilities.
         width: candidates of a node.
         depth: of the tree.
-        sharpness: how sure the draft is.
-        fixed: seconds of a verification of no rows.
-        row: seconds a row.
-        leaf: seconds a leaf.
-        hidden: rows that are verified while the reads go on.
-        draft: seconds of an expansion of one node.
+        sharpness: of the draft's distribution; larger is more confident.
+        fixed: seconds of a verification of no nodes.
+        row: seconds per node.
+        leaf: seconds per leaf.
+        hidden: nodes verified at no cost during reads.
+        draft: seconds of expanding one node.
     """
 
     seed: int
@@ -60,7 +60,7 @@ class Case:
     draft: float
 
     def candidates(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
-        """What the draft proposes after some tokens, most likely first."""
+        """The draft's candidates after some tokens with log-probabilities, most likely first."""
         chance = random.Random(f"{self.seed} {list(tokens)}")
         weights = sorted((exp(self.sharpness * chance.gauss(0, 1)) for _ in range(32)), reverse=True)
         return [(token, log(weights[token] / sum(weights))) for token in range(self.width)]
@@ -70,11 +70,11 @@ class Case:
         return self.fixed + self.row * max(0, rows - self.hidden) + self.leaf * leaves
 
     def expansion(self, nodes: int, on: str) -> float:
-        """Seconds of a pass of the draft: one after the other, or nearly as fast as one."""
+        """Seconds of a draft pass: nodes one after the other on the CPU, else nearly as fast as one."""
         return self.draft * (nodes if on == "cpu" else 1 + 0.1 * (nodes - 1))
 
     def costs(self) -> CycleCosts:
-        """All that could be known of the costs."""
+        """The exact costs of all tree shapes."""
         most = sum(self.width**level for level in range(self.depth + 1))
         shapes = product(range(1, most + 1), range(1, self.width**self.depth + 1))
         measured = (Measurement(rows, leaves, self.verification(rows, leaves)) for rows, leaves in shapes)
@@ -82,7 +82,7 @@ class Case:
 
 
 def cases(kind: str, count: int, width: int, depth: int, seed: int) -> Iterator[Case]:
-    """Random drafts and costs, in units of what a verification takes whatever its rows."""
+    """Random drafts and costs, in units of a verification's fixed time."""
     for number in range(count):
         chance = random.Random(f"{kind} {seed} {number}")
         row = 10 ** chance.uniform(-2.5, -0.5)
@@ -100,7 +100,7 @@ def cases(kind: str, count: int, width: int, depth: int, seed: int) -> Iterator[
 
 
 def greedy_tree(case: Case, batch: int = 1) -> Grown:
-    """What `grow_greedily` makes of a case."""
+    """The tree that `grow_greedily` makes of a case."""
     root = Prefix.of([0])
 
     async def expand(nodes: Sequence[Prefix], on: str) -> Expansion:
@@ -112,7 +112,7 @@ def greedy_tree(case: Case, batch: int = 1) -> Grown:
 
 
 def best_rate(case: Case) -> float:
-    """The largest rate of all subtrees that hold the root, whose gain is the one fallback token."""
+    """The largest rate of all subtrees with the root; the root's gain is the one fallback token."""
     return max(
         gain / (case.verification(rows, leaves) + case.draft * expanded)
         for (rows, leaves, expanded), gain in most_gain(case, (), 1.0).items()
@@ -120,7 +120,7 @@ def best_rate(case: Case) -> float:
 
 
 def most_gain(case: Case, node: tuple[int, ...], reach: float) -> dict[Shape, float]:
-    """The most gain under a node, itself included, of all subtrees of each shape."""
+    """The largest gain of the subtrees rooted at a node, by shape."""
     expandable = len(node) < case.depth
     below: dict[Shape, float] = {(0, 0, 0): 0.0}
     for token, logp in case.candidates(node) if expandable else ():

@@ -1,12 +1,12 @@
-"""How far each order of a prefill's subgraphs is from the best one, and how fast orders are decided.
+"""Gap of each order of a prefill's subgraphs to the optimal one, and the time to decide an order.
 
 python -m studies.ordering_gap
 python -m studies.ordering_gap --instances 50 --chunks 4 --layers 2 --seed 1
 
-An instance is a model's prefill in chunks, cut as mllm-NPU cuts it (sec. 3.4), with random durations: whole
-numbers, the NPU's subgraphs longer than the CPU's as in the paper. The best makespan is found by OR-tools'
-CP-SAT (`pip install -e '.[exact]'`); an instance that it does not solve in time is counted and left out. The
-gap is the share by which an order is longer. Decisions are timed on 1024 tokens of Qwen1.5-1.8B.
+An instance is a model's prefill in chunks, cut as mllm-NPU cuts it (sec. 3.4), with random integer durations,
+those of the NPU's subgraphs longer than the CPU's as in the paper. The optimal makespan is found by OR-tools'
+CP-SAT (`pip install -e '.[exact]'`); instances not solved in time are counted and left out. The gap is the
+share by which an order is longer. Decisions are timed on 1024 tokens of Qwen1.5-1.8B.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK = 256
 
 
 def instance(chunks: int, layers: int, seed: int) -> list[SubgraphTask]:
-    """A prefill of so many chunks; subgraphs of a kind take equally long, but attention grows."""
+    """A prefill of `chunks` chunks; equal durations per kind of subgraph, except that attention grows."""
     chance = random.Random(seed)
     billed = replace(QWEN, shape=replace(QWEN.shape, layers=layers))
     took: dict[tuple[str, str], int] = {}
@@ -45,7 +45,7 @@ def instance(chunks: int, layers: int, seed: int) -> list[SubgraphTask]:
 
 
 def optimum(tasks: Sequence[SubgraphTask], seconds: float) -> float | None:
-    """The shortest makespan of tasks with whole durations; `None` if the solver needs longer than it may."""
+    """The optimal makespan of tasks with integer durations; `None` if the solver runs out of time."""
     model = cp_model.CpModel()
     horizon = round(sum(task.seconds for task in tasks))
     starts = [model.new_int_var(0, horizon, f"start {i}") for i in range(len(tasks))]
@@ -68,12 +68,12 @@ def optimum(tasks: Sequence[SubgraphTask], seconds: float) -> float | None:
 
 
 def gaps(tasks: Sequence[SubgraphTask], best: float) -> dict[str, float]:
-    """How much longer than the best each order is, as a share."""
+    """How much longer than the optimum each order is, as a share."""
     return {name: schedule(tasks, choose).seconds / best - 1 for name, choose in ORDERS.items()}
 
 
 def decided(choose: Policy, seconds: float) -> Iterator[tuple[int, float]]:
-    """Decisions and the seconds that they took, of whole prefills until so many seconds are over."""
+    """Number of decisions and their seconds, per prefill, until `seconds` of deciding have passed."""
     layout = Layout(CHUNK, shadowed=shadowed(QWEN.shape.layers, 0.85), outliers=0.003, cold=0.2)
     tasks = [SubgraphTask(p.op.on, p.op.flops + 1, p.after) for p in subgraphs(QWEN, layout, 4 * CHUNK)]
     spent = 0.0

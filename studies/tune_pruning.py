@@ -1,11 +1,11 @@
-"""How much of a tree LEVER's pruning keeps, and how much of what would be accepted, for many rules at once.
+"""Tree nodes and accepted tokens that LEVER's pruning keeps, for many pruning rules at once.
 
     python -m studies.tune_pruning --target <folder> --draft <folder> --predictor <folder> --answers <shards>
 
-Drafts a tree at every few tokens of answers that `train_predictor.py` held out, verifies it whole, and asks
-each rule what it would have kept. Rows kept is the share of tree nodes that go on, retention the share of
-accepted draft tokens that are still accepted, as in LEVER's Fig. 12. The trees are OPT-Tree's of a fixed
-size, so that no cost model has a part in them. Prints one line of JSON a rule.
+Drafts a tree every few tokens of answers that `train_predictor.py` held out, verifies it completely, and
+applies each rule to it. Rows kept is the share of tree nodes that are not pruned, retention the share of
+accepted draft tokens that are still accepted, as in LEVER's Fig. 12. The trees are OPT-Tree's with a fixed
+size, so that they do not depend on a cost model. Prints one line of JSON per rule.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """A tree, what the predictor says of its nodes' candidates, and the path that the target accepts."""
+    """A tree, the predictor's scores of its nodes' candidates, and the path that the target accepts."""
 
     tree: TokenTree
     candidates: list[Candidates]
@@ -55,7 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Size:
-    """Of the trees: nodes, steps of drafting, nodes drafted from in a step, candidates of a node."""
+    """Size of the trees: nodes, drafting steps, nodes expanded per step, candidates per node."""
 
     nodes: int
     depth: int
@@ -64,7 +64,7 @@ class Size:
 
 
 def grow(draft: DecoderNetwork, root: Prefix, size: Size) -> tuple[TokenTree, dict[Prefix, Candidates]]:
-    """The likeliest nodes after `root`, and the candidates of every sequence that was drafted from."""
+    """The most likely nodes after `root`, and the candidates of every expanded sequence."""
     tree, layer, known = TokenTree(root), [0], dict[Prefix, Candidates]()
     for _ in range(size.depth):
         step = draft.begin([tree.prefixes[node] for node in layer])
@@ -82,7 +82,7 @@ def grow(draft: DecoderNetwork, root: Prefix, size: Size) -> tuple[TokenTree, di
 def verify(
     target: DecoderNetwork, predictor: ExitPredictor, tree: TokenTree, known: dict[Prefix, Candidates]
 ) -> Case:
-    """The target's whole verification of a tree, and the scores half way."""
+    """The target's complete verification of a tree, with the predictor's scores at its layer."""
     step = target.begin(tree.prefixes)
     step.layers(0, predictor.layer)
     inner = [bool(tree.children(node)) for node in range(len(tree))]
@@ -103,7 +103,7 @@ def cases(
     every: int,
     size: Size,
 ) -> Iterator[Case]:
-    """A case at every few tokens of each answer."""
+    """A case every few tokens of each answer."""
     for one in made:
         prompt = Prefix.of(one.prompt.tolist())
         for network in (target, draft):
@@ -114,7 +114,7 @@ def cases(
 
 
 def outcome(rule: PruningRule, found: list[Case]) -> dict[str, float]:
-    """What a rule leaves of the trees."""
+    """Shares that a rule keeps of the trees."""
     rows = kept = accepted = still = whole = 0
     for case in found:
         left = rule.keep(case.tree, case.candidates, case.scores)
@@ -130,7 +130,7 @@ def outcome(rule: PruningRule, found: list[Case]) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Record the cases, then print what each rule makes of them."""
+    """Record the cases, then print the outcome of each rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     for name in ("target", "draft", "predictor", "answers"):

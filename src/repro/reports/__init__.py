@@ -1,1 +1,1 @@
-"""Tables, figures and pages that set results beside what papers published."""
+"""Tables, figures and pages that compare our results with published values."""

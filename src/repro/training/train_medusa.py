@@ -1,12 +1,13 @@
-"""Train Medusa heads for a target on the target's own answers, over its own, frozen output projection.
+"""Train Medusa heads for a target on the target's own answers, with the target's frozen output projection.
 
     REPRO_DATA=<folder> python -m repro.training.train_medusa --target <folder> --out assets/drafts/<name> \\
         --rows mbpp:100:200:1 --sums gsm8k:100:200:4 --heldout humaneval:0:8
 
-Phases: plan prompts, generate answers with the target's last hidden rows beside them, train, evaluate. Each
-leaves its result under `--work` and is skipped or continued when it is there, so a killed run goes on with
-the same command. Answers that `train_eagle.py` made serve too (`--more`). On a GPU the same command takes
+Phases: plan prompts, generate answers together with the target's last hidden states, train, evaluate. Each
+stores its result under `--work` and is skipped or continued if that exists, so a killed run continues with
+the same command. Answers that `train_eagle.py` generated can be used too (`--more`). On a GPU add
 `--device cuda` and larger `--tokens`, `--steps`, `--batch`, `--batch-tokens`.
+
 Owns what is trained and measured; the phases and the heads are in `trainers`.
 """
 
@@ -23,7 +24,7 @@ from repro.training.trainers import foresight, phases
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; what made the committed heads is in their training record."""
+    """The command line; the training record has the settings of the committed heads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     phases.options(parser, work=Path(".cache/medusa"), rate=2e-3)
     add = parser.add_argument
@@ -43,16 +44,16 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 class MedusaTraining(phases.Phases):
-    """One command that trains Medusa heads."""
+    """One run of the command, which trains Medusa heads."""
 
     script = "train_medusa"
 
     def layers(self, target: PreTrainedModel) -> tuple[int, ...]:
-        """What the target's own head reads."""
+        """The final norm's output alone, which the target's output projection reads."""
         return (target.config.num_hidden_layers,)
 
     def train(self) -> None:
-        """See `Phases`."""
+        """Train from the last checkpoint, and save the heads."""
         args, target = self.args, self.target(torch.float32)
         config, projection = target.config, target.get_output_embeddings().weight
         examples = foresight.read_foreseen(self.shards(), config.hidden_size)
@@ -88,7 +89,7 @@ class MedusaTraining(phases.Phases):
         }
 
     def evaluate(self) -> None:
-        """See `Phases`."""
+        """Measure the saved heads, and write `training.json` beside them."""
         heads = foresight.load_heads(self.args.out).to(self.args.device).eval()
         projection = self.target(torch.float32).get_output_embeddings().weight
         results = {
@@ -100,7 +101,7 @@ class MedusaTraining(phases.Phases):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the wanted phases in their order."""
+    """Run the wanted phases in order."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     MedusaTraining(args).run()

@@ -4,9 +4,10 @@
         --out <folder>
 
 The answers are shards as `train_draft.py` or `train_eagle.py` generate them. Each `--try NAME=VALUE` first
-trains a predictor with one setting changed, and records how it does on held-out prompts; the last one, which
-is saved, has the settings of the command. On a GPU the same command takes `--device cuda`.
-Owns the order of the work and the training record; the training itself is in `trainers.early_exit`.
+trains a predictor with one setting changed and records its results on held-out prompts. The last predictor
+uses the command's settings and is saved. On a GPU add `--device cuda`.
+
+Owns the order of the steps and the training record; the training itself is in `trainers.early_exit`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TYPES: dict[str, type] = {field.name: type(field.default) for field in fields(Se
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line; every default is what made the committed predictor unless its record says so."""
+    """The command line; defaults are those of the committed predictor unless its record says otherwise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add = parser.add_argument
     add("--target", type=Path, required=True, help="folder with config.json, safetensors and a tokenizer")
@@ -74,7 +75,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def changed(settings: Settings, text: str) -> Settings:
-    """The settings with `NAME=VALUE` in place; InputError for an unknown name or a value of another type."""
+    """The settings with `NAME=VALUE` applied; InputError for an unknown name or a value of another type."""
     name, _, value = text.partition("=")
     if name not in TYPES:
         raise InputError(f"try {text!r}: choose NAME from {', '.join(TYPES)}")
@@ -85,12 +86,12 @@ def changed(settings: Settings, text: str) -> Settings:
 
 
 def read(folder: Path) -> list[answers.Answer]:
-    """All answers there, in the order of their shards."""
+    """All answers in a folder, in the order of the shards."""
     return [one for path in answers.shards(folder) for one in answers.read_shard(path)]
 
 
 def split(made: list[answers.Answer], tokens: int) -> tuple[list[int], list[int]]:
-    """Places of answers to train on, of about `tokens` tokens, and of held-out ones: by their prompts."""
+    """Indices of answers to train on, about `tokens` tokens, and of held-out ones; split by prompt hash."""
     trained, heldout, used = list[int](), list[int](), 0
     for place, one in enumerate(made):
         digest = hashlib.sha256(one.prompt.numpy().tobytes()).digest()
@@ -105,7 +106,7 @@ def split(made: list[answers.Answer], tokens: int) -> tuple[list[int], list[int]
 
 
 class PredictorTraining:
-    """One command: its answers as rows, and the target's output projection."""
+    """One run of the command: its answer positions, and the target's output projection."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -127,7 +128,7 @@ class PredictorTraining:
         self.head = target.get_output_embeddings().weight.detach()
 
     def hidden(self) -> list[Tensor]:
-        """The rows that were kept of each answer, where `--hidden` says that there are any."""
+        """The stored hidden states of each answer; empty without `--hidden`."""
         layers = self.kept_layers()
         missing = {*self.wanted, self.depth}.difference(layers)
         if layers and missing:
@@ -136,7 +137,7 @@ class PredictorTraining:
         return [rows for path in paths for rows in answers.read_hidden(path)]
 
     def kept_layers(self) -> list[int]:
-        """Layers whose rows lie beside the shards."""
+        """Layers whose hidden states are stored beside the shards."""
         return [int(layer) for layer in self.args.hidden.split(",") if layer]
 
     def rows(
@@ -147,7 +148,7 @@ class PredictorTraining:
         hidden: list[Tensor],
         part: list[int],
     ) -> ExitPositions:
-        """What is known at the positions of these answers, short ones first, so that little is padded."""
+        """Positions of these answers, sorted by length to reduce padding."""
         order = sorted(part, key=lambda place: len(made[place].prompt) + len(made[place].tokens))
         chosen = [made[place] for place in order]
         candidates = early_exit.proposed(small, chosen, self.args.width)
@@ -161,7 +162,7 @@ class PredictorTraining:
         return ExitPositions(found, said, guesses, candidates)
 
     def fit(self, settings: Settings, minutes: float) -> tuple[Change, dict[str, Any]]:
-        """One predictor, and what the record says of it."""
+        """Train one predictor; returns it with the entry for the record."""
         begun = time.monotonic()
         change, losses = early_exit.train(self.trained, self.head, settings, minutes)
         tail = losses[-max(1, len(losses) // 10) :]
@@ -175,7 +176,7 @@ class PredictorTraining:
         return change, found
 
     def write(self, change: Change, tries: dict[str, Any], result: dict[str, Any]) -> None:
-        """The predictor's folder: its configuration, its tensors in half precision, its record."""
+        """Write the predictor's folder: configuration, fp16 tensors, training record."""
         out, settings = self.args.out, self.settings
         out.mkdir(parents=True, exist_ok=True)
         parts = {name: part.half().cpu().contiguous() for name, part in vars(change).items()}
@@ -195,7 +196,7 @@ class PredictorTraining:
         (out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
 
     def record(self, tries: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-        """Everything that `training.json` says; no paths, no names of machines."""
+        """Content of `training.json`; no paths and no machine names."""
         args, files = self.args, answers.shards(self.args.answers)
         update = args.out / "update.safetensors"
         size = update.stat().st_size
@@ -223,12 +224,12 @@ class PredictorTraining:
 
 
 def described(name: str, made: list[answers.Answer], rows: ExitPositions) -> dict[str, int]:
-    """Counts of one part of the answers."""
+    """Number of answers and of positions in one part of the data."""
     return {f"{name}_answers": len(made), f"{name}_positions": len(rows)}
 
 
 def command(args: argparse.Namespace) -> str:
-    """The command line, folders left out of its paths."""
+    """The command line, with paths reduced to their last part."""
     words = ["python -m repro.training.train_predictor"]
     for name, value in sorted(vars(args).items()):
         option = "try" if name == "tries" else name.replace("_", "-")
@@ -238,12 +239,12 @@ def command(args: argparse.Namespace) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train the tries, then the predictor that is saved."""
+    """Train the `--try` predictors, then the one that is saved."""
     args = arguments(argv)
     torch.set_num_threads(args.threads)
     run = PredictorTraining(args)
     tries = {text: run.fit(settings, args.try_minutes)[1] for text, settings in run.others.items()}
-    if tries:  # what the others are measured against has had their time, not the saved one's
+    if tries:  # the baseline of the tries has their time limit, not the saved predictor's
         tries["as saved"] = run.fit(run.settings, args.try_minutes)[1]
     change, result = run.fit(run.settings, args.minutes)
     run.write(change, tries, result)

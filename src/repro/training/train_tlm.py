@@ -3,13 +3,15 @@
     REPRO_DATA=<folder> python -m repro.training.train_tlm score --out assets/tlm/minilm
     REPRO_DATA=<folder> python -m repro.training.train_tlm decision --out assets/tlm/minilm
 
-Words are labelled by how much they surprise the target: those above the median of their text are to retain.
-Deviation: the paper takes GPT-4's labels of MeetingBank, `--labels microsoft/MeetingBank-LLMCompressed`.
-Decisions are labelled by what the elasticized target itself answers, on MMLU-Pro. A killed run goes on with
-the same command; labels lie in `--work` and are no part of the project. Each head goes to `--out` with its
-record.
-Prints the line of `models/trained_heads.COMMITTED` that makes runs take the folder as it then is.
-Owns the order of the work and the training records; the work itself is in `decision_heads`.
+Words are labelled by their surprisal under the target: those above the median of their text are retained.
+Deviation: the paper uses GPT-4's labels of MeetingBank, `--labels microsoft/MeetingBank-LLMCompressed`.
+Decisions are labelled by the elasticized target's own answers on MMLU-Pro. A killed run continues with the
+same command; labels are stored in `--work` and are not part of the project. Each head is written to `--out`
+with its record.
+
+Prints the line for `models/trained_heads.COMMITTED` that makes runs use the folder with this head.
+
+Owns the order of the steps and the training records; the training itself is in `decision_heads`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ HELDOUT_QUESTIONS = 5
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; defaults are what made the committed heads."""
+    """The command line; the defaults are those of the committed heads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     both = argparse.ArgumentParser(add_help=False)
     add = both.add_argument
@@ -101,7 +103,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class HeadTraining:
-    """One command: the network, its encoder and its target."""
+    """One run of the command: the network, its encoder and its target."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -120,14 +122,14 @@ class HeadTraining:
         return Path(self.args.work) / f"{self.args.head}.pt"
 
     def schedule(self, examples: Sequence[heads.HeadExample]) -> Schedule:
-        """So many updates as the epochs have batches."""
+        """A schedule with as many updates as the epochs have batches."""
         args = self.args
         tokens = sum(len(one.prompt) for one in examples)
         steps = max(1, round(args.epochs * tokens / args.batch_tokens))
         return Schedule(steps, args.batch_tokens, args.rate, args.warmup, 1.0, 0.01, args.seed)
 
     def score(self) -> dict[str, Any]:
-        """Train the score head, and what the record says of it."""
+        """Train the score head; returns what the record says of it."""
         args = self.args
         marked, about = self._meetings() if args.labels != "surprisal" else self._surprising()
         held = marked[::HELDOUT]
@@ -157,7 +159,7 @@ class HeadTraining:
             read = [self.text.decode(one.token_ids) for one in data.prompts(config, rows, self.text)]
             texts = [*surprisal.passages(read, surprisal.CHARACTERS_A_TOKEN * args.tokens)][:share]
             found.append([self.text.encode(one)[: args.tokens] for one in texts])
-        # The datasets take turns, so that every part of the texts is of all.
+        # The datasets are interleaved, so that every part of the texts has all of them.
         sequences = [one for turn in zip(*found, strict=False) for one in turn][: args.texts]
         decoder = weights.load(self.cell.folder, "float32")
         kept = surprisal.label(decoder, sequences, self.text.decode, path)
@@ -170,7 +172,7 @@ class HeadTraining:
         return found, {"labels": "MeetingBank", "rows": {"meetingbank": rows.digest}}
 
     def decision(self) -> dict[str, Any]:
-        """Label, train the decision head, and what the record says of it."""
+        """Create the labels and train the decision head; returns what the record says of it."""
         args, net, pieces = self.args, self.net, self.pieces
         score = args.out / head_file("score")
         if not score.is_file():
@@ -209,7 +211,7 @@ class HeadTraining:
 
     @property
     def command(self) -> str:
-        """The command for the record, without what was not read or not asked for."""
+        """The command for the record, without options that were not used."""
         given = {
             name: value for name, value in vars(self.args).items() if name != "head" and value is not False
         }
@@ -223,7 +225,7 @@ class HeadTraining:
         return said.replace(" --adapters True", " --adapters")
 
     def write(self, found: dict[str, Any]) -> None:
-        """The head, its record, and what both heads have in common."""
+        """Write the head, its record, and the configuration that both heads share."""
         args = self.args
         file = args.out / head_file(args.head)
         self.net.save(args.head, file)

@@ -1,1 +1,1 @@
-"""Papers' claims and the errors of all tables, as pages."""
+"""Pages of a paper's claims and of the prediction errors over all tables."""

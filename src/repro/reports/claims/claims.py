@@ -1,6 +1,6 @@
-"""What a paper says in its prose, set beside figures of our tables.
+"""Claims in a paper's prose, compared with values of our tables.
 
-Owns which figures a claim is compared with, and how. Reads the tables' CSV files; must not know records.
+Owns which table values a claim is compared with, and how. Reads the tables' CSV files; must not know records.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Line = Mapping[str, str]
 Ends = tuple[float, float]
 
 CLAIM = "claim"
-"""What stands as the column of a claim in a CSV file."""
+"""Value of the `column` field of a claim in a CSV file."""
 
 
 @dataclass(frozen=True)
 class ClaimSpec:
-    """A published claim, and our figures for it or why there are none.
+    """A published claim, with the table values to compare it with or the reason why there are none.
 
     Attributes:
         id: of the published cell.
-        tables: experiments in whose tables our figures stand.
-        columns: keys of the columns there.
-        rows: ids of the rows there; all of them when none is named.
-        take: what becomes of the figures: the `only` one, `min`, `max`, `mean`, `median`, or their `range`.
-        absent: why there is no figure of ours.
-        note: what else should be known.
+        tables: experiments whose tables hold our values.
+        columns: keys of the columns to read.
+        rows: ids of the rows to read; empty for all rows.
+        take: how the values are reduced: the `only` one, `min`, `max`, `mean`, `median`, or their `range`.
+        absent: why we have no value.
+        note: a remark for the page.
     """
 
     id: str
@@ -59,7 +59,7 @@ class ClaimSpec:
 
 @dataclass(frozen=True)
 class ClaimsSpec:
-    """The `table:` section of an experiment of claims; `paper` is the one whose prose must be complete."""
+    """The `table:` section of a claims experiment; it must list every prose claim of `paper`."""
 
     experiment: str
     title: str
@@ -69,19 +69,19 @@ class ClaimsSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> ClaimsSpec:
-        """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
+        """Parse a section of plain dictionaries and lists; InputError if it is invalid."""
         return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim with its figures.
+    """A claim with our values for it.
 
     Attributes:
-        spec: what was asked.
-        cell: what was published.
-        lines: the lines of our tables that have a figure for it.
-        failed: how many more lines have none, because a cell failed or was not run.
+        spec: the claim as configured.
+        cell: the published value.
+        lines: lines of our tables that have a value for it.
+        failed: number of selected lines without a value, because a cell failed or was not run.
     """
 
     spec: ClaimSpec
@@ -91,41 +91,41 @@ class Claim:
 
     @cached_property
     def unit(self) -> str:
-        """Of our figures, or of the published ones where we have none."""
+        """Unit of our values, or of the published one where we have none."""
         return self.lines[0]["unit"] if self.lines else self.cell.unit
 
     @cached_property
     def published(self) -> Published:
-        """In the unit of our figures."""
+        """The published value in the unit of ours."""
         return in_unit(self.cell, self.unit, f"our figures for it, in {', '.join(self.spec.tables)},")
 
     @cached_property
     def ours(self) -> Ends | None:
-        """The ends of our figures, equal for a single one."""
+        """Low and high end of our values, equal for a single value."""
         figures = [float(line["ours"]) for line in self.lines]
         return TAKE[self.spec.take](figures) if figures else None
 
     @cached_property
     def ratio(self) -> float | None:
-        """The end of ours that is farther off, over the published value; none for a bound."""
+        """Our end farther from the published value, divided by it; None without our value or for a bound."""
         ratios = [self.published.ratio(end) for end in self.ours or ()]
         numbers = [ratio for ratio in ratios if ratio is not None]
         return max(numbers, key=lambda ratio: abs(ratio - 1)) if numbers else None
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The reservations of all our figures."""
+        """Marks of all our values, without `off`."""
         own = {mark for line in self.lines for mark in line["marks"].split()} - {"off"}
         return tuple(mark for mark in MARKS if mark in own)
 
     @property
     def predicted(self) -> bool:
-        """Whether it belongs in an error figure."""
+        """Whether the claim counts in the error statistics."""
         return self.ratio is not None and "fitted" not in self.marks
 
     @property
     def verdict(self) -> str:
-        """How ours stand to the published value, in words."""
+        """How our value compares with the published one, in words."""
         if self.ours is None:
             return "absent" if self.spec.absent else "no figure"
         if self.ratio is not None:
@@ -152,10 +152,11 @@ def _off(ratio: float) -> str:
 
 
 def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) -> list[Claim]:
-    """Every claim with our figures, from the tables' CSV files in a folder.
+    """Every claim with our values, read from the tables' CSV files in a folder.
 
     Raises:
-        InputError: the claims are not the paper's; a table was not made yet, or has no such row or column.
+        InputError: the claims are not those of the paper; a table does not exist yet, or lacks the row or
+            column.
     """
     require_complete(spec, cells)
     wanted = list(dict.fromkeys(table for claim in spec.claims for table in claim.tables))
@@ -167,7 +168,7 @@ def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) 
 
 
 def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:
-    """Every number of the paper's prose once, and nothing else; InputError otherwise."""
+    """Check that every number of the paper's prose is listed once and nothing else; InputError otherwise."""
     count = Counter(claim.id for claim in spec.claims)
     for name in count:
         find(cells, name)
@@ -183,12 +184,12 @@ def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> No
 
 
 def is_prose(cell: PublishedCell) -> bool:
-    """Whether a published value stands in a sentence, also where that points to a figure."""
+    """Whether a published value comes from a sentence, even one that refers to a figure."""
     return cell.artifact == "text" or ".text." in cell.id
 
 
 def read_table(path: Path) -> list[Line]:
-    """The lines of a table's CSV file, without the values set apart from it; none of any other CSV file."""
+    """Lines of a table's CSV file except `aside` values; empty if the CSV file is not a table."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         is_table = {"id", "column", "ours", "reference"} <= set(reader.fieldnames or ())

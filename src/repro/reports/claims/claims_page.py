@@ -1,6 +1,6 @@
-"""Claims in words and as files, in the form of tables.
+"""A page of claims: wording and files, in the format of tables.
 
-Owns how a claim is said. What is compared is `claims`'.
+Owns how a claim is worded. `claims` decides what is compared.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write_claims(
 
 
 def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
-    """The claims as a table in words."""
+    """The claims as a page with one table."""
     footnotes = list(spec.footnotes)
     lines = tuple(_line(claim, footnotes) for claim in claims)
     used = {mark for claim in claims for mark in claim.marks}
@@ -66,7 +66,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
 
 
 def words(cell: PublishedCell) -> str:
-    """What is claimed, and under which circumstances."""
+    """What is claimed, and under which conditions."""
     said = cell.metric.replace("_", " ") + (f" against {cell.relative_to}" if cell.relative_to else "")
     models = f"{cell.model} with {cell.draft_model}" if cell.draft_model else cell.model
     parts = (said, cell.device, models, cell.dataset, cell.condition)
@@ -75,7 +75,7 @@ def words(cell: PublishedCell) -> str:
 
 
 def to_csv(claims: Sequence[Claim]) -> str:
-    """One line a claim, unrounded; a table's columns, and the ends of a range."""
+    """CSV with one unrounded line per claim: a table's columns, plus the ends of a range."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)
@@ -98,7 +98,7 @@ def to_csv(claims: Sequence[Claim]) -> str:
 
 
 def origin(claims: Sequence[Claim]) -> tuple[str, str]:
-    """The commits of the figures, and their newest date."""
+    """Commits of the compared values, and their newest date."""
     lines = [line for claim in claims for line in claim.lines]
     commits = sorted({commit for line in lines for commit in line["commit"].split()})
     return " ".join(commits), max((line["date"] for line in lines), default="")
@@ -135,7 +135,7 @@ def _number(text: str, footnotes: list[str]) -> int:
 
 
 def ends(low: float | None, high: float | None) -> str:
-    """A value, range or bound in three digits."""
+    """A value, range or bound with three significant digits."""
     first, last = (None if end is None else _short(end) for end in (low, high))
     if first is None or last is None:
         return f"≤ {last}" if first is None else f"≥ {first}"
@@ -143,7 +143,7 @@ def ends(low: float | None, high: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits that count, and no more than there are."""
+    """The value with three significant digits, trailing zeros dropped."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""How far a paper's predicted values are off, over all our tables.
+"""Errors of the predicted values of a paper, over all our tables.
 
 Owns what counts as a prediction and as a miss. Reads the tables' CSV files; must not know records.
 """
@@ -18,19 +18,19 @@ from repro.reports.claims.claims import CLAIM, Line, read_table
 from repro.reports.reference.reference import PublishedCell, find
 
 MISS = 0.25
-"""The relative error from which a prediction needs a reason."""
+"""Relative error above which a prediction needs a reason."""
 
 UNEXPLAINED = "not explained"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A published cell beside one of our figures.
+    """A published cell compared with one of our values.
 
     Attributes:
-        table: the experiment that shows it.
-        line: of that table's CSV.
-        reason: why it misses; "" where it does not.
+        table: experiment of the table.
+        line: line of that table's CSV file.
+        reason: why the prediction misses; "" if it does not.
     """
 
     table: str
@@ -39,25 +39,25 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Ours over the published value."""
+        """Our value divided by the published one."""
         return float(self.line["ratio"])
 
     @property
     def error(self) -> float:
-        """Relative, without its sign."""
+        """Absolute relative error."""
         return abs(self.ratio - 1)
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that a paper's tables compare.
+    """All comparisons of a paper's tables.
 
     Attributes:
-        paper: by its name in `cells.csv`.
-        predicted: the predictions, the worst first.
-        fitted: how many more were used in a fit, or determined by one.
-        bounds: how many more have a published bound instead of a value.
-        absent: how many more have no figure of ours.
+        paper: its name in `cells.csv`.
+        predicted: the predictions, worst first.
+        fitted: number of further values that were used in a fit or determined by one.
+        bounds: number of further values for which only a bound is published.
+        absent: number of further values that we do not have.
     """
 
     paper: str
@@ -68,15 +68,15 @@ class Report:
 
     @property
     def misses(self) -> list[Compared]:
-        """Those that need a reason."""
+        """Predictions whose error needs a reason."""
         return [each for each in self.predicted if each.error > MISS]
 
 
 def read_reasons(path: Path, cells: Mapping[str, PublishedCell]) -> dict[str, str]:
-    """Why predictions miss, by patterns of published cells' ids (`edgellm.table4.*.draft`).
+    """Reasons of misses, by patterns of published cells' ids (`edgellm.table4.*.draft`).
 
     Raises:
-        InputError: the file is no mapping of texts, or a pattern fits no published cell.
+        InputError: the file does not map strings to strings, or a pattern matches no published cell.
     """
     reasons = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     if not isinstance(reasons, dict) or not all(isinstance(why, str) for why in reasons.values()):
@@ -92,7 +92,7 @@ def report(
 ) -> Report:
     """Everything that the tables in a folder compare with a paper.
 
-    A claim of the prose that a table compares as well counts there alone.
+    If a prose claim is also compared in a table, only the table counts.
 
     Raises:
         InputError: the paper is unknown, or no table compares anything with it.
@@ -120,7 +120,7 @@ def report(
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
-    """Every line of every table's CSV below a folder, with the table's name."""
+    """Every line of every table's CSV file below a folder, with the table's name."""
     for path in sorted(folder.rglob("*.csv")):
         for line in read_table(path):
             yield path.relative_to(folder).with_suffix("").as_posix(), line
@@ -131,7 +131,7 @@ def _paper(line: Line, cells: Mapping[str, PublishedCell]) -> str:
 
 
 def _reason(line: Line, reasons: Mapping[str, str]) -> str:
-    """The most particular pattern that fits; of a hit none is asked for."""
+    """Reason of the longest pattern that matches; "" if the prediction is not a miss."""
     if abs(float(line["ratio"]) - 1) <= MISS:
         return ""
     fitting = [pattern for pattern in reasons if fnmatchcase(line["reference"], pattern)]

@@ -1,6 +1,6 @@
-"""A report of errors in words and as files, in the form of tables.
+"""A page of prediction errors: wording and files, in the format of tables.
 
-Owns how it is said. What is compared is `errors`'.
+Owns the wording. `errors` decides what is compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CSV_HEADER = (
 
 
 def page(found: Report) -> Page:
-    """The report in words: what misses, with its reason, and then all predictions, the worst first."""
+    """The report as a page: first the misses with their reasons, then all predictions, worst first."""
     names = ("published cell", "in", "row, column", "paper", "ours", "ratio")
     misses = [(*_words(each), each.reason) for each in found.misses]
     grids = (
@@ -58,7 +58,7 @@ def page(found: Report) -> Page:
 
 
 def command(paper: str) -> str:
-    """What makes a report again."""
+    """Command that recreates a report."""
     return f"python scripts/errors.py {paper}"
 
 
@@ -86,7 +86,7 @@ def _number(text: str) -> float | None:
 
 
 def to_csv(found: Report) -> str:
-    """One line a prediction, the worst first, unrounded."""
+    """CSV with one unrounded line per prediction, worst first."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)

@@ -1,1 +1,1 @@
-"""Pictures of tables and of timelines."""
+"""Figures of tables and timelines."""

@@ -1,6 +1,6 @@
-"""Pictures of bars: a panel a column, or a group of bars or a stack of parts a row.
+"""Bar charts: one panel per column, or grouped or stacked bars per row.
 
-Owns how bars are drawn. What stands in them is `shown`'s.
+Owns how bars are drawn. `shown` chooses the values.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import Entry, TableRow
 
 HALF = 0.29
-"""Half the height of a bar of which there is one a row; rows are 1 apart."""
+"""Half the height of a bar when each row has one; rows are 1 apart."""
 
 
 def panels(shown: Shown) -> tuple[Figure, list[Artist]]:
-    """A panel a column, a bar a row; a fitted figure's is pale."""
+    """One panel per column, one bar per row; bars of fitted values are pale."""
     columns, rows = shown.columns, shown.rows
     picture = canvas(1.6 + 2.7 * len(columns), 1.1 + 0.42 * max(len(rows), 2))
     axes = picture.subplots(1, len(columns), sharey=True, squeeze=False)[0]
@@ -43,7 +43,7 @@ def panels(shown: Shown) -> tuple[Figure, list[Artist]]:
 
 
 def grouped(shown: Shown) -> tuple[Figure, list[Artist]]:
-    """One panel, a group of bars a row, in it a bar a column."""
+    """One panel with a group of bars per row, one bar per column."""
     columns, rows = shown.columns, shown.rows
     picture = canvas(7.2, 1.1 + (0.15 * len(columns) + 0.1) * max(len(rows), 2))
     panel = picture.subplots()
@@ -62,7 +62,7 @@ def grouped(shown: Shown) -> tuple[Figure, list[Artist]]:
 
 
 def stacked(shown: Shown) -> tuple[Figure, list[Artist]]:
-    """One panel, a bar a row, its parts the columns; published values of parts have no place in it."""
+    """One panel with one bar per row, stacked from the columns; published values are not drawn."""
     columns, rows = shown.columns, shown.rows
     picture = canvas(7.2, 1.1 + 0.42 * max(len(rows), 2))
     panel = picture.subplots()
@@ -80,7 +80,7 @@ def stacked(shown: Shown) -> tuple[Figure, list[Artist]]:
 
 
 def _bar(panel: Axes, y: float, half: float, entry: Entry, shade: str) -> None:
-    """Our figure as a bar, and the published value over it."""
+    """Our value as a bar, with the published value over it."""
     if isinstance(entry.ours, (int, float)):
         panel.barh(y, entry.ours, height=2 * half, color=shade)
     ends = entry.published.ends if entry.published else []
@@ -88,7 +88,7 @@ def _bar(panel: Axes, y: float, half: float, entry: Entry, shade: str) -> None:
 
 
 def _words(panel: Axes, y: float, entry: Entry, words: str, size: float) -> None:
-    """Our figure behind its bar; grey words where there is no number."""
+    """Our value as text after its bar; grey text if it is not a number."""
     number = isinstance(entry.ours, (int, float))
     words = "failed" if entry.failed is not None else words
     at, shade = max(_extent(entry), default=0.0), "black" if number else GREY
@@ -98,7 +98,7 @@ def _words(panel: Axes, y: float, entry: Entry, words: str, size: float) -> None
 
 
 def _extent(entry: Entry) -> list[float]:
-    """Where an entry's bar and published values end."""
+    """Ends of an entry's bar and of its published values."""
     ours = [float(entry.ours)] if isinstance(entry.ours, (int, float)) else []
     return ours + (entry.published.ends if entry.published else [])
 

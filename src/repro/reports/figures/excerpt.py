@@ -1,6 +1,6 @@
-"""A stretch of a cell's timeline: its events, its rounds, and the lanes that show them.
+"""Excerpt of a cell's timeline: its events, its rounds, and the lanes that show them.
 
-Owns what is kept of a timeline beside a table, as text. Must not know how it is drawn.
+Owns what is stored of a timeline beside a table, as text. Must not know how it is drawn.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from repro.records.record import Round
 from repro.reports.spec.spec import LaneSpec, WindowSpec
 
 ROUNDS = "rounds"
-"""The row of an excerpt that holds the rounds."""
+"""Name of the excerpt's row that holds the rounds."""
 
 PREFILL = -1
-"""The round that stands for the prefill."""
+"""Round number of the prefill."""
 
 TOUCH = 1e-8
-"""Seconds by which neighbours may overlap: the format rounds to nanoseconds."""
+"""Seconds by which neighbouring spans may overlap: the format rounds to nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A span in its lane; seconds on the device's clock. `meanwhile`: the lane by which this one's spans are
-    told apart had begun in the same round."""
+    """A span in its lane; times in seconds on the device's clock.
+
+    `meanwhile`: the lane's `during` lane had already begun in the same round.
+    """
 
     lane: str
     name: str
@@ -50,7 +52,7 @@ class DrawnSpan:
 
 
 def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], key: str) -> str:
-    """The events of a timeline that lie in the windows, in Chrome's format, with the rounds as a row.
+    """Events of a timeline that lie in the windows, in Chrome's trace format, with an added row of rounds.
 
     Raises:
         InputError: the first request has no such round.
@@ -82,7 +84,7 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
 
 
 def _prefill(events: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:
-    """Start and end of the first prefill as a round's, seconds; empty if there is none."""
+    """Start and end of the first prefill in seconds, as round -1; empty if there is no prefill."""
     for e in events:
         if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"):
             return {PREFILL: (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)}
@@ -100,7 +102,7 @@ def _number(each: Round, name: str) -> float:
 
 
 def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
-    """The spans of an excerpt by row, in the order of their starts."""
+    """Spans of an excerpt by row, sorted by start."""
     events = json.loads(text)["traceEvents"]
     names = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
     rows: dict[str, list[DrawnSpan]] = {name: [] for name in names.values()}
@@ -111,10 +113,10 @@ def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
 
 
 def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
-    """The spans of an excerpt in the lanes that show them, lane by lane.
+    """Spans of an excerpt by lane, lane after lane.
 
     Raises:
-        InputError: a lane shows none.
+        InputError: a lane has no spans.
     """
     rows = spans_of(text)
     rounds = rows.pop(ROUNDS)
@@ -141,7 +143,7 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
 
 
 def to_csv(blocks: Sequence[Block]) -> str:
-    """One line a span; seconds on the device's clock."""
+    """CSV with one line per span; seconds on the device's clock."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("lane", "span", "round", "start", "end", "meanwhile"))

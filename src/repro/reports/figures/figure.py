@@ -1,6 +1,6 @@
-"""The picture of a table: bars, groups, stacks or lines, with the published values marked.
+"""Figure of a table: bars, grouped or stacked bars, or lines, with published values marked.
 
-Owns the frame around them: title, legend, where the figures come from. The data are the table's.
+Owns the title, the legend and the source line. The data are the table's.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ KINDS: dict[str, Callable[[Shown], tuple[Figure, list[Artist]]]] = {
 
 INCHES_A_KEY = 1.2
 LETTERS_AN_INCH = {"title": 11, "below": 18}
-"""What fits at the sizes of type used here."""
+"""Characters per inch at the font sizes used here."""
 
 
 def draw(table: Table) -> bytes:
-    """The picture as PNG, 200 dots an inch; the same bytes for the same table.
+    """The figure as PNG, 200 dpi; the same table gives the same bytes.
 
     Raises:
         ValueError: the table's spec has no `figure` section.
-        InputError: lines have an x that is no number.
+        InputError: an x value of a line figure is not a number.
     """
     spec = table.figure
     if spec is None:
@@ -48,7 +48,7 @@ def draw(table: Table) -> bytes:
 
 
 def frame(picture: Figure, title: str, keys: list[Artist], below: str) -> None:
-    """Title and legend above, and a line below."""
+    """Add title and legend above, and a source line below."""
     width = picture.get_figwidth()
     picture.legend(
         handles=keys,

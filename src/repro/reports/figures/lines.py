@@ -1,6 +1,6 @@
-"""Pictures of lines: our figures over a numeric label, with the published ones as diamonds.
+"""Line plots: our values over a numeric label, with published values as diamonds.
 
-Owns how lines are drawn. What stands in them is `shown`'s.
+Owns how lines are drawn. `shown` chooses the values.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Points = list[tuple[float, Entry]]
 
 
 class Series(NamedTuple):
-    """A line: where it is drawn and what it is called."""
+    """A line's panel and name."""
 
     panel: str
     name: str
 
 
 def lines(shown: Shown) -> tuple[Figure, list[Artist]]:
-    """A panel a value of the label `panel`, a line a column and value of the labels that are left.
+    """One panel per value of the label `panel`, one line per column and per value of the remaining labels.
 
     Raises:
-        InputError: the label that is to be the x axis is no number.
+        InputError: the label of the x axis is not a number.
     """
     found = series(shown)
     names = list(dict.fromkeys(each.name for each in found))
@@ -54,7 +54,7 @@ def lines(shown: Shown) -> tuple[Figure, list[Artist]]:
 
 
 def series(shown: Shown) -> dict[Series, Points]:
-    """The lines, those of `names` in its order, each with its entries by rising x."""
+    """The lines, those in `names` first in that order, each with its entries sorted by x."""
     spec, found = shown.spec, dict[Series, Points]()
     pairs = zip(shown.rows, shown.lines, strict=True)
     for row, entries in sorted(pairs, key=lambda pair: _order(pair[0], list(spec.names))):
@@ -80,7 +80,7 @@ def _place(row: TableRow, name: str) -> float:
 
 
 def _line(panel: Axes, points: Points, shade: str, several: bool) -> None:
-    """Our points, joined, hollow where fitted; the published values of the same places."""
+    """Our points joined by a line, hollow if fitted, and the published values at the same x."""
     ours = [(x, float(e.ours)) for x, e in points if isinstance(e.ours, (int, float))]
     panel.plot([x for x, _ in ours], [y for _, y in ours], color=shade, linewidth=1.6)
     for x, entry in points:

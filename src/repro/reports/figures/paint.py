@@ -1,4 +1,4 @@
-"""Colours and strokes that all pictures share, and how a picture becomes bytes.
+"""Colours and drawing helpers shared by all figures, and their export to PNG.
 
 Owns the look. Must not know tables or what is drawn.
 """
@@ -16,36 +16,36 @@ from matplotlib.lines import Line2D
 
 OURS, FITTED, PAPER, GREY, GRID = "#2f6f9f", "#a9c4d8", "#c8501e", "#6b6b6b", "#e4e4e4"
 SERIES = (OURS, "#d9a441", "#5b8c5a", "#8a5a9f", "#46a6a6", "#b0506a", "#8c8c8c", "#7a5c3e")
-"""One colour a series, the first of them our usual one; they are told apart in grey, too."""
+"""Colours of series, the default one first; they can be told apart in greyscale, too."""
 
 
 def canvas(width: float, height: float) -> Figure:
-    """An empty picture of so many inches, 200 dots each."""
+    """An empty figure of `width` x `height` inches at 200 dpi."""
     picture = Figure(figsize=(width, height), dpi=200, layout="constrained")
     FigureCanvasAgg(picture)
     return picture
 
 
 def png(picture: Figure) -> bytes:
-    """The picture as PNG; the same bytes for the same strokes."""
+    """The figure as PNG; the same drawing gives the same bytes."""
     out = io.BytesIO()
     picture.savefig(out, format="png", metadata={"Software": None})
     return out.getvalue()
 
 
 def colour(series: int) -> str:
-    """Of a series; after the last they begin again."""
+    """Colour of a series, cycling after the last one."""
     return SERIES[series % len(SERIES)]
 
 
 def pale(shade: str) -> str:
-    """The same colour, half way to white."""
+    """The colour mixed half with white."""
     red, green, blue = to_rgb(shade)
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
 
 
 def tidy(panel: Axes, grid: str) -> None:
-    """Only the axes that are read, and a faint grid across one of them (`x`, `y` or `both`)."""
+    """Hide the top and right spines and draw a faint grid along one axis or both (`x`, `y` or `both`)."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)
     panel.grid(axis=grid, color=GRID, linewidth=0.6)  # type: ignore[arg-type]
@@ -53,11 +53,11 @@ def tidy(panel: Axes, grid: str) -> None:
 
 
 def diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], edge: str = "white") -> None:
-    """Published values: one as a diamond, the ends of a range as two that are joined."""
+    """Draw a published value as a diamond, or a range as two joined diamonds."""
     panel.plot(x, y, color=PAPER, linewidth=2.2, solid_capstyle="butt", zorder=3)
     panel.plot(x, y, "D", color=PAPER, markersize=5, markeredgecolor=edge, zorder=4)
 
 
 def diamond_key() -> Line2D:
-    """What the legend says of published values."""
+    """Legend entry of published values."""
     return Line2D([], [], color=PAPER, marker="D", markersize=4.5, label="published")

@@ -1,6 +1,6 @@
-"""What of a table its picture shows.
+"""Which part of a table its figure shows.
 
-Owns the choice of rows and columns and the words on the axes. Must not know how anything is drawn.
+Owns the choice of rows and columns and the axis labels. Must not know how anything is drawn.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
 DRAWN = ("fitted", "off")
-"""Marks that the picture shows by colour and place."""
+"""Marks that the figure shows by colour and position instead of a sign."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Rows and columns of a picture; `lines` are the rows' entries in these columns, `hidden` the marks that
-    stand beside no figure of it."""
+    """Rows and columns of a figure.
+
+    `lines` holds each row's entries in these columns, `hidden` the marks that are not printed beside values.
+    """
 
     spec: FigureSpec
     columns: Sequence[ColumnSpec]
@@ -29,19 +31,19 @@ class Shown:
 
     @property
     def entries(self) -> list[Entry]:
-        """All of them, row by row."""
+        """All entries, row by row."""
         return [entry for line in self.lines for entry in line]
 
     @property
     def heading(self) -> str:
-        """Of the axis that all columns share."""
+        """Label of the axis that all columns share."""
         unit = self.columns[0].unit
         own = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
         return (self.spec.heading or own).rstrip(" ↑↓")
 
 
 def shown(table: Table, spec: FigureSpec) -> Shown:
-    """What a picture of this table shows."""
+    """Rows, columns and entries that the figure of this table shows."""
     columns = [column for key in spec.columns for column in table.columns if column.key == key]
     rows = [row for row in table.rows if row.id not in spec.without]
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
@@ -49,7 +51,7 @@ def shown(table: Table, spec: FigureSpec) -> Shown:
 
 
 def origin(table: Table, entries: Sequence[Entry]) -> str:
-    """The line below a picture: reservations of what it shows, date and code."""
+    """The line below a figure: marks of the values shown, date and commits."""
     shared = shared_marks(table)
     signs = {mark for entry in entries for mark in entry.marks} - {*shared, *DRAWN}
     words = {mark: MARKS[mark][1].partition(" (")[0] for mark in MARKS}

@@ -1,6 +1,6 @@
-"""A stretch of a cell's timeline as a picture: who is busy when, round by round.
+"""Figure of a timeline excerpt: which lane is busy when, round by round.
 
-Owns how it is drawn, and the files that stand beside the table. Must not know how spans came about.
+Owns how it is drawn, and its files beside the table. Must not know how spans are produced.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ def write_timeline(
     folder: Path,
     outputs: Path | None = None,
 ) -> dict[str, Path]:
-    """Write the excerpt, its spans as CSV and its picture as `<experiment>.timeline.*`.
+    """Write the excerpt, its spans as CSV and its figure as `<experiment>.timeline.*`.
 
-    The excerpt comes from the timeline that the cell stored below `outputs`, or is the one that was written
-    before.
+    The excerpt is cut from the timeline that the cell stored below `outputs`, or is the one written earlier.
 
     Raises:
-        InputError: the spec chooses no single record, rounds that it has not, or lanes without spans; or its
-            timeline is gone.
+        InputError: the spec does not select exactly one record, or selects missing rounds or lanes without
+            spans; or the timeline no longer exists.
     """
     record = chosen(spec, records)
     path = folder / f"{table.experiment}.timeline"
@@ -56,7 +55,7 @@ def write_timeline(
 
 
 def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
-    """The one finished record that the spec asks for; InputError if there is none or are several."""
+    """The one finished record that the spec selects; InputError if there is none or more than one."""
     wanted = spec.where.items()
     found = [record for record in records if record.done and wanted <= record.labels.items()]
     if len(found) != 1:
@@ -67,7 +66,7 @@ def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
 
 
 def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequence[DrawnSpan]) -> bytes:
-    """The picture as PNG: a panel a window, a row a lane, a dashed line where a round ends."""
+    """The figure as PNG: one panel per window, one row per lane, a dashed line at the end of each round."""
     picture = canvas(9.0, 0.9 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
     panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
     for panel, window in zip(panels, spec.windows, strict=True):

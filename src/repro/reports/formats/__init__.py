@@ -1,1 +1,1 @@
-"""A table as Markdown, LaTeX, CSV and on the screen."""
+"""Tables as Markdown, LaTeX and CSV, and on the terminal."""

@@ -1,6 +1,6 @@
-"""Tables in LaTeX, for a paper that loads `booktabs`.
+"""Tables in LaTeX, for a document that loads `booktabs`.
 
-Owns this format and its escaping. What the cells and notes say is `layout`'s.
+Owns this format and its escaping. `layout` owns the text of cells and notes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ESCAPES = {
 
 
 def latex(text: str) -> str:
-    """Text with everything that LaTeX would read as a command made harmless."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
 def to_latex(page: Page, bibtex: Sequence[str]) -> str:
-    """A float with tables and notes; the BibTeX is in comments at its end."""
+    """A `table` float with its tabulars and notes; the BibTeX follows in comments."""
     label = page.experiment.replace("/", "-")
     lines = [
         r"% needs \usepackage{booktabs,textcomp}",
@@ -81,7 +81,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _over(heading: Heading) -> str:
-    """A heading over its columns, the unit on a line of its own."""
+    """A heading that spans its columns, with the unit on a second line."""
     words = heading.words.replace(" (", "\n(", 1).split("\n")
     stacked = r"\shortstack{" + r"\\".join(map(latex, words)) + "}"
     return rf"\multicolumn{{{len(heading.parts)}}}{{c}}{{{stacked}}}"

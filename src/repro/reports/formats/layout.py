@@ -1,6 +1,6 @@
-"""A table in words: its figures as they are read, its headings and its notes, the same for every format.
+"""A table as text: formatted values, headings and notes, the same for every format.
 
-Knows no format: escaping and alignment are the formats' own.
+Knows no format: escaping and alignment belong to the formats.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion par
 
 @dataclass(frozen=True)
 class Heading:
-    """Words over `width` columns of the grid; `parts` stand below them when there are several."""
+    """A heading that spans its `parts`, which are printed below it if there are several."""
 
     words: str
     parts: tuple[str, ...] = ("",)
 
     @property
     def flat(self) -> tuple[str, ...]:
-        """One heading a column: the words over the first, the parts over the others."""
+        """One heading per column: the words over the first column, the parts over the others."""
         return (self.words, *self.parts[1:])
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table in words; `alignment` has a letter a column: l, r, or p for words that may be broken."""
+    """A table as text; `alignment` has one letter per column: l, r, or p for text that may wrap."""
 
     headings: tuple[Heading, ...]
     lines: tuple[tuple[str, ...], ...]
@@ -40,7 +40,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Page:
-    """Tables with a title above and notes below, ready for any format; `experiment` names it."""
+    """Tables with a title above and notes below, ready for any format; `experiment` names the files."""
 
     experiment: str
     title: str
@@ -49,13 +49,13 @@ class Page:
 
 
 def page(table: Table) -> Page:
-    """A table, and the values set apart from it if there are any."""
+    """The table, and a second one of its aside values if there are any."""
     grids = [grid(table), *([aside_grid(table)] if table.aside else [])]
     return Page(table.experiment, table.title, tuple(grids), tuple(notes(table)))
 
 
 def grid(table: Table) -> Grid:
-    """Rows by columns; a column with published values takes three: ours, the paper's, their ratio."""
+    """Rows by columns; a column with published values becomes three: ours, paper, ratio."""
     compared = [any(row.entries[i].published for row in table.rows) for i in range(len(table.columns))]
     headings = [Heading(table.heading)]
     for column, wide in zip(table.columns, compared, strict=True):
@@ -77,13 +77,13 @@ def _line(
 
 
 def heading(column: ColumnSpec) -> str:
-    """A column's heading with its unit, and an arrow towards the better."""
+    """A column's heading with its unit, and an arrow in the direction of better values."""
     unit = UNITS.get(column.unit, column.unit)
     return column.heading + (f" ({unit})" if unit else "") + ARROWS[column.better]
 
 
 def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> str:
-    """Our figure with its uncertainty and those marks that the table's figures do not share."""
+    """Our value with its uncertainty and its marks, except marks shared by the whole table."""
     if entry.failed is not None:
         return f"failed [{entry.failed}]"
     if entry.ours is None:
@@ -99,7 +99,7 @@ def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> s
 
 
 def published_words(published: Published | None, digits: int) -> str:
-    """A published value, range or bound."""
+    """A published value, range or bound, formatted."""
     if published is None:
         return ABSENT
     low, high = (None if v is None else f"{v:.{digits}f}" for v in (published.low, published.high))
@@ -109,24 +109,24 @@ def published_words(published: Published | None, digits: int) -> str:
 
 
 def ratio_words(entry: Entry) -> str:
-    """Ours over the paper's."""
+    """The ratio of ours to the paper's, formatted."""
     return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
 
 
 def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
-    """The signs of the marks, apart from shared ones."""
+    """The signs of the marks that are not shared."""
     own = [MARKS[mark][0] for mark in marks if mark not in shared]
     return f" {' '.join(own)}" if own else ""
 
 
 def shared_marks(table: Table) -> list[str]:
-    """Marks that all our figures carry; they are said once, below the table."""
+    """Marks that all our values have; they are stated once, below the table."""
     figures = [set(entry.marks) for row in table.rows for entry in row.entries if entry.ours is not None]
     return [mark for mark in MARKS if len(figures) > 1 and all(mark in marks for marks in figures)]
 
 
 def notes(table: Table) -> list[str]:
-    """Everything below the table, a sentence each: legend, footnotes, errors, where it comes from."""
+    """Notes below the table, one sentence each: legend, footnotes, errors, source."""
     shared = shared_marks(table)
     used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
     lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
@@ -150,7 +150,7 @@ def _error_lines(table: Table) -> list[str]:
 
 
 def aside_grid(table: Table) -> Grid:
-    """Published values whose workload differs, with our nearest figure."""
+    """Published values for another workload, with our nearest value."""
     names = ("published, for another workload", "paper", "nearest of ours", "where", "difference")
     lines = tuple(_aside_line(aside) for aside in table.aside)
     return Grid(tuple(map(Heading, names)), lines, "llllp")

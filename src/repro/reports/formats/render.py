@@ -1,6 +1,6 @@
-"""Tables on the screen, in Markdown and in CSV.
+"""Tables on the terminal, in Markdown and in CSV.
 
-Owns these three formats. What the cells and notes say is `layout`'s.
+Owns these three formats. `layout` owns the text of cells and notes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CSV_HEADER = (
 
 
 def to_screen(page: Page) -> RenderableType:
-    """The tables for a terminal, with their notes; without the BibTeX, which the files carry."""
+    """The tables with their notes for a terminal, without the BibTeX."""
     titles = [page.title, *[None] * (len(page.grids) - 1)]
     parts = [_rich(words, title) for words, title in zip(page.grids, titles, strict=True)]
     return Group(*parts, *(Text(line, style="dim") for line in page.notes))
@@ -43,7 +43,7 @@ def _rich(words: Grid, title: str | None) -> RichTable:
 
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
-    """GitHub's Markdown: tables, notes, BibTeX."""
+    """GitHub Markdown: tables, notes, BibTeX."""
     parts = [f"## {_markdown(page.title)}", *map(_pipes, page.grids)]
     parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
@@ -59,13 +59,13 @@ def _pipes(words: Grid) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text that stays as it is: no table's bar, and outside of code no emphasis or tag."""
+    """Text with Markdown characters escaped; in text with code only the table's bar is."""
     special = "|" if "`" in text else "|*<>"
     return "".join(f"\\{c}" if c in special else c for c in text)
 
 
 def to_csv(table: Table) -> str:
-    """One line per figure, unrounded, with its published value, marks and origin; set-apart values last."""
+    """CSV with one unrounded line per value, with published value, marks and source; aside values last."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)

@@ -1,1 +1,1 @@
-"""Device files beside what papers and measurements say, as pages."""
+"""Pages that compare device files with published facts."""

@@ -1,4 +1,4 @@
-"""Published facts that no run measures, set beside what our device files say of the same thing.
+"""Published facts that no run measures, compared with our device files.
 
 Owns which entry of a device file a fact is compared with. Must not know records, nor how a table looks.
 """
@@ -22,28 +22,29 @@ from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import Published
 
 FACT = "fact"
-"""What stands as the column of a fact in a CSV file."""
+"""Value of the `column` field of a fact in a CSV file."""
 CAPACITY = "billion_params"
-"""The unit in which sizes of models that fill a memory are compared."""
+"""Unit of the model size that fills a memory."""
 ROWS = "tokens"
-"""The unit in which numbers of rows are compared."""
+"""Unit of all other numbers that are compared."""
 BITS, BILLION = 8, 1e9
 WORDS = ("name", "soc", "main")
-"""Entries of a device file that are words; all others are numbers with a source."""
+"""Entries of a device file that are strings; all others are numbers with a source."""
 
 
 @dataclass(frozen=True)
 class FactSpec:
-    """A published fact, and where ours stands or why there is none.
+    """A published fact, with the device file entry to compare it with or the reason why there is none.
 
     Attributes:
         fact: what it is about, in words.
-        id: of a published cell; or else
+        id: of a published cell; give either this or `setting`.
         setting: component and name of a line of `settings.csv`.
-        device: the file in `conf/device/` that says it here.
-        path: the entry there, joined by dots: `soc`, `dram.capacity`.
-        precision: for a published size of a model: how the weights are stored that fill the size at `path`.
-        absent: why there is nothing of ours.
+        device: name of the device file in `conf/device/`.
+        path: of the entry in that file, joined by dots: `soc`, `dram.capacity`.
+        precision: for a published model size: storage precision of the weights that fill the memory at
+            `path`.
+        absent: why we have no entry.
         remark: doubts about it.
     """
 
@@ -75,7 +76,7 @@ class FactSpec:
 
 @dataclass(frozen=True)
 class FactsSpec:
-    """The `table:` section of an experiment of facts; with `picture`, its title, our numbers are drawn."""
+    """The `table:` section of a facts experiment; if `picture` (a title) is given, our numbers are drawn."""
 
     experiment: str
     title: str
@@ -92,7 +93,7 @@ class FactsSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> FactsSpec:
-        """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
+        """Parse a section of plain dictionaries and lists; InputError if it is invalid."""
         return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
@@ -101,14 +102,14 @@ class Stated:
     """A fact as the paper and our device file state it.
 
     Attributes:
-        spec: what was asked.
-        section: where in the paper.
+        spec: the fact as configured.
+        section: of the paper.
         published: the paper's value or words.
         unit: of a number.
-        note: the reference file's doubts.
-        ours: a number in that unit, or words; None where we have nothing.
+        note: doubts from the reference file.
+        ours: a number in that unit, or words; None if we have no entry.
         basis: the entry of our file, with its source.
-        fitted: whether our number rests on the paper's own or on a fit to it, and is no prediction.
+        fitted: whether our number comes from a paper or a fit and therefore is not a prediction.
     """
 
     spec: FactSpec
@@ -122,12 +123,12 @@ class Stated:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The reservations of our figure, as any table's."""
+        """Marks of our value, as in any table."""
         return ("fitted",) if self.fitted else ()
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the published value, where both are numbers."""
+        """Our value divided by the published one, if both are numbers."""
         return self.published.ratio(self.ours) if isinstance(self.published, Published) else None
 
 
@@ -139,7 +140,7 @@ class Sources:
         cells: published cells by id.
         settings: lines of `settings.csv` by paper, component and name.
         devices: the folder of device files.
-        bits: of a stored weight, by precision.
+        bits: bits of a stored weight, by precision.
     """
 
     cells: Mapping[str, PublishedCell]
@@ -149,17 +150,17 @@ class Sources:
 
 
 def read_settings(path: Path) -> dict[tuple[str, str, str], Mapping[str, str]]:
-    """The lines of `settings.csv` by paper, component and name."""
+    """Lines of `settings.csv` by paper, component and name."""
     with path.open(newline="", encoding="utf-8") as file:
         return {(row["paper"], row["component"], row["name"]): row for row in csv.DictReader(file)}
 
 
 def read_facts(spec: FactsSpec, sources: Sources) -> list[Stated]:
-    """Every fact as it is stated on both sides.
+    """Every fact with the paper's and our statement.
 
     Raises:
-        InputError: there is no such setting, published cell, device file, entry or precision; or a cell is in
-            a unit other than billions of parameters or rows, or of another paper.
+        InputError: a setting, published cell, device file, entry or precision does not exist; or a cell has a
+            unit that cannot be converted, or belongs to another paper.
     """
     return [_stated(fact, spec.paper, sources) for fact in spec.facts]
 
@@ -173,7 +174,7 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
         unit = CAPACITY if fact.precision else ROWS if fact.device else cell.unit
         published = in_unit(cell, unit, f"fact {fact.fact!r}")
         return Stated(fact, cell.section, published, unit, cell.note, ours, basis, fitted)
-    row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, as FactSpec has it
+    row = sources.settings.get((paper, *fact.setting))  # type: ignore[arg-type]  # two, checked by FactSpec
     if row is None:
         known = [f"{component}/{name}" for p, component, name in sources.settings if p == paper]
         raise InputError(f"fact {fact.fact!r}: {unknown('setting', fact.reference, known)}")
@@ -182,7 +183,7 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
 
 
 def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
-    """What our device file says, where it has it from, and whether that is a paper or a fit."""
+    """Our device file's entry, its source, and whether that source is a paper or a fit."""
     device = _device(sources.devices, fact.device)
     if fact.path in WORDS:
         return str(device[fact.path]), f"{fact.device}: {fact.path}", False

@@ -1,6 +1,6 @@
-"""Facts in words, as files and as bars, in the form of tables.
+"""A page of hardware facts: wording, files and a bar chart, in the format of tables.
 
-Owns how a fact is said. What is compared is `facts`'.
+Owns how a fact is worded. `facts` decides what is compared.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Published, TableRow
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
-"""Columns with their alignment."""
+"""Alignment of each column."""
 ORIGIN = "No measurement: read from conf/reference and conf/device"
 
 
 def write_facts(
     spec: FactsSpec, folder: Path, sources: Sources, bibliography: dict[str, str], formats: Collection[str]
 ) -> tuple[Page, dict[str, Path]]:
-    """Set facts beside ours and write them to a folder, as `<experiment>.<format>`.
+    """Compare facts with our device files and write them to a folder, as `<experiment>.<format>`.
 
     Returns:
         the page, and its files by format; only a spec with a `picture` has a `png`.
@@ -53,7 +53,7 @@ def write_facts(
 
 
 def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
-    """The facts as a table in words; a column without a word is left out."""
+    """The facts as a page with one table; empty columns are left out."""
     lines = [_line(one) for one in stated]
     kept = [i for i in range(len(HEADINGS)) if any(line[i] != ABSENT for line in lines)]
     names, letters = list(HEADINGS), list(HEADINGS.values())
@@ -70,7 +70,7 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
 
 
 def to_csv(stated: Sequence[Stated]) -> str:
-    """One line a fact, unrounded; a table's columns, with published words and our file's entry."""
+    """CSV with one unrounded line per fact: a table's columns, plus published words and our file's entry."""
     out = io.StringIO()
     writer = csv.DictWriter(out, (*CSV_HEADER, "published", "basis"), restval="", lineterminator="\n")
     writer.writeheader()
@@ -97,7 +97,7 @@ def to_csv(stated: Sequence[Stated]) -> str:
 
 
 def draw(spec: FactsSpec, stated: Sequence[Stated]) -> bytes:
-    """Our numbers as bars, the published ones over them, as PNG; the same bytes for the same facts."""
+    """PNG of our numbers as bars with the published ones over them; the same facts give the same bytes."""
     drawn = [one for one in stated if isinstance(one.ours, float)]
     entries = [Entry(ours=one.ours, published=_number(one)) for one in drawn]
     rows = [

@@ -1,1 +1,1 @@
-"""What papers published: values and bibliography."""
+"""Published values and the bibliography."""

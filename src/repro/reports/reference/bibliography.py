@@ -1,6 +1,6 @@
-"""How a paper is cited: the entries of a BibTeX file, by key.
+"""BibTeX entries by key, for citing papers.
 
-Knows the file's outer form only, not what an entry holds.
+Finds where an entry begins and its key; does not parse its fields.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load_bibliography(path: Path) -> dict[str, str]:
 
 
 def citations(papers: Sequence[str], entries: dict[str, str]) -> list[str]:
-    """Entries of these papers and, last, of this project.
+    """Entries of these papers, followed by this project's own.
 
     Raises:
         InputError: a paper has no entry.

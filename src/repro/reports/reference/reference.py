@@ -1,4 +1,4 @@
-"""Published values, by id and by what they describe.
+"""Published values, by id and by their other fields.
 
 Owns the reading of `conf/reference/cells.csv`. Must not know records, nor what is compared with a value.
 """
@@ -17,20 +17,20 @@ from repro.core.registry import unknown
 
 @dataclass(frozen=True)
 class PublishedCell:
-    """One published value or claim; `conf/reference/README.md` tells the conventions.
+    """One published value or claim; conventions are in `conf/reference/README.md`.
 
     Attributes:
         id: its name, which never changes.
         paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`.
         artifact: the table or figure, or `text`.
-        section: where in the paper.
-        device: what it was measured on, "" where the paper does not say (as in every following column).
+        section: of the paper.
+        device: the device of the measurement, "" if the paper does not say (as in every following column).
         system: the method, under the paper's name.
         model: the target, under the paper's name.
         draft_model: its draft.
-        dataset: the workload, under one name however it was spelled.
-        condition: the rest of the circumstances, as parts joined by "; ".
-        metric: what the value is.
+        dataset: the workload, with one spelling for all papers.
+        condition: further conditions, joined by "; ".
+        metric: what is measured.
         value_low: its lower end; None for a claim that gives only an upper bound.
         value_high: its upper end; None for a claim that gives only a lower bound; equal for a single value.
         unit: of both.
@@ -57,7 +57,7 @@ class PublishedCell:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """The parts of the condition that are `key=value`."""
+        """The parts of the condition that have the form `key=value`."""
         parts = (part.partition("=") for part in self.condition.split("; "))
         return {key: value for key, equals, value in parts if equals}
 
@@ -66,10 +66,10 @@ def load_cells(path: Path | None = None) -> dict[str, PublishedCell]:
     """Every published value by id, in the file's order.
 
     Args:
-        path: a file of cells; without one the project's own.
+        path: a CSV file of cells; default the project's own.
 
     Raises:
-        InputError: the file's columns are others, an id occurs twice, or a value is no number.
+        InputError: the file has other columns, an id occurs twice, or a value is not a number.
     """
     path = path or conf_dir() / "reference" / "cells.csv"
     wanted = [field.name for field in fields(PublishedCell)]
@@ -87,11 +87,11 @@ def load_cells(path: Path | None = None) -> dict[str, PublishedCell]:
 
 
 def find(cells: Mapping[str, PublishedCell], name: str) -> PublishedCell:
-    """The cell of that id.
+    """The cell with that id.
 
     Raises:
-        InputError: there is none; the error names near misses among the ids of the same table or figure, or
-            among the tables and figures.
+        InputError: it does not exist; the error suggests similar ids of the same table or figure, or similar
+            tables and figures.
     """
     if name in cells:
         return cells[name]
@@ -104,10 +104,10 @@ def find(cells: Mapping[str, PublishedCell], name: str) -> PublishedCell:
 
 
 def select(cells: Mapping[str, PublishedCell], **wanted: str) -> list[PublishedCell]:
-    """The cells with these texts in these fields, in the file's order: `select(cells, paper="lever")`.
+    """The cells whose fields have these values, in the file's order: `select(cells, paper="lever")`.
 
     Raises:
-        InputError: there is no such field, or no cell at all has that text in it.
+        InputError: a field does not exist, or no cell has that value in it.
     """
     names = [field.name for field in fields(PublishedCell) if not field.name.startswith("value_")]
     for field, text in wanted.items():
@@ -119,7 +119,7 @@ def select(cells: Mapping[str, PublishedCell], **wanted: str) -> list[PublishedC
 
 
 def _place(name: str) -> str:
-    """The table or figure that an id begins with."""
+    """Paper and table or figure, the first two parts of an id."""
     return ".".join(name.split(".")[:2])
 
 

@@ -1,1 +1,1 @@
-"""What an experiment asks a table to show."""
+"""Schema of an experiment's `table:` section."""

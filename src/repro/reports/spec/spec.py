@@ -1,6 +1,6 @@
-"""What a table is to show, as the `table:` section of an experiment's file says it.
+"""Schema of the `table:` section of an experiment file.
 
-Owns the section's schema and its errors. Knows neither records nor how a table looks.
+Owns the section's dataclasses and their errors. Knows neither records nor how a table looks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from repro.core.typed import typed
 
 @dataclass(frozen=True)
 class RowsSpec:
-    """Records whose labels `by` agree share a row. A row's id is those labels, joined by " / ".
+    """How records are grouped into rows: records with equal labels `by` share a row.
 
-    `names` maps ids to what is shown, in the order of showing. Rows that it does not name come after, by id,
-    so that a user's own method joins a table without a change to it.
+    A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
+    Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
     """
 
     by: tuple[str, ...]
@@ -28,18 +28,19 @@ class RowsSpec:
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One figure of each row.
+    """One column, that is, one value of each row.
 
-    Either `value`, a value of the records as it is, or `total` over `per`, two values that are summed over
-    the row's records first. It is multiplied by `scale` and shown in `unit` with `digits` decimals.
-    `where` keeps only records with these labels. Of several records `aggregate` makes one figure, `only`
-    wants a single one. `reference` maps row ids to published cells, `tolerance` is the relative difference
-    from them that is still called agreement. `timed` is false for what needs neither clock nor costs
+    Either `value`, a value of the records as it is, or `total` over `per`, two values that are first summed
+    over the row's records. It is multiplied by `scale` and shown in `unit` with `digits` decimals.
+
+    `where` selects records by labels. `aggregate` reduces several records to one value; `only` requires a
+    single record. `reference` maps row ids to published cells, `tolerance` is the relative difference from
+    them that still counts as agreement. `timed` is false for values that need neither clock nor costs
     (accuracy, acceptance).
 
-    A figure may be set against a baseline over the same prompts: that of the row with the id `relative_to`,
-    or that of the same row's records with the labels `over` (and otherwise those of `where`). `compare` says
-    how: `ratio` to it, `difference` from it, or `reduction` below it in percent.
+    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`, or the
+    same row's records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
+    `difference` from it, or `reduction` below it in percent.
     """
 
     key: str
@@ -74,15 +75,15 @@ class ColumnSpec:
 
     @property
     def baseline(self) -> str:
-        """What the figure is set against, in words; "" when it stands for itself."""
+        """The baseline in words; "" if the column has none."""
         return self.relative_to or " ".join(self.over.values())
 
 
 @dataclass(frozen=True)
 class AsideSpec:
-    """A published value that is shown apart, because its workload is another one; `note` says which.
+    """A published value shown in a separate table because its workload differs; `note` says how.
 
-    `row` and `column` point at our nearest figure, shown beside it without a ratio.
+    `row` and `column` select our nearest value, shown beside it without a ratio.
     """
 
     id: str
@@ -94,13 +95,13 @@ class AsideSpec:
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """The picture: which columns, the title, and rows that are left `without`.
+    """The figure of a table: its columns, its title, and the rows to leave out (`without`).
 
-    `bars` has a panel a column and a bar a row. The others show columns of one unit on one axis, which is
-    called `heading`: `grouped` as a group of bars a row, `stacked` as the parts of one bar a row, `lines` as
-    lines over the label `x`, which is a number and called `x_heading`. With `lines` each value of the label
-    `panel` has a panel, each value of the labels that are left a line. `log` makes the axis of `x`, or the
-    one of the groups, logarithmic. `names` says how values of labels are called.
+    `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis
+    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `lines` as
+    lines over the numeric label `x`, whose axis is labelled `x_heading`. With `lines` each value of the label
+    `panel` has a panel, and each value of the remaining labels a line. `log` makes the axis of `x`, or the
+    value axis of `grouped`, logarithmic. `names` maps label values to display names.
     """
 
     columns: tuple[str, ...]
@@ -117,9 +118,9 @@ class FigureSpec:
 
 @dataclass(frozen=True)
 class LaneSpec:
-    """A row of a timeline: the spans whose names begin with one of `spans` and that no lane before shows.
+    """A lane of a timeline: spans whose names begin with one of `spans` and that no earlier lane shows.
 
-    Those that begin after the first span of the lane `during`, in the same round, are told apart.
+    Spans that begin after the first span of the lane `during`, in the same round, get another shade.
     """
 
     name: str
@@ -129,8 +130,10 @@ class LaneSpec:
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """The part of a timeline from round `first` to round `last` of the first request, counted from 0, and of
-    that the first `part`. Round -1 is the prefill."""
+    """A window of a timeline: rounds `first` to `last` of the first request, counted from 0.
+
+    Only the first `part` of it is shown. Round -1 is the prefill.
+    """
 
     first: int
     last: int
@@ -144,7 +147,7 @@ class WindowSpec:
 
 @dataclass(frozen=True)
 class TimelineSpec:
-    """A picture of a timeline: a panel a window, a row a lane, of the one cell with the labels `where`."""
+    """The timeline figure of the one cell with the labels `where`: a panel per window, a row per lane."""
 
     lanes: tuple[LaneSpec, ...]
     windows: tuple[WindowSpec, ...]
@@ -162,7 +165,7 @@ class TimelineSpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A whole `table:` section; `experiment` is the name of the file it stands in.
+    """A whole `table:` section; `experiment` is the name of its file.
 
     `cite` adds papers to those of the published cells.
     """
@@ -193,7 +196,7 @@ class TableSpec:
             self._check(self.figure)
 
     def _check(self, figure: FigureSpec) -> None:
-        """That what is on one axis has one unit, and that axes are labels of the rows."""
+        """Check that columns on one axis have one unit, and that axes are labels of the rows."""
         units = {column.unit for column in self.columns if column.key in figure.columns}
         if figure.kind != "bars" and len(units) > 1:
             raise InputError(
@@ -211,9 +214,9 @@ class TableSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> TableSpec:
-        """The spec of a `table:` section given as plain dictionaries and lists.
+        """Parse a `table:` section of plain dictionaries and lists.
 
         Raises:
-            InputError: a field is unknown, missing or of the wrong type; the sentence gives its place.
+            InputError: a field is unknown, missing or of the wrong type; the message gives its place.
         """
         return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")

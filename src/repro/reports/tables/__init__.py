@@ -1,1 +1,1 @@
-"""From records to the cells of a table."""
+"""Tables built from records."""

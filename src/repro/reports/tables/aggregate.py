@@ -1,6 +1,6 @@
-"""From the records of one row to the one figure that a column shows of them.
+"""Reduces the records of a row to the one value that a column shows.
 
-Owns what totals, means and comparisons with a baseline are. Knows neither published values nor layout.
+Owns totals, means and comparisons with a baseline. Knows neither published values nor layout.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MEANS: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 class Incomparable(Exception):
-    """Two rows have no ratio; the message says why, for a footnote."""
+    """Two rows cannot be compared; the message gives the reason, for a footnote."""
 
 
 def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
-    """The column's figure of a row's records, all of them done; `None` when one of them lacks it.
+    """The column's value over a row's finished records; `None` if one of them lacks it.
 
     Raises:
-        InputError: there are several records and the column has no `aggregate`, or a value is no number.
+        InputError: there are several records and the column has no `aggregate`, or a value is not a number.
     """
     if not records:
         return None
@@ -45,10 +45,10 @@ def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
 
 
 def relative(column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]) -> Scalar:
-    """The column's figure against the baseline's on the same prompts: totals against totals, means of ratios.
+    """The column's value relative to the baseline's on the same prompts: ratio of totals, or mean of ratios.
 
     Raises:
-        Incomparable: the baseline failed, has no counterpart of a record, or one over other prompts.
+        Incomparable: the baseline failed, or lacks a counterpart of a record or has other prompts.
     """
     if not records or not baseline:
         return None
@@ -89,7 +89,7 @@ def _number(column: ColumnSpec, value: Scalar) -> float:
 
 
 def _against(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
-    """One figure against the baseline's, as the column compares."""
+    """One value compared with the baseline's, as the column's `compare` says."""
     if one is None or base is None:
         return None
     ours, its = _number(column, one), _number(column, base)
@@ -101,7 +101,7 @@ def _against(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
 
 
 def _pairs(records: Sequence[Record], baseline: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """Each record with the baseline's of the same cell: the one with the same labels, of those that vary."""
+    """Pair each record with the baseline record that has the same values of the varying labels."""
     names = sorted({*varying(records), *varying(baseline)})
     counterparts: dict[tuple[str | None, ...], Record] = {_at(base.labels, names): base for base in baseline}
     pairs = []

@@ -1,7 +1,7 @@
-"""Records and published cells become a table.
+"""Builds a table from records and published cells.
 
-Owns what is compared with what, and with which reservations. Knows nothing of files, formats or how records
-came about.
+Owns what is compared with what, and which marks values get. Knows nothing of files, formats or how records
+are produced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repro.reports.tables.aggregate import Incomparable, figure, relative
 from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
 
 SEPARATOR = " / "
-"""Between the labels of a row's id."""
+"""Separator of the labels in a row's id."""
 
 UNITS = {
     ("ms", "s"): 1e-3,
@@ -38,11 +38,11 @@ def build(
 ) -> Table:
     """The table of a spec.
 
-    Of records with the same labels the newest counts. With `keys` these cells and no others, under whichever
-    experiment's name they were first computed.
+    Of records with the same labels only the newest counts. With `keys`, exactly these cells are used,
+    whichever experiment computed them first.
 
     Raises:
-        InputError: a published cell is unknown, or in a unit that has no way to the column's; a row has
+        InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
             several records where the column wants one.
     """
     chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
@@ -56,7 +56,7 @@ def matches(record: Record, where: Mapping[str, str]) -> bool:
 
 
 def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
-    """Of each set of labels the record that finished last, and how many others there are."""
+    """For each set of labels the record that finished last, and the number of other records."""
     newest: dict[tuple[tuple[str, str], ...], Record] = {}
     for record in sorted(records, key=lambda r: (r.provenance.finished, r.key)):
         newest[tuple(sorted(record.labels.items()))] = record
@@ -64,7 +64,7 @@ def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
 
 
 class _Builder:
-    """One table in the making: rows of records, and the footnotes that pile up."""
+    """Builds one table: groups records into rows and collects footnotes."""
 
     def __init__(
         self, spec: TableSpec, records: Sequence[Record], cells: Mapping[str, PublishedCell]
@@ -114,7 +114,7 @@ class _Builder:
         return SEPARATOR.join(record.labels.get(name, "") for name in self.spec.rows.by)
 
     def _footnote(self, text: str) -> int:
-        """The number of a footnote, which is added when it is new."""
+        """The number of a footnote, which is added if it is new."""
         if text not in self.footnotes:
             self.footnotes.append(text)
         return self.footnotes.index(text) + 1
@@ -187,7 +187,7 @@ class _Builder:
 
 
 def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
-    """A published cell in another unit; InputError, which says `where` that is, if no way leads there."""
+    """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""
     factor = 1.0 if cell.unit == unit else UNITS.get((cell.unit, unit))
     if factor is None:
         raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
@@ -201,9 +201,9 @@ def reservations(
     published: Published | None,
     ratio: float | None,
 ) -> tuple[str, ...]:
-    """The marks of a figure made from these records, in the order of the legend.
+    """The marks of a value made from these records, in the order of the legend.
 
-    A ratio to a baseline that was fitted is still a prediction; every other reservation passes on.
+    A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
     determined = {column.key, column.value, column.total, column.per, published.id if published else None}
     tests: dict[str, Callable[[Record], bool]] = {
@@ -238,13 +238,13 @@ def _errors(rows: Sequence[TableRow], columns: Sequence[ColumnSpec]) -> Errors |
 
 
 def _commits(records: Sequence[Record]) -> tuple[str, ...]:
-    """The code that made the records, abbreviated; `+` says that files differed from the commit."""
+    """Abbreviated commits of the records; `+` means that files differed from the commit."""
     codes = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
     return tuple(sorted(codes))
 
 
 def _natural(label: str) -> tuple[float, str]:
-    """What sorts numbers by their size and words after them."""
+    """Sort key: numbers by size, then other words."""
     try:
         return float(label), label
     except ValueError:
@@ -253,7 +253,7 @@ def _natural(label: str) -> tuple[float, str]:
 
 def _scaled(spread: Spread | None, scale: float) -> Spread | None:
     if isinstance(spread, tuple):
-        low, high = sorted(end * scale + 0.0 for end in spread)  # a loss is a gain the other way round
+        low, high = sorted(end * scale + 0.0 for end in spread)  # a negative scale swaps the ends
         return low, high
     return None if spread is None else spread * abs(scale)
 

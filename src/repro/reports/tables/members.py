@@ -1,6 +1,6 @@
-"""Which cells a table consists of and how it labels them, remembered beside its files.
+"""The list of a table's cells and their labels, stored beside the table's files.
 
-Owns that list and the rule by which an earlier cell stays in it. Must not know how cells are computed.
+Owns that list and the rule by which earlier cells stay in it. Must not know how cells are computed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from repro.core.errors import InputError
 from repro.records.record import Record, Store, write_atomically
 
 TERMS = ("prompts", "max_tokens", "sampling", "seed")
-"""What of a configuration must agree for two cells to stand in one table, beside what their labels say."""
+"""Configuration entries that must be equal for cells to share a table, apart from their labels."""
 
 
 def records(members: Iterable[tuple[str, Mapping[str, str]]], store: Store) -> list[Record]:
-    """The records of these keys under these labels, which an experiment may choose as it likes.
+    """The records of these keys, with labels replaced by the given ones.
 
-    A cell that has several labellings comes several times; one that has no record is left out.
+    A key with several sets of labels gives several records; a key without a record is left out.
     """
     found = [(store.get(key), dict(labels)) for key, labels in members]
     labelled = [replace(record, labels=labels) for record, labels in found if record]
@@ -28,10 +28,10 @@ def records(members: Iterable[tuple[str, Mapping[str, str]]], store: Store) -> l
 
 
 def require_apart(own: Sequence[Record]) -> None:
-    """That no two cells of a sweep have the same labels: a table would show one of them and hide the other.
+    """Check that no two cells of a sweep have the same labels, because a table would hide one of them.
 
     Raises:
-        InputError: two have.
+        InputError: two cells have the same labels.
     """
     first: dict[tuple[tuple[str, str], ...], Record] = {}
     for record in own:
@@ -44,9 +44,9 @@ def require_apart(own: Sequence[Record]) -> None:
 
 
 def join(own: Sequence[Record], earlier: Iterable[Record]) -> list[Record]:
-    """A sweep's own records, and earlier ones of other cells and labels that were asked the same.
+    """A sweep's own records, plus earlier ones with other keys and labels and the same `TERMS`.
 
-    So a method that is run alone joins the rows that are there already.
+    This way a method that is run alone is added to the existing rows.
     """
     labels = [record.labels for record in own]
     keys = {record.key for record in own}
@@ -61,7 +61,7 @@ def exist(folder: Path, experiment: str) -> bool:
 
 
 def read(folder: Path, experiment: str, store: Store) -> list[Record]:
-    """The records of the table that was last written, as it labelled them; none if there was none.
+    """The records of the table as last written, with its labels; empty if it was never written.
 
     Raises:
         InputError: the list is corrupt.
@@ -77,7 +77,7 @@ def read(folder: Path, experiment: str, store: Store) -> list[Record]:
 
 
 def write(folder: Path, experiment: str, records: Iterable[Record]) -> None:
-    """Remember the cells of a table."""
+    """Store the keys and labels of a table's cells."""
     path = _path(folder, experiment)
     listed = [{"key": record.key, "labels": dict(record.labels)} for record in records]
     listed.sort(key=lambda each: json.dumps(each, sort_keys=True))

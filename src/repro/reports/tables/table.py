@@ -1,6 +1,6 @@
-"""A table: our figures, set beside the published ones.
+"""A table: our values beside the published ones.
 
-Owns what a table consists of. Knows neither how it is built (`build`) nor how it looks (`render`, `figure`).
+Owns a table's dataclasses. Knows neither how it is built (`build`) nor how it looks (`render`, `figure`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MARKS = {
     "wall": ("w", "wall clock of a real device, not emulated"),
     "off": ("!", "differs from the published value by more than the column's tolerance"),
 }
-"""What a figure may carry: its sign, and the legend's words."""
+"""Marks of a value: its sign, and the legend's text."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A value as a paper prints it, in the column's unit; one side is `None` for "up to" and "more than"."""
+    """A published value in the column's unit; one end is `None` for "up to" and "more than"."""
 
     id: str
     low: float | None
@@ -38,7 +38,7 @@ class Published:
         return [value for value in (self.low, self.high) if value is not None]
 
     def ratio(self, ours: Scalar) -> float | None:
-        """Ours over the published value; over the nearer end of a range, 1 inside it; none for a bound."""
+        """Ours over the published value: over the nearer end of a range, 1 inside it; None for a bound."""
         if isinstance(ours, str) or ours is None or not self.low or not self.high:
             return None
         return ours / min(max(ours, self.low), self.high)
@@ -46,7 +46,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Entry:
-    """What stands where a row and a column meet.
+    """One table entry, at a row and a column.
 
     `marks` are keys of `MARKS`; `failed` is the number of the footnote with the traceback's last line.
     """
@@ -60,13 +60,13 @@ class Entry:
 
     @property
     def predicted(self) -> bool:
-        """Whether it belongs in an error figure: compared, and not what something was fitted to."""
+        """Whether it counts in the error statistics: compared with a published value and not fitted."""
         return self.ratio is not None and "fitted" not in self.marks
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line; `id` is the labels it stands for in one word, `labels` are these by their names."""
+    """One row; `id` joins its labels in one string, `labels` holds them by name."""
 
     id: str
     name: str
@@ -76,7 +76,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Aside:
-    """A published value that is no measure of ours; `ours` is the nearest figure that we have."""
+    """A published value that we do not reproduce; `ours` is our nearest value."""
 
     label: str
     published: Published
@@ -89,7 +89,7 @@ class Aside:
 
 @dataclass(frozen=True)
 class Errors:
-    """|ratio - 1| over the predicted cells; `fitted` counts the compared cells that are left out."""
+    """Statistics of |ratio - 1| over the predicted cells; `fitted` counts the compared cells left out."""
 
     count: int
     median: float
@@ -100,7 +100,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns with all that is said about them; the same for the same records."""
+    """Rows and columns with titles, notes and sources; the same records give an equal table."""
 
     experiment: str
     title: str
@@ -117,16 +117,16 @@ class Table:
 
     @property
     def command(self) -> str:
-        """What makes the table again; cells that have a record are not computed again."""
+        """Command that recreates the table; cells that have a record are not computed again."""
         return f"python -m repro experiment={self.experiment}"
 
     @property
     def name(self) -> str:
-        """Its files' name, without a suffix."""
+        """Name of its files, without a suffix."""
         return PurePath(self.experiment).name
 
     def entry(self, row: str, column: str) -> Entry:
-        """The entry of a row's id and a column's key.
+        """The entry at a row's id and a column's key.
 
         Raises:
             KeyError: there is no such row or column.

@@ -1,1 +1,1 @@
-"""Token trees and attention masks, drawn."""
+"""Drawings of token trees and attention masks."""

@@ -1,6 +1,6 @@
-"""Forms of verification that an experiment draws: the `trees:` or `masks:` section of its table.
+"""Token trees and masks that an experiment draws: the `trees:` or `masks:` section of its table.
 
-Owns the schema and what is drawn of a form. Must not know how trees are searched.
+Owns the schema and what is drawn of each form. Must not know how trees are searched.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from repro.core.errors import InputError
 from repro.core.typed import typed
 
 Path = tuple[int, ...]
-"""A node of a tree by the ranks that lead to it; the root is ()."""
+"""A tree node as the ranks on the path to it; the root is ()."""
 
 Mask = tuple[tuple[bool, ...], ...]
-"""A line for each verified token: which of them its attention looks at."""
+"""Attention mask, `[query][key]` over the verified tokens."""
 
 
 @dataclass(frozen=True)
 class LookaheadSpec:
-    """Lookahead decoding's step: `window` columns of `ngram` - 1 levels, and `guesses` n-grams to verify."""
+    """A lookahead decoding step: `window` columns of `ngram` - 1 levels, `guesses` n-grams to verify."""
 
     window: int
     ngram: int
@@ -31,17 +31,17 @@ class LookaheadSpec:
 
 @dataclass(frozen=True)
 class DiagramSpec:
-    """One form, from one of these: its text, branching, a search, or Lookahead's pattern.
+    """One form, given in one of these ways: as text, branching, a search, or lookahead's pattern.
 
     Attributes:
-        name: what it is called.
+        name: its display name.
         tree: paths of ranks, "0;1;0.0".
         expansion: children of every node of a level, level by level, as SpecInfer branches.
         match: two published acceptance lengths (`repro.heads_fit`) whose heads grow a tree of `width`.
-        checkpoint: heads (`conf/model/checkpoint`) with recorded ranks, which grow and refine one.
+        checkpoint: heads (`conf/model/checkpoint`) whose recorded ranks grow and refine a tree.
         width: of a searched tree, the root included.
-        heads: that a searched tree may use, the first ones; 0 for all.
-        lookahead: not a tree.
+        heads: number of heads that a searched tree may use, counted from the first; 0 for all.
+        lookahead: lookahead decoding's pattern, which is not a tree.
         rootless: the root is left out of the mask.
     """
 
@@ -68,13 +68,13 @@ class DiagramSpec:
 
     @property
     def searched(self) -> bool:
-        """Whether a search makes it."""
+        """Whether the tree comes from a search."""
         return bool(self.match or self.checkpoint)
 
 
 @dataclass(frozen=True)
 class DiagramsSpec:
-    """The `table:` section of an experiment of forms: `trees` or `masks` of them; `picture` is its title."""
+    """The `table:` section of an experiment of forms, `trees` or `masks`; `picture` is the figure's title."""
 
     experiment: str
     title: str
@@ -95,7 +95,7 @@ class DiagramsSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> DiagramsSpec:
-        """The spec of a section given as plain dictionaries and lists; InputError if it is none."""
+        """Parse a section of plain dictionaries and lists; InputError if it is invalid."""
         return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
 
 
@@ -104,12 +104,12 @@ class VerificationDiagram:
     """A tree as it is drawn.
 
     Attributes:
-        name: what it is called.
+        name: its display name.
         paths: its nodes without the root, parents before children.
-        estimated: the nodes of the tree that growth alone gives; the same where nothing was refined.
-        accuracies: `[head][rank]` of the heads that were searched; empty for a tree that was not.
-        expected: tokens a verification by the estimate, of the estimated tree and of this one.
-        measured: tokens a verification of both along recorded answers; None where none are.
+        estimated: nodes of the tree before refinement; equal to `paths` if nothing was refined.
+        accuracies: `[head][rank]` of the heads that were searched; empty for a tree that was not searched.
+        expected: estimated acceptance length of the estimated tree and of this one.
+        measured: acceptance length of both along recorded answers; None without such answers.
         fitted: whether published values were fitted.
     """
 
@@ -122,7 +122,7 @@ class VerificationDiagram:
     fitted: bool = False
 
     def value(self, path: Path) -> float:
-        """How often a node is accepted by the estimate: the product of the accuracies that lead to it."""
+        """Estimated acceptance probability of a node: the product of the accuracies on its path."""
         product = 1.0
         for head, rank in enumerate(path):
             product *= self.accuracies[head][rank]
@@ -130,17 +130,20 @@ class VerificationDiagram:
 
 
 def tree_mask(paths: Sequence[Path], rootless: bool = False) -> Mask:
-    """Which tokens each node of a tree looks at: its ancestors and itself, the root first unless left out."""
+    """Attention mask of a tree: nodes attend to their ancestors and themselves, the root first.
+
+    With `rootless` the root is left out.
+    """
     nodes = [*([] if rootless else [()]), *paths]
     return tuple(tuple(row[: len(seen)] == seen for seen in nodes) for row in nodes)
 
 
 def lookahead_mask(spec: LookaheadSpec) -> Mask:
-    """Lookahead decoding's pattern (Fu et al., ICML 2024).
+    """Attention mask of lookahead decoding (Fu et al., ICML 2024).
 
-    Of the window's first level each token looks at those before it, the first of them being the last emitted
-    token; one of a later level looks at the first level up to its own column, and at its own column. A token
-    of an n-gram under verification looks at the last emitted one and at its own n-gram so far.
+    Tokens of the window's first level attend causally within it; its first token is the last emitted one.
+    Tokens of later levels attend to the first level up to their column and to their own column. A token of an
+    n-gram under verification attends to the last emitted token and to its own n-gram so far.
     """
     levels = spec.ngram - 1
     window = [("window", level, column) for level in range(levels) for column in range(spec.window)]
@@ -160,7 +163,7 @@ def lookahead_mask(spec: LookaheadSpec) -> Mask:
 
 
 def branching(expansion: Sequence[int]) -> tuple[Path, ...]:
-    """The nodes of a tree in which every node of a level has so many children."""
+    """Nodes of a tree whose nodes have `expansion[level]` children."""
 
     def deeper(level: list[Path], children: int) -> list[Path]:
         return [(*path, rank) for path in level for rank in range(children)]

@@ -1,6 +1,6 @@
-"""Forms of verification as files: Markdown, CSV, LaTeX and a picture, in the form of tables.
+"""Pages of token trees and masks as files: Markdown, CSV, LaTeX and a figure, in the format of tables.
 
-Owns their writing. What a page says is `mask_page`'s and `tree_page`'s.
+Owns the writing of the files. `mask_page` and `tree_page` own the contents.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def write_forms(
     """Write forms to a folder as `<experiment>.<format>`.
 
     Args:
-        spec: what was asked.
-        forms: the trees that its forms are, in its order; None where a form is none.
+        spec: the forms as configured.
+        forms: their trees in the spec's order; None for a form that is not a tree.
         folder: of the tables.
         bibliography: BibTeX entries by key.
         formats: those that are wanted.
@@ -64,7 +64,7 @@ def write_forms(
 
 
 Made = tuple[Page, Sequence[Figures], Callable[[], bytes]]
-"""A page in words, the figures of each form, and the picture once it is asked for."""
+"""The page, the numbers of each form, and a function that draws the figure."""
 
 
 def _masks(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:
@@ -88,7 +88,7 @@ def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> M
 
 
 def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
-    """One line a figure of a form, unrounded; a table's columns."""
+    """CSV with one unrounded line per number of a form, in a table's columns."""
     out = io.StringIO()
     writer = csv.DictWriter(out, CSV_HEADER, restval="", lineterminator="\n")
     writer.writeheader()

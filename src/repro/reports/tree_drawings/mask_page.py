@@ -1,6 +1,6 @@
-"""Which points of a verification's attention are computed, as a table and as pictures.
+"""Attention masks of verification passes, as a table and as figures.
 
-Owns how masks are shown. What they are is `forms`'.
+Owns how masks are shown. `forms` computes them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the cau
 NEEDED, IDLE = "#f4e08a", "#27446b"
 ORIGIN = "No measurement: computed from the patterns"
 INCHES = 2.1
-"""The side of a mask."""
+"""Side of a mask, inches."""
 
 Figures = dict[str, tuple[str, float]]
-"""Figures by column, with their units."""
+"""Unit and number by column."""
 
 
 def figures(mask: Mask) -> Figures:
-    """What a table says of a mask."""
+    """The numbers of a mask that the table shows."""
     tokens, computed = len(mask), sum(map(sum, mask))
     return {
         "tokens": ("tokens", tokens),
@@ -39,7 +39,7 @@ def figures(mask: Mask) -> Figures:
 
 
 def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
-    """The masks' figures as a table in words."""
+    """The masks' numbers as a page with one table."""
     lines = []
     for form, mask in zip(spec.masks, masks, strict=True):
         numbers = [number for _, number in figures(mask).values()]
@@ -51,7 +51,7 @@ def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
 
 
 def draw(spec: DiagramsSpec, masks: Sequence[Mask]) -> bytes:
-    """A panel a mask, row by column, as PNG; the same bytes for the same masks."""
+    """PNG with one panel per mask, queries by keys; the same masks give the same bytes."""
     picture = canvas(0.4 + INCHES * len(masks), INCHES + 1.35)
     panels = picture.subplots(1, len(masks), squeeze=False)[0]
     for panel, form, mask in zip(panels, spec.masks, masks, strict=True):

@@ -1,6 +1,6 @@
-"""Verification trees, estimated and refined, as a table and as pictures.
+"""Token trees, estimated and refined, as a table and as figures.
 
-Owns how trees are shown. What they are is `forms`'.
+Owns how trees are shown. `forms` defines them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", 
 ORIGIN = "Made of recorded ranks and published values"
 
 SIZE = 15.5
-"""Of a node, points across."""
+"""Marker size of a node, points."""
 LEVEL, TITLE = 0.72, 0.95
-"""Inches from level to level, and for the rest of a panel."""
+"""Inches per level, and for the rest of a panel."""
 LEAF = 0.5
-"""Inches from leaf to leaf."""
+"""Inches per leaf."""
 
 
 def figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
-    """What a table says of a tree, with units."""
+    """The numbers of a tree that the table shows, with units."""
     measured = form.measured or (None, None)
     return {
         "width": ("tokens", 1 + len(form.paths)),
@@ -52,7 +52,7 @@ def figures(form: VerificationDiagram) -> dict[str, tuple[str, float | None]]:
 
 
 def page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
-    """The trees as tables in words: one of all, and one of the nodes of each."""
+    """The trees as tables: one of all trees, and one per tree of its nodes."""
     marks = ("fitted",) if any(form.fitted for form in forms) else ()
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
     notes += [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
@@ -82,7 +82,7 @@ def _nodes(form: VerificationDiagram) -> Grid:
 
 
 def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> bytes:
-    """A panel a tree, a node a circle with its accuracy in percent; the same bytes for the same trees."""
+    """PNG with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
     widest = max(x for form in forms for x, _ in _places(form).values())
     depths = [max(map(len, _places(form))) for form in forms]
     heights = [TITLE + LEVEL * depth for depth in depths]
@@ -102,7 +102,7 @@ def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> bytes:
 
 
 def _tree(panel: Axes, form: VerificationDiagram) -> None:
-    """Nodes of both trees at their places: kept, added by the refinement, or dropped by it."""
+    """Draw the nodes of both trees: kept, added by the refinement, or dropped by it."""
     places = _places(form)
     for path, (x, y) in places.items():
         if path:
@@ -131,7 +131,7 @@ def _tree(panel: Axes, form: VerificationDiagram) -> None:
 
 
 def _look(form: VerificationDiagram, path: Path) -> tuple[str, str, str]:
-    """Of a node its edge's colour, its line's style, and what it is filled with."""
+    """Edge colour, line style and fill colour of a node."""
     if path and path not in form.paths:
         return GREY, "--", "white"
     if path and path not in form.estimated:
@@ -140,7 +140,7 @@ def _look(form: VerificationDiagram, path: Path) -> tuple[str, str, str]:
 
 
 def _places(form: VerificationDiagram) -> dict[Path, tuple[float, float]]:
-    """Where nodes stand: leaves side by side, parents over the middle of their children, levels downwards."""
+    """Positions of nodes: leaves side by side, parents centred over their children, levels downwards."""
     nodes = {(), *form.paths, *form.estimated}
     places: dict[Path, tuple[float, float]] = {}
     across = 0.0

@@ -1,1 +1,1 @@
-"""Heads that score tokens of a prompt and decide how a request is served."""
+"""Training of heads that score prompt tokens and choose the levels that serve a request."""

@@ -1,4 +1,4 @@
-"""Owns ElastiLM's self-induced labels (3.3): what decisions answer, and which one a head should make."""
+"""Owns ElastiLM's self-induced labels (3.3): which decisions answer correctly, and which one is the label."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ EVERY = decisions()
 ORDERS = ("lightest", "release")
 DEFAULTS = ("largest", "lightest", "random")
 TPOT_OF_THE_PAPER = 0.5
-"""The least that the paper asks for; objectives of time and energy (5.6) go below."""
+"""Smallest TPOT objective in the paper; objectives of time and energy (5.6) go below."""
 
 Decoders = Mapping[float, Decoder]
-"""A target by its levels."""
+"""The target's decoder by model level."""
 
 Right = Mapping[int, frozenset[Decision]]
-"""By row, the decisions that answer it right."""
+"""Decisions that answer correctly, by dataset row."""
 
 
 def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
-    """The elasticized target on every level, all views of one memory; with adapters if they are wanted."""
+    """The elasticized target at every level, all as views of shared weights; optionally with adapters."""
     decoder = dense(cell.folder)
     found = ranked(decoder, [torch.tensor(one) for one in cell.corpus.sequences], "committed", Measure())
     order = found.profile.order
@@ -70,18 +70,18 @@ def levels(cell: AccuracyScenario, adapted: bool) -> Decoders:
 
 
 def requests(dataset: str, text: Any) -> DatasetRequests:
-    """All rows of a dataset of choices."""
+    """All rows of a multiple-choice dataset."""
     config = data.read_config(dataset)
     return DatasetRequests(config, data.load_rows(config), text)
 
 
 def shortest(asked: DatasetRequests, count: int) -> list[int]:
-    """The rows with the shortest prompts."""
+    """Indices of the rows with the shortest prompts."""
     return sorted(range(len(asked.rows.rows)), key=lambda row: (len(asked.read(row)), row))[:count]
 
 
 def spare(tokens: Sequence[int], decode: Decode) -> int:
-    """How many tokens stand before the last line, which asks for the answer and stays."""
+    """Number of tokens before the last line, which asks for the answer and is never dropped."""
     last = len(tokens)
     while last > 1 and "\n" not in decode(tokens[last - 1 : last]):
         last -= 1
@@ -90,11 +90,11 @@ def spare(tokens: Sequence[int], decode: Decode) -> int:
 
 @dataclass
 class DecisionGrid:
-    """What every decision answers, row by row, in a file that grows.
+    """For each dataset row the decisions that answer it correctly, in a file that is appended to.
 
     Attributes:
-        path: one line a row.
-        key: what the answers depend on; lines of another key are left alone and not looked at.
+        path: a JSON-lines file, one line per row.
+        key: hash of what the answers depend on; lines with another key are ignored.
     """
 
     path: Path
@@ -108,7 +108,7 @@ class DecisionGrid:
 
     @property
     def right(self) -> Right:
-        """All that is known."""
+        """All rows known so far."""
         return self._right
 
     def fill(
@@ -118,9 +118,9 @@ class DecisionGrid:
 
         Args:
             asked: all rows.
-            rows: those that are wanted.
-            decoders: gives the target on every level; not called if all is known.
-            scorer: of prompts' tokens.
+            rows: indices of the wanted rows.
+            decoders: returns the target at every level; not called if all rows are known.
+            scorer: scores the prompts' tokens.
         """
         missing = [row for row in rows if row not in self._right]
         if not missing:
@@ -141,7 +141,7 @@ def _decisions(pairs: Sequence[Sequence[float]]) -> frozenset[Decision]:
 
 
 def _answered(asked: DatasetRequests, row: int, decoders: Decoders, scorer: Scorer) -> list[Decision]:
-    """The decisions under which a row is answered right."""
+    """The decisions under which a row is answered correctly."""
     read = asked.read(row)
     free = spare(read, asked.text.decode)
     scores = scorer.scores(read)
@@ -160,10 +160,10 @@ def _answered(asked: DatasetRequests, row: int, decoders: Decoders, scorer: Scor
 
 @torch.no_grad()
 def likelihoods(decoder: Decoder, pairs: Sequence[tuple[Tokens, Tokens]]) -> list[float]:
-    """Nats of continuations, each after its context, all texts side by side in one pass.
+    """Log-likelihoods in nats of continuations after their contexts, all packed in one forward pass.
 
-    A text that several pairs read is read once: of choices of one token, the context alone. A small model's
-    pass over few tokens takes as long as one over many, so this is faster than one pass a context.
+    Equal texts are computed once: for choices of one token that is the context alone. A small model's pass
+    over few tokens takes as long as one over many, so this is faster than one pass per context.
     """
     texts = [(*context, *continuation)[:-1] for context, continuation in pairs]
     starts, rows = {}, 0
@@ -189,16 +189,17 @@ def likelihoods(decoder: Decoder, pairs: Sequence[tuple[Tokens, Tokens]]) -> lis
 
 @dataclass(frozen=True)
 class Labels:
-    """Which decision is the label of a row and an objective.
+    """The rule that gives the label of a row under an objective.
 
     Attributes:
-        order: `lightest` takes the right decision with the least product of levels, of equals the smaller
-            model; `release` what is last in its loops, the largest model and of it the shortest prompt.
-        default: what is taken where no feasible decision is right: the `largest` or the `lightest` product of
-            all feasible ones, or a `random` one. Deviation: the release takes an infeasible one.
-        margin: of either objective below 1, left for what is the same on every level: by a phone's profile
-            deciding takes 0.5% of TTFT, and output projection and cache up to 1.8% of TPOT, so that a level
-            just at its objective never passes the check.
+        order: `lightest` takes the correct decision with the smallest product of levels, and of equal ones
+            the smaller model; `release` takes the last one in the release's loops: the largest model and with
+            it the shortest prompt.
+        default: the label if no feasible decision is correct: the `largest` or the `lightest` product of all
+            feasible ones, or a `random` one. Deviation: the release takes an infeasible one.
+        margin: subtracted from objectives below 1 for costs that are equal at every level: on a phone's
+            profile the decision takes 0.5% of TTFT, and output projection and cache up to 1.8% of TPOT, so a
+            level exactly at its objective would never pass the check.
         seed: of random defaults.
     """
 
@@ -209,7 +210,7 @@ class Labels:
 
     @cached_property
     def feasible(self) -> dict[tuple[float, float], list[Decision]]:
-        """By objective, TTFT and TPOT, what meets it nominally; one that nothing meets is left out."""
+        """Decisions that nominally meet each objective (TTFT, TPOT); objectives without any are left out."""
         found = {}
         for ttft, tpot in product(LEVELS, LEVELS):
             room = LatencySlo(ttft=ttft - self.margin, tpot=tpot - self.margin if tpot < 1.0 else 1.0)
@@ -233,7 +234,7 @@ class Labels:
     def examples(
         self, right: Right, asked: DatasetRequests, rows: Sequence[int], net: DualHead, pieces: WordPieces
     ) -> list[HeadExample]:
-        """Every row under every objective; an example's text is its row's place in `rows`."""
+        """Every row under every objective; an example's `text` is the row's index in `rows`."""
         made = []
         for place, row in enumerate(rows):
             ids = fitting(pieces.split(asked.text.decode(asked.read(row)))[0], net.positions)
@@ -246,18 +247,18 @@ class Labels:
 
 
 def weight(decision: Decision) -> tuple[float, float]:
-    """What makes a decision light: the product of its levels, of equals the model's."""
+    """Sort key of decisions from light to heavy: the product of the levels, then the model level."""
     return round(decision.prompt * decision.model, 9), decision.model
 
 
 @dataclass(frozen=True)
 class Judge:
-    """How well decisions serve held-out rows: a decision that is not feasible falls back to a random one.
+    """Accuracy of decisions on held-out rows; an infeasible decision is replaced by a random feasible one.
 
     Attributes:
-        labels: what is feasible.
-        right: what is right.
-        rows: held-out ones.
+        labels: gives the feasible decisions.
+        right: the correct decisions.
+        rows: the held-out rows.
     """
 
     labels: Labels
@@ -265,10 +266,10 @@ class Judge:
     rows: Sequence[int]
 
     def judged(self, chosen: Mapping[tuple[int, tuple[float, float]], Decision]) -> dict[str, float]:
-        """Shares of right answers over rows and objectives, all and the paper's, and of fallbacks.
+        """Accuracy over all objectives and over the paper's, and the share of fallbacks.
 
         Args:
-            chosen: by row and objective.
+            chosen: decision by row and objective.
         """
         worth, fell = {}, []
         for (row, objective), decision in chosen.items():
@@ -280,9 +281,10 @@ class Judge:
         return {**self._shares(worth), "fell_back": round(fmean(fell), 4)}
 
     def rivals(self, trained: Sequence[int]) -> dict[str, dict[str, float]]:
-        """What serves the same rows without reading them.
+        """Accuracy on the same rows of baselines that do not read the prompt, and of an oracle.
 
-        `majority` is the commonest label of the trained rows, `majority_of_objective` that of each objective.
+        `majority` is the most frequent label of the training rows, `majority_of_objective` that of each
+        objective.
         """
         labels = {
             (row, objective): self.labels.label(row, objective, self.right[row])[0]
@@ -314,7 +316,7 @@ class Judge:
         }
 
     def _random(self, row: int, objective: tuple[float, float]) -> float:
-        """What a random feasible decision answers right, expected."""
+        """Expected accuracy of a random feasible decision."""
         return fmean(float(one in self.right[row]) for one in self.labels.feasible[objective])
 
     def _shares(self, worth: Mapping[tuple[int, tuple[float, float]], float]) -> dict[str, float]:
@@ -323,7 +325,7 @@ class Judge:
 
 
 def summary(labels: Labels, right: Right, rows: Sequence[int]) -> dict[str, Any]:
-    """What the record says of the labels: how many are defaults, and what all decisions answer."""
+    """Statistics of the labels for the record: share of defaults, and accuracy of all decisions."""
     told = [labels.label(row, objective, right[row]) for row in rows for objective in labels.feasible]
     paper = [
         labels.label(row, objective, right[row])[1]

@@ -20,18 +20,18 @@ from repro.training.decision_heads.surprisal import Marked
 from repro.training.trainers.training import Schedule, Trainer
 
 UNJUDGED = -100
-"""The label that cross-entropy passes over."""
+"""Label that cross-entropy ignores."""
 
 
 @dataclass(frozen=True)
 class HeadExample:
-    """What one text teaches.
+    """One training example.
 
     Attributes:
-        prompt: its ids, those around it included.
-        labels: of the score head one per id, of the decision head the classes of prompt and model.
-        text: which text it is made of.
-        spans: of the score head, where each id lies in its text; empty around it.
+        prompt: token ids, special tokens included.
+        labels: for the score head one per id, for the decision head the classes of prompt and model level.
+        text: index of the source text.
+        spans: for the score head, the span of each id in its text; empty spans for special tokens.
     """
 
     prompt: Tensor
@@ -39,11 +39,11 @@ class HeadExample:
     text: int
     spans: tuple[TextSpan, ...] = ()
     tokens: tuple[int, ...] = ()
-    """Nothing: `training.epoch` asks for it."""
+    """Always empty; `training.epoch` reads it."""
 
 
 def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[HeadExample]:
-    """Marked texts as examples of the score head, cut at so many ids; a piece has the label of its word."""
+    """Examples of the score head from marked texts, cut at `longest` ids; pieces get their word's label."""
     made = []
     for number, one in enumerate(marked):
         ids, spans = pieces.split(one.text)
@@ -57,7 +57,7 @@ def scored(marked: Sequence[Marked], pieces: WordPieces, longest: int) -> list[H
 
 
 def filled(chosen: Sequence[HeadExample], padding: int) -> tuple[Tensor, Tensor]:
-    """The ids of examples as one tensor, and which are real."""
+    """Ids of examples as one padded tensor, and the mask of real ids."""
     longest = max(len(one.prompt) for one in chosen)
     ids = torch.full((len(chosen), longest), padding)
     real = torch.zeros(len(chosen), longest, dtype=torch.bool)
@@ -67,7 +67,7 @@ def filled(chosen: Sequence[HeadExample], padding: int) -> tuple[Tensor, Tensor]
 
 
 class ScoreTrainer(Trainer):
-    """Trains the score head; all else is frozen."""
+    """Trains the score head; everything else is frozen."""
 
     def __init__(self, net: DualHead, schedule: Schedule, state: Path, device: str, padding: int) -> None:
         net.train_only("score")
@@ -75,7 +75,7 @@ class ScoreTrainer(Trainer):
         self.net, self.padding = net, padding
 
     def loss(self, chosen: list[HeadExample]) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of dropping and retaining, and the share of right ones."""
+        """Cross-entropy of drop and retain, and the accuracy."""
         ids, real = filled(chosen, self.padding)
         labels = torch.full(ids.shape, UNJUDGED)
         for row, one in enumerate(chosen):
@@ -90,10 +90,10 @@ class ScoreTrainer(Trainer):
 def word_figures(
     net: DualHead, examples: Sequence[HeadExample], marked: Sequence[Marked]
 ) -> dict[str, float]:
-    """How well held-out words are told apart, by the mean probability of their pieces.
+    """Accuracy on held-out words, scored by the mean probability of their pieces.
 
-    `accuracy` is of choosing as many words of a text as its labels retain, `threshold_accuracy` of a
-    threshold of one half, `auc` the chance that a word to retain ranks above one to drop, over all texts.
+    `accuracy` retains as many words per text as its labels do, `threshold_accuracy` uses a threshold of one
+    half, `auc` is the probability that a word to retain ranks above one to drop, over all texts.
     """
     every: list[float] = []
     wanted: list[bool] = []
@@ -101,7 +101,7 @@ def word_figures(
     for one in examples:
         said = net.retain(one.prompt[None])[0].softmax(-1)[:, 1].tolist()
         text = marked[one.text]
-        # Words behind the cut have no piece.
+        # Words after the cut have no piece.
         end = one.spans[-2].stop
         words = [(w, mark) for w, mark in zip(text.words, text.retained, strict=True) if w.stop <= end]
         values = carried(said[1:-1], one.spans[1:-1], [w for w, _ in words], 0.0)
@@ -119,10 +119,10 @@ def word_figures(
 
 
 def auc(values: Sequence[float], wanted: Sequence[bool]) -> float:
-    """The chance that a wanted one has a larger value than another; of equal values half.
+    """Area under the ROC curve of `values`; ties count half.
 
     Raises:
-        InputError: there are none of one kind.
+        InputError: only one class is present.
     """
     positive, negative = (
         torch.tensor([v for v, mark in zip(values, wanted, strict=True) if mark is kind], dtype=torch.float64)
@@ -136,7 +136,7 @@ def auc(values: Sequence[float], wanted: Sequence[bool]) -> float:
 
 
 class DecisionTrainer(Trainer):
-    """Trains the decision head and the objective's tokens, which are no words; all else is frozen."""
+    """Trains the decision head and the embeddings of the objective tokens; everything else is frozen."""
 
     def __init__(self, net: DualHead, schedule: Schedule, state: Path, device: str, padding: int) -> None:
         net.train_only("decision")
@@ -145,7 +145,7 @@ class DecisionTrainer(Trainer):
         self.net, self.padding = net, padding
 
     def loss(self, chosen: list[HeadExample]) -> tuple[Tensor, Tensor]:
-        """The sum of both heads' cross-entropies, and the share of examples with both right."""
+        """Sum of both classifiers' cross-entropies, and the share of examples with both correct."""
         ids, real = filled(chosen, self.padding)
         labels = torch.stack([one.labels for one in chosen])
         said = [logits.float() for logits in self.net.decide(ids, real)]
@@ -158,7 +158,7 @@ class DecisionTrainer(Trainer):
 def decided(
     net: DualHead, examples: Sequence[HeadExample], padding: int, at_once: int = 32
 ) -> list[Decision]:
-    """What the decision head finds likeliest for each example."""
+    """The most likely decision of the decision head for each example."""
     found: list[Decision] = []
     for start in range(0, len(examples), at_once):
         said = net.decide(*filled(examples[start : start + at_once], padding))

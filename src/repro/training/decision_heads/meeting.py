@@ -1,4 +1,4 @@
-"""Owns the rows of MeetingBank that GPT-4 compressed (LLMLingua-2), as marked texts."""
+"""Owns reading MeetingBank as compressed by GPT-4 (LLMLingua-2), as marked texts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ COLUMNS = ("prompt_list", "compressed_prompt_list")
 
 
 def read(source: str, rows: int, columns: Sequence[str] = COLUMNS) -> Rows:
-    """At most so many rows.
+    """At most `rows` rows of the dataset.
 
     Args:
-        source: a repository on the hub (microsoft/MeetingBank-LLMCompressed), a folder laid out like one, or
-            the name of a `.jsonl` file in the folder that $REPRO_DATA names.
-        rows: how many.
+        source: a repository on the hub (microsoft/MeetingBank-LLMCompressed), a folder with the same layout,
+            or the name of a `.jsonl` file in the folder that $REPRO_DATA names.
+        rows: largest number of rows.
         columns: of the text and of its compressed form.
     """
     is_file = source.endswith(".jsonl")
@@ -39,10 +39,10 @@ def read(source: str, rows: int, columns: Sequence[str] = COLUMNS) -> Rows:
 
 
 def marked(row: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[Marked]:
-    """A row's chunks, the words marked that their compressed forms kept; a text that is no list is one chunk.
+    """A row's chunks, with the words marked that their compressed forms kept; a plain string is one chunk.
 
     Raises:
-        InputError: there are not as many compressed chunks as chunks.
+        InputError: the numbers of chunks and of compressed chunks differ.
     """
     whole, short = ([row[name]] if isinstance(row[name], str) else list(row[name]) for name in columns)
     if len(whole) != len(short):

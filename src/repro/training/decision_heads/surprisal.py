@@ -1,4 +1,4 @@
-"""Owns which words of a text should stay: those that surprise a language model, or that a corpus kept."""
+"""Owns the labels of words to retain: by a language model's surprisal, or from a compressed corpus."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
 CHARACTERS_A_TOKEN = 3.75
-"""A little less than English text has, so that most texts reach the tokens that are asked for."""
+"""Slightly below the average of English text, so that most texts reach the wanted number of tokens."""
 ROWS_A_TEXT = 12
-"""Rows read for a text, some of which are single sentences."""
+"""Dataset rows read per text; some rows are single sentences."""
 
 WORD = re.compile(r"\w+|[^\w\s]")
-"""A word, or one mark between words."""
+"""A word, or a single punctuation character."""
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A text whose words are marked: True for those to retain. Words that nobody judged have no span."""
+    """A text with its words marked: True to retain. Words without a label have no span."""
 
     text: str
     words: tuple[TextSpan, ...]
@@ -42,7 +42,7 @@ def words(text: str) -> list[TextSpan]:
 
 @torch.no_grad()
 def surprisals(decoder: Decoder, tokens: Sequence[int]) -> list[float]:
-    """Nats of every token but the first, each after all before it."""
+    """Surprisal in nats of every token but the first, given all tokens before it."""
     ids = torch.tensor(tokens)
     cache = KVCache(decoder.config, len(tokens))
     logits = decoder.forward(ids[:-1], torch.arange(len(tokens) - 1), None, cache)
@@ -51,8 +51,11 @@ def surprisals(decoder: Decoder, tokens: Sequence[int]) -> list[float]:
 
 
 def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> dict[str, Any]:
-    """A text with the surprisal of its words, as it is kept: a token's nats are shared by the words that it
-    touches, and a word's are the sum of its shares. Left out are words of the first token."""
+    """A text with the surprisal of its words, as stored in the file.
+
+    A token's nats are divided equally among the words it overlaps; a word's surprisal is the sum of its
+    shares. Words in the first token are left out.
+    """
     text, spans = located(tokens, decode)
     found: dict[TextSpan, float] = {one: 0.0 for one in words(text) if one.start >= spans[0].stop}
     for span, value in zip(spans[1:], nats, strict=True):
@@ -63,14 +66,14 @@ def word_nats(tokens: Sequence[int], nats: Sequence[float], decode: Decode) -> d
 
 
 def upper_half(kept: Mapping[str, Any]) -> Marked:
-    """Retained are words more surprising than the median word of their text."""
+    """Marks the words that are more surprising than the median word of their text."""
     middle = median(kept["nats"])
     marks = tuple(value > middle for value in kept["nats"])
     return Marked(kept["text"], tuple(TextSpan(*one) for one in kept["words"]), marks)
 
 
 def passages(texts: Sequence[str], least: float) -> Iterator[str]:
-    """Texts joined in their order until each has at least so many characters; the rest is dropped."""
+    """Texts joined in order until each has at least `least` characters; the rest is dropped."""
     held: list[str] = []
     for text in texts:
         held.append(text.strip())
@@ -80,10 +83,10 @@ def passages(texts: Sequence[str], least: float) -> Iterator[str]:
 
 
 def matched(text: str, compressed: str) -> Marked:
-    """The words of a text that its compressed form kept, matched greedily in order, case aside.
+    """Marks the words of a text that its compressed form kept, matched greedily in order, ignoring case.
 
-    A compressed word is looked for behind the last match; one that is not found there was reworded and is
-    passed over. Deviation: in the release it blocks all later matches.
+    A compressed word is searched after the last match; if it is not found it was reworded and is skipped.
+    Deviation: in the release it blocks all later matches.
     """
     spans = words(text)
     spelled = [text[one.start : one.stop].lower() for one in spans]
@@ -98,7 +101,7 @@ def matched(text: str, compressed: str) -> Marked:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a JSON-lines file; one that a kill cut short is left out; without a file none."""
+    """Complete lines of a JSON-lines file, without an unfinished last one; empty if there is no file."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -107,7 +110,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def label(
     decoder: Decoder, sequences: Sequence[Sequence[int]], decode: Decode, path: Path, every: int = 50
 ) -> list[dict[str, Any]]:
-    """The surprisal of the words of all sequences; what the file holds of them is not computed again."""
+    """Surprisal of the words of all sequences; those already in the file are not computed again."""
     known = read_lines(path)[: len(sequences)]
     stays = takewhile(lambda pair: pair[0]["text"] == decode(pair[1]), zip(known, sequences, strict=False))
     known = [one for one, _ in stays]

@@ -1,1 +1,1 @@
-"""What is trained on: prompts, questions, answers of the target, and the record of a training."""
+"""Training data: prompts, questions, the target's answers, and the training record."""

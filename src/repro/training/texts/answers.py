@@ -1,7 +1,7 @@
-"""Owns the target's answers: batched decoding with the target's own best guesses kept, in resumable shards.
+"""Owns the target's answers: batched decoding that keeps the target's top-k guesses, in resumable shards.
 
-A shard is one file a batch, a pure function of (target, plan, index), written whole or not at all; a killed
-run therefore finds the same shards again, and several processes may each take every n-th one.
+A shard is one file per batch, a pure function of (target, plan, index), written atomically. A killed run
+therefore continues with the same shards, and several processes can each generate every n-th one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from repro.training.texts.prompts import CODE_REQUEST, Item
 Prompt = tuple[list[int], float]  # token ids, temperature
 Layers = tuple[int, ...]
 SECONDS = "seconds.tsv"
-GROUP = 16  # batches that are sorted by length together: less padding, and the mix stays the plan's
+GROUP = 16  # batches sorted by length together: less padding, and the plan's mix of prompts is kept
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much to decode: sequences a batch, tokens an answer, guesses kept, longest prompt in tokens."""
+    """Sizes: sequences per batch, tokens per answer, guesses kept, longest prompt in tokens."""
 
     batch: int = 64
     answer: int = 128
@@ -36,10 +36,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Answer:
-    """A prompt and its answer, token ids, and the target's k best guesses at each answer position.
+    """A prompt and its answer as token ids, with the target's top-k tokens at each answer position.
 
-    `prompt [p]`, `tokens [n]`, `guesses [n, k]`, `logprobs [n, k]`; an answer ends with the end token or
-    is cut.
+    `prompt [p]`, `tokens [n]`, `guesses [n, k]`, `logprobs [n, k]`; an answer ends with the end token or is
+    cut at the limit.
     """
 
     prompt: Tensor
@@ -49,7 +49,7 @@ class Answer:
 
 
 def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of an item as the target is asked it: bare, or as one user message of its chat template."""
+    """Token ids of an item: the bare text, or one user message in the target's chat template."""
     if item.kind == "raw":
         return list(tokenizer.encode(item.text, add_special_tokens=False))
     text = CODE_REQUEST.format(prompt=item.text) if item.kind == "code" else item.text
@@ -59,7 +59,7 @@ def as_tokens(item: Item, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limits) -> list[list[Item]]:
-    """Items whose prompts are short enough, in batches of like length."""
+    """Items whose prompts are short enough, in batches of similar length."""
     lengths = {item: len(as_tokens(item, tokenizer)) for item in items}
     fit = [item for item in items if lengths[item] <= limits.prompt]
     size, result = limits.batch, []
@@ -71,7 +71,7 @@ def batches(items: list[Item], tokenizer: PreTrainedTokenizerBase, limits: Limit
 
 
 class _Decoding:
-    """A left-padded batch in mid-decoding; rows that ended are dropped once a quarter of them has."""
+    """A left-padded batch being decoded; finished sequences are dropped once they are a quarter of it."""
 
     def __init__(
         self, target: PreTrainedModel, prompts: list[Prompt], limits: Limits, end: int, layers: Layers = ()
@@ -92,7 +92,7 @@ class _Decoding:
         self.ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
 
     def logits(self) -> Tensor:
-        """The target's next-token logits, fp32 `[rows, vocab]`."""
+        """Next-token logits of the target, fp32 `[rows, vocab]`."""
         start = self.at - self.ids.shape[1]
         output = self.target(
             self.ids,
@@ -107,7 +107,7 @@ class _Decoding:
         return output.logits[:, -1].float()
 
     def take(self, chosen: Tensor) -> bool:
-        """Go on with these tokens `[rows]`; False when every row has ended."""
+        """Append these tokens `[rows]`; False when every sequence has ended."""
         self.ids, self.at = chosen[:, None], self.at + 1
         self.ended |= chosen == self.end
         if 4 * int(self.ended.sum()) >= len(self.ended):
@@ -132,10 +132,10 @@ def answer(
 def answer_and_hidden(
     target: PreTrainedModel, prompts: list[Prompt], limits: Limits, seed: int, end: int, layers: Layers
 ) -> tuple[list[Answer], list[Tensor]]:
-    """The answers of `answer`, and the target's hidden rows on the way to them.
+    """As `answer`, also returning the target's hidden states.
 
-    These are the hidden rows at the input of `layers` (the number of layers stands for the final norm's
-    output), side by side, of every token but an answer's last: bf16 `[prompt + answer - 1, layers * hidden]`.
+    These are the inputs of `layers` (the number of layers stands for the final norm's output), concatenated,
+    at every token but an answer's last: bf16 `[prompt + answer - 1, layers * hidden]`.
     """
     generator = torch.Generator(target.device).manual_seed(seed)
     decoding = _Decoding(target, prompts, limits, end, layers)
@@ -166,7 +166,7 @@ def _choose(
 ) -> tuple[Tensor, Tensor, Tensor]:
     top, guesses = logits.topk(keep, dim=-1)
     logprobs = top - logits.logsumexp(-1, keepdim=True)
-    # Deviation: sampling is from the kept guesses alone; the tail below them is noise for a small draft.
+    # Deviation: sampling is restricted to the kept top-k; the tail is noise for a small draft.
     heated = (logprobs / temperature.clamp(min=1e-3)).softmax(-1)
     drawn = torch.multinomial(heated, 1, generator=generator)
     place = torch.where(temperature > 0, drawn, torch.zeros_like(drawn))
@@ -174,7 +174,7 @@ def _choose(
 
 
 def write_shard(answers: list[Answer], path: Path) -> None:
-    """One `safetensors` file, renamed into place when complete."""
+    """Write one `safetensors` file atomically."""
     flat = {
         "prompt_lengths": torch.tensor([len(one.prompt) for one in answers]),
         "answer_lengths": torch.tensor([len(one.tokens) for one in answers]),
@@ -189,7 +189,7 @@ def write_shard(answers: list[Answer], path: Path) -> None:
 
 
 def read_shard(path: Path) -> list[Answer]:
-    """The answers of `write_shard`."""
+    """Read the answers that `write_shard` wrote."""
     flat = load_file(path)
     prompts = flat["prompts"].long().split(flat["prompt_lengths"].tolist())
     lengths = flat["answer_lengths"].tolist()
@@ -201,7 +201,7 @@ def read_shard(path: Path) -> list[Answer]:
 
 
 def write_hidden(hidden: list[Tensor], path: Path) -> None:
-    """The hidden rows of a shard's answers, beside the shard."""
+    """Write the hidden states of a shard's answers to a file beside the shard."""
     lengths = torch.tensor([len(rows) for rows in hidden])
     partial = path.with_suffix(".hidden.partial")
     save_file({"hidden": torch.cat(hidden), "lengths": lengths}, partial)
@@ -209,13 +209,13 @@ def write_hidden(hidden: list[Tensor], path: Path) -> None:
 
 
 def read_hidden(path: Path) -> list[Tensor]:
-    """The rows of `write_hidden`, by answer; `path` is the shard's."""
+    """Read the hidden states that `write_hidden` wrote, one tensor per answer; `path` is the shard's."""
     flat = load_file(hidden_path(path))
     return list(flat["hidden"].split(flat["lengths"].tolist()))
 
 
 def hidden_path(path: Path) -> Path:
-    """Where the hidden rows of this shard lie."""
+    """Path of the hidden states of this shard."""
     return path.with_name(f"hidden-{path.name}")
 
 
@@ -230,7 +230,7 @@ def count_tokens(folder: Path) -> int:
 
 
 def shard_path(folder: Path, index: int) -> Path:
-    """Where the answers to the batch of this index lie."""
+    """Path of the shard of the batch with this index."""
     return folder / f"shard-{index:05d}.safetensors"
 
 
@@ -246,7 +246,7 @@ def write_shards(
     enough: Callable[[], bool],
     layers: Layers = (),
 ) -> None:
-    """Answer every batch of this part that has no shard yet, until `enough()`; with the rows of `layers`."""
+    """Answer every batch of this part that has no shard, until `enough()`; with hidden states of `layers`."""
     for index in range(part[0], len(planned), part[1]):
         path = shard_path(folder, index)
         if path.exists():
@@ -257,7 +257,7 @@ def write_shards(
         asked = [(as_tokens(item, tokenizer), item.temperature) for item in planned[index]]
         made, hidden = answer_and_hidden(target, asked, limits, seed + index, tokenizer.eos_token_id, layers)
         if layers:
-            write_hidden(hidden, path)  # before the answers, whose file says that the shard is complete
+            write_hidden(hidden, path)  # before the answers, whose file marks the shard as complete
         write_shard(made, path)
         seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
         print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
@@ -266,6 +266,6 @@ def write_shards(
 
 
 def seconds_spent(folder: Path) -> float:
-    """Process seconds that the shards took, all parts added up."""
+    """Seconds that generating the shards took, summed over processes."""
     lines = (folder / SECONDS).read_text().splitlines() if (folder / SECONDS).exists() else []
     return round(sum(float(line.split("\t")[1]) for line in lines), 1)

@@ -1,8 +1,8 @@
-"""Owns the prompts of an EAGLE-3 head: a mix of code, tasks, sums and questions; knows nothing of models.
+"""Owns the prompts of an EAGLE-3 head: a mix of code, tasks, math problems and questions; no models.
 
-Rows of the project's datasets are put exactly as its experiments put them. Few rows of each lie outside the
-evaluated ones, so two kinds are multiplied: sums by other numbers, and tasks in MBPP's form by the docstrings
-of installed packages, whose first example becomes the test.
+Dataset rows use the same templates as in experiments. Few rows are outside the evaluated ones, so two kinds
+are augmented: math problems (`sums`) by other numbers, and MBPP-like tasks by the docstrings of installed
+packages, whose first example becomes the test.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from repro.data.config import builder_of, read_config
 from repro.data.rows import load_rows
 from repro.training.texts.prompts import SAMPLING_TEMPERATURE, Item
 
-SMALLEST_CHANGED = 3  # smaller numbers are often part of the wording: one of two, twice
+SMALLEST_CHANGED = 3  # smaller numbers are often part of the wording, such as "one of two"
 NUMBER = re.compile(r"(?<![\d.,/])\d+(?![\d/]|[.,]\d)")
 EXAMPLE = re.compile(r">>> (\w[\w.]*\(.*\))\n\s*([^\s<>.].*)")
 
 
 @dataclass(frozen=True)
 class Share:
-    """Rows `start..stop-1` of a dataset of the project, each asked greedily and `more` times otherwise."""
+    """Rows `start..stop-1` of a dataset: each is used once greedily, and `more` times sampled or changed."""
 
     name: str
     start: int
@@ -41,7 +41,7 @@ class Share:
         return cls(name, start, stop, more)
 
     def texts(self) -> list[str]:
-        """The rows in the dataset's own template."""
+        """The prompts of the rows in the dataset's own template."""
         config = read_config(self.name)
         builder = builder_of(config)
         texts = [builder.text(row) for row in load_rows(config, self.stop).rows[self.start :]]
@@ -51,20 +51,20 @@ class Share:
 
 
 def rows(share: Share) -> list[Item]:
-    """Each row greedily, and `more` times sampled."""
+    """Each row once with greedy decoding, and `more` times sampled."""
     heats = (0.0, *[SAMPLING_TEMPERATURE] * share.more)
     return [Item("chat", share.name, text, heat) for text in share.texts() for heat in heats]
 
 
 def sums(share: Share, chance: random.Random) -> list[Item]:
-    """Each row as it is, and `more` times with other numbers; all greedily."""
+    """Each row as it is, and `more` times with other numbers; all decoded greedily."""
     texts = share.texts()
     changed = [other_numbers(text, chance) for text in texts * share.more]
     return [Item("chat", share.name, text, 0.0) for text in [*texts, *changed]]
 
 
 def other_numbers(text: str, chance: random.Random) -> str:
-    """The text with its whole numbers of 3 and above replaced by others of like size, equal ones alike."""
+    """The text with whole numbers of 3 and above replaced by similar ones, equal numbers by equal ones."""
     chosen: dict[str, str] = {}
 
     def other(match: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def other_numbers(text: str, chance: random.Random) -> str:
 
 
 def task(package: str, stub: str) -> Item | None:
-    """MBPP's form of a stub whose docstring calls the function itself in an example of one line."""
+    """An MBPP-like task from a stub whose docstring has a one-line example that calls the function."""
     head, _, doc = stub.partition('"""')
     name = head.rpartition("def ")[2].partition("(")[0]
     found = EXAMPLE.search(doc)
@@ -103,10 +103,10 @@ def mixture(
     seed: int,
     others: Sequence[Item] = (),
 ) -> list[Item]:
-    """All prompts, `others` among them, in one seeded order: every stretch has its part of each kind.
+    """All prompts, `others` included, in one seeded random order.
 
-    Of `functions` (see `prompts.harvest`) so many become tasks and stubs, if there are as many; those with
-    examples, which HumanEval's prompts have, go first. None is asked for in both forms.
+    Of `functions` (see `prompts.harvest`) up to `tasks` become tasks and up to `stubs` become stubs; those
+    with examples, as in HumanEval's prompts, go first. No function is used in both forms.
     """
     chance = random.Random(seed)
     asked = [item for share in shares for item in rows(share)]

@@ -1,7 +1,7 @@
-"""Owns which prompts the target answers, and how they are put to it; knows nothing of models.
+"""Owns which prompts the target answers, and their form; knows nothing of models.
 
-Two sources. Functions with docstrings from the standard library and the installed packages become
-HumanEval-like stubs, so any machine with Python has data. Files of JSON lines add questions of other kinds.
+There are two sources. Functions with docstrings from the standard library and the installed packages become
+HumanEval-like stubs, so any machine with Python has data. JSON-lines files add other questions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CODE_REQUEST = (
 MAX_DOC_CHARACTERS = 400
 MAX_EXAMPLE_LINES = 8
 SAMPLING_TEMPERATURE = 0.7
-# The shares of harvested functions that are shown bare (as a completion) and that are answered by sampling.
+# Shares of harvested functions given bare (as a completion), and of those answered by sampling.
 RAW_SHARE, SAMPLED_SHARE = 0.06, 0.25
 
 
@@ -44,7 +44,7 @@ class Item:
 
 @dataclass(frozen=True)
 class RowRange:
-    """Rows `start..stop-1` of a file of JSON lines."""
+    """Rows `start..stop-1` of a JSON-lines file."""
 
     path: Path
     start: int
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def question_of(row: dict[str, Any]) -> str:
-    """The user's words in a row of any of the common instruction datasets."""
+    """The user's question in a row of a common instruction dataset."""
     if row.get("instruction"):
         return "\n".join(filter(None, [row["instruction"], row.get("input", "")]))
     if row.get("turns"):
@@ -96,13 +96,13 @@ def question_of(row: dict[str, Any]) -> str:
 
 
 def code_roots() -> list[tuple[str, Path]]:
-    """Where Python source lies: the standard library, then the installed packages."""
+    """Folders with Python source: the standard library, then the installed packages."""
     paths = sysconfig.get_paths()
     return [("stdlib", Path(paths["stdlib"])), ("site-packages", Path(paths["purelib"]))]
 
 
 def harvest(roots: Iterable[tuple[str, Path]]) -> list[tuple[str, str]]:
-    """`(package, stub)` of every fit function below `roots`, in path order, each docstring once."""
+    """`(package, stub)` of every suitable function below `roots`, in path order, each docstring once."""
     seen: set[str] = set()
     found = []
     for label, root in roots:
@@ -124,7 +124,7 @@ def _stubs(path: Path) -> Iterator[tuple[str, str]]:
             warnings.simplefilter("ignore", SyntaxWarning)
             tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, ValueError):
-        return  # Templates and files of other Python versions lie among the sources; they hold no prompts.
+        return  # Templates and files for other Python versions cannot be parsed.
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             doc = _shorten(ast.get_docstring(node) or "")
@@ -139,7 +139,7 @@ def _is_simple(node: ast.FunctionDef) -> bool:
 
 
 def _shorten(doc: str) -> str:
-    """The first paragraph and the first examples, which is the shape of a HumanEval prompt."""
+    """The first paragraph and the first examples, as in a HumanEval prompt."""
     paragraph = doc.strip().split("\n\n")[0]
     if not 20 <= len(paragraph) <= MAX_DOC_CHARACTERS or not paragraph.isascii():
         return ""
@@ -175,9 +175,9 @@ def _render(node: ast.FunctionDef, doc: str) -> str:
 
 
 def plan(stubs: list[tuple[str, str]], chats: list[RowRange], seed: int, chat_samples: int = 2) -> list[Item]:
-    """All prompts in one seeded order: each question greedily and `chat_samples` times sampled.
+    """All prompts in one seeded order: each question once greedily and `chat_samples` times sampled.
 
-    Stubs with examples come first in every second place, since HumanEval's prompts have them.
+    Stubs with examples come early, as every second item, since HumanEval's prompts have examples.
     """
     chance = random.Random(seed)
     items = []
@@ -199,7 +199,7 @@ def plan(stubs: list[tuple[str, str]], chats: list[RowRange], seed: int, chat_sa
 
 
 def _spread(many: list[Item], few: list[Item], every: int = 4) -> list[Item]:
-    """`few` mixed into `many`, one in `every`, so that a prefix of the plan has both."""
+    """`few` interleaved with `many`, one in `every`, so that a prefix of the plan has both."""
     mixed: list[Item] = []
     remaining = iter(few)
     for index, item in enumerate(many):
@@ -210,14 +210,14 @@ def _spread(many: list[Item], few: list[Item], every: int = 4) -> list[Item]:
 
 
 def write_plan(items: list[Item], path: Path) -> None:
-    """One JSON line an item; written whole or not at all."""
+    """Write one JSON line per item, atomically."""
     partial = path.with_suffix(".partial")
     partial.write_text("".join(json.dumps(asdict(item)) + "\n" for item in items))
     partial.replace(path)
 
 
 def read_plan(path: Path) -> list[Item]:
-    """The items of `write_plan`."""
+    """Read the items that `write_plan` wrote."""
     return [Item(**json.loads(line)) for line in path.read_text().splitlines()]
 
 

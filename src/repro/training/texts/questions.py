@@ -1,7 +1,7 @@
-"""Owns the questions that a target asks itself, by going on from where a user would speak; knows no dataset.
+"""Owns questions that a target generates itself, by continuing the start of a user turn; uses no dataset.
 
-An instruction model was trained on users' words too, so what it samples there is as varied as what it was
-trained on (the idea of Magpie), and no row of any dataset is needed.
+An instruction-tuned model was also trained on user turns, so what it samples there is as varied as its
+training data (the idea of Magpie).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from repro.training.texts.prompts import Item
 
 SOURCE = "own_questions"
 LIMITS = Limits(batch=64, answer=64, guesses=64)
-SHORTEST = 20  # characters; below are greetings
-TRIES = 4  # samples a wanted question; about three in four end in time and are new
+SHORTEST = 20  # characters; shorter ones are greetings
+TRIES = 4  # samples per wanted question; about three in four end in time and are new
 PLACE = "\0"
 
 
 def own_questions(
     target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
 ) -> list[Item]:
-    """`count` different questions, sampled at temperature 1 after the chat template's opening for a user.
+    """`count` different questions, sampled at temperature 1 after the chat template's start of a user turn.
 
     Raises:
-        InputError: the target ends too few of its samples to give so many.
+        InputError: too few of the samples end in time and are new.
     """
     message = [{"role": "user", "content": PLACE}]
     opening = tokenizer.apply_chat_template(message, tokenize=False).partition(PLACE)[0]

@@ -1,4 +1,4 @@
-"""Owns the training record: what a draft came from and what it reached; no paths, no names of machines."""
+"""Owns the training record: a draft's inputs and its results; no paths and no machine names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def training_record(
     trained: dict[str, Any],
     results: dict[str, Any],
 ) -> dict[str, Any]:
-    """Everything that `training.json` says; `answered` are the prompts that were trained on."""
+    """Content of `training.json`; `answered` are the prompts that were trained on."""
     return {
         "command": command(args, "train_draft"),
         "commit": git_commit(),
@@ -63,7 +63,7 @@ def answered_with(work: Path) -> dict[str, Any]:
 
 
 def command(args: argparse.Namespace, script: str) -> str:
-    """The command line, folders left out of its paths."""
+    """The command line, with paths reduced to their last part."""
     files = ("target", "out", "start", "work", "more", "code_root", "prompts", "heldout", "heldout_chat")
     given = [
         (name, Path(str(one)).name if name in files else one)
@@ -83,18 +83,18 @@ def git_commit() -> str:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes."""
+    """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Of a checkpoint's weights and its tokenizer."""
+    """Hashes of a checkpoint's weights and its tokenizer."""
     wanted = [*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"]
     return {path.name: sha256(path) for path in wanted if path.exists()}
 
 
 def machine(args: argparse.Namespace) -> dict[str, Any]:
-    """The kind of machine, never its name."""
+    """Kind of the machine; its name is never recorded."""
     kind = torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.machine()
     return {"device": args.device, "kind": kind, "threads": args.threads}

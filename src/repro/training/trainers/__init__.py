@@ -1,1 +1,1 @@
-"""What trains: drafts, EAGLE and Medusa heads, early exits, adapters."""
+"""Trainers of drafts, EAGLE and Medusa heads, early-exit predictors and adapters."""

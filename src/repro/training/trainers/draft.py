@@ -1,4 +1,4 @@
-"""Owns the draft as a model: cut from a target, sharing its frozen embeddings, saved without them."""
+"""Owns the draft model: cut from a target, sharing its frozen embeddings, saved without them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from repro.core.errors import InputError
 
-OWN = ("model.layers.", "model.norm.")  # what a draft keeps; embeddings and head are the target's
+OWN = ("model.layers.", "model.norm.")  # tensors of the draft; embeddings and head are the target's
 MLP_ROWS, MLP_COLUMNS = ("gate_proj.weight", "up_proj.weight"), ("down_proj.weight",)
 
 
-# A cut draft starts far too sure of itself; at this share of the target's final norm its loss starts near
-# that of a uniform guess (12.8 against 24.6 nats on SmolLM2);
-# the first hundred updates are then not spent on it.
+# A cut draft starts overconfident; with the target's final norm scaled by this its loss starts near
+# that of a uniform guess (12.8 against 24.6 nats on SmolLM2),
+# which saves about a hundred updates.
 INITIAL_CONFIDENCE = 0.2
 
 
@@ -45,7 +45,7 @@ def cut_draft(target: PreTrainedModel, layers: list[int], width: int) -> PreTrai
 
 
 def freeze_embeddings(draft: PreTrainedModel) -> PreTrainedModel:
-    """Leave only the draft's own tensors to the optimizer."""
+    """Freeze everything but the draft's own tensors."""
     for name, parameter in draft.named_parameters():
         parameter.requires_grad_(name.startswith(OWN))
     return draft
@@ -54,7 +54,7 @@ def freeze_embeddings(draft: PreTrainedModel) -> PreTrainedModel:
 def _layer(weights: dict[str, Tensor], layer: int, place: int, width: int) -> dict[str, Tensor]:
     prefix = f"model.layers.{layer}."
     tensors = {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
-    # A neuron's reach is the product of the norms of its incoming and outgoing weights.
+    # A neuron's importance is the product of the norms of its incoming and outgoing weights.
     reach = tensors["mlp.up_proj.weight"].norm(dim=1) * tensors["mlp.down_proj.weight"].norm(dim=0)
     chosen = reach.topk(width).indices.sort().values
     for name in tensors:

@@ -1,4 +1,4 @@
-"""Owns the training of an early-exit predictor: rows of a middle layer, Eq. 8-10 of LEVER, how well it ranks.
+"""Owns the training of an early-exit predictor: hidden states of a middle layer, LEVER's Eq. 8-10, metrics.
 
 Knows nothing of where answers come from, nor of the folders that are written.
 """
@@ -16,16 +16,17 @@ from transformers import PreTrainedModel
 from repro.training.texts.answers import Answer
 from repro.training.trainers.training import collate
 
-NEAR = 3  # the draft's first choices, of which trees mostly consist; the rest of C(u) are shadows
-SPARED = 0.95  # of the target's tokens, at the threshold by which predictors are compared
+NEAR = 3  # the draft's top candidates, of which trees mostly consist; the rest of C(u) rarely appear in them
+SPARED = 0.95  # share of the target's tokens kept at the threshold by which predictors are compared
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One predictor's settings: `layer` and `rank` of its form, the rest of its loss and optimizer.
+    """Settings of one predictor: `layer` and `rank` of its form, the others of its loss and optimizer.
 
-    `weight` is lambda_Cand of Eq. 8, `kd` and `candidates` the temperatures of Eq. 9 and 10. `negatives`
-    random tokens stand for the vocabulary that a batch does not mention; 0 takes all of it as it is.
+    `weight` is lambda_Cand of Eq. 8, `kd` and `candidates` are the temperatures of Eq. 9 and 10. `negatives`
+    random tokens represent the part of the vocabulary that a batch does not mention; 0 uses the whole
+    vocabulary.
     """
 
     layer: int = 24
@@ -40,15 +41,18 @@ class Settings:
     seed: int = 0
 
     def rate_at(self, progress: float) -> float:
-        """Learning rate after the share `progress` of the training: a short rise, then a straight fall."""
+        """Learning rate after the share `progress` of the training: a short warm-up, then linear decay."""
         return self.rate * min(1.0, (progress + 0.01) / 0.05, 1.02 - progress)
 
 
 @dataclass(frozen=True)
 class ExitPositions:
-    """What is known at answer positions: `hidden[layer] [n, d]` after so many layers and the final norm's
-    scaling, `said [n, d]` that the output projection turns into the target's logits, its best `guesses
-    [n, j]`, and `candidates [n, k]` of the draft, best first."""
+    """Training data at `n` answer positions.
+
+    `hidden[layer] [n, d]` are the states after that layer, scaled by the final norm; `said [n, d]` the inputs
+    of the output projection that give the target's logits; `guesses [n, j]` the target's best tokens;
+    `candidates [n, k]` the draft's, best first.
+    """
 
     hidden: dict[int, Tensor]
     said: Tensor
@@ -61,25 +65,28 @@ class ExitPositions:
 
 @dataclass(frozen=True)
 class Change:
-    """The change P Q of the projection's inputs: `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`."""
+    """Low-rank change P Q of the output projection's input.
+
+    `inner` is Q `[rank, d]`, `outer` is P `[d, rank]`.
+    """
 
     inner: Tensor
     outer: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rows `[n, d]` as the frozen output projection reads them."""
+        """Hidden states `[n, d]` with the change added, as input of the frozen output projection."""
         return x + (x @ self.inner.T) @ self.outer.T
 
 
 @torch.no_grad()
 def middle(target: PreTrainedModel, made: list[Answer], layers: list[int]) -> dict[int, Tensor]:
-    """Rows of all answer positions `[n, d]` after these layers, each as the final norm scales it.
+    """Hidden states at all answer positions `[n, d]` after these layers, scaled by the final norm.
 
-    The number of the target's layers stands for what its output projection reads.
+    The number of the target's layers stands for the output projection's input.
     """
     parts: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     for batch in map(collate, _eights(made)):
-        with torch.autocast(target.device.type, dtype=torch.bfloat16):  # products alone: rows stay fp32
+        with torch.autocast(target.device.type, dtype=torch.bfloat16):  # hidden states stay fp32
             states = target.model(batch.ids.to(target.device), use_cache=False, output_hidden_states=True)
         for layer in layers:
             parts[layer].append(states.hidden_states[layer].flatten(0, 1)[batch.places.to(target.device)])
@@ -89,7 +96,7 @@ def middle(target: PreTrainedModel, made: list[Answer], layers: list[int]) -> di
 def kept(
     target: PreTrainedModel, made: list[Answer], hidden: list[Tensor], at: list[int]
 ) -> dict[int, Tensor]:
-    """As `middle`, from the rows that `answers.write_hidden` kept: those of the layers `at`, side by side."""
+    """As `middle`, from the states of layers `at` that `answers.write_hidden` stored, concatenated."""
     found = torch.cat([rows[-len(one.tokens) :] for one, rows in zip(made, hidden, strict=True)])
     parts = found.to(target.device).float().chunk(len(at), -1)
     return _scaled(target, dict(zip(at, parts, strict=True)))
@@ -97,7 +104,7 @@ def kept(
 
 @torch.no_grad()
 def _scaled(target: PreTrainedModel, rows: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Rows after the final norm; the last layer's have been through it."""
+    """Apply the final norm, except to the last layer's states, which it was applied to already."""
     last = target.config.num_hidden_layers
     return {layer: x if layer == last else target.model.norm(x) for layer, x in rows.items()}
 
@@ -120,10 +127,10 @@ def _eights(made: list[Answer]) -> Iterator[list[Answer]]:
 
 
 def start(known: ExitPositions, settings: Settings) -> Change:
-    """The best change of its rank in least squares, from the middle rows to the last ones.
+    """The rank-limited least-squares change that maps the middle layer's states to the last layer's.
 
-    The training's loss is convex in the whole change, and this is minutes of updates nearer to its minimum
-    than no change at all.
+    The loss is convex in the full-rank change; this start saves minutes of updates compared with a zero
+    change.
     """
     x = known.hidden[settings.layer].double()
     wanted = (known.said.double() - x).float().double()
@@ -137,17 +144,17 @@ def start(known: ExitPositions, settings: Settings) -> Change:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens `[m]` that a batch computes logits of, and for how many each of them stands, as logarithms."""
+    """Tokens `[m]` whose logits a batch computes, and the logarithm of how many tokens each represents."""
 
     tokens: Tensor
     stands_for: Tensor
 
     @classmethod
     def of(cls, mentioned: Tensor, whole: int, negatives: int, generator: torch.Generator) -> Vocabulary:
-        """The `mentioned` tokens for themselves, random others for equal shares of the rest.
+        """The `mentioned` tokens for themselves, and random others for equal shares of the rest.
 
-        Deviation: Eq. 9 runs over the whole vocabulary, which takes six times the time on a processor; what
-        target and draft hold likely is there as it is, and the tail in a sample.
+        Deviation: Eq. 9 runs over the whole vocabulary, which takes six times as long on a CPU. Here tokens
+        that target and draft find likely are computed exactly, and the tail from a sample.
         """
         if not negatives:
             everything = torch.arange(whole, device=mentioned.device)
@@ -161,14 +168,14 @@ class Vocabulary:
         return cls(tokens, weights[order])
 
     def find(self, tokens: Tensor) -> Tensor:
-        """Places of tokens that were mentioned."""
+        """Indices of mentioned tokens in `tokens`."""
         return torch.searchsorted(self.tokens, tokens)
 
 
 def loss(
     target: Tensor, student: Tensor, candidates: Tensor, stands_for: Tensor, settings: Settings
 ) -> Tensor:
-    """Eq. 8, the mean over positions: logits of both `[n, m]`, places of the candidates `[n, k]`."""
+    """Eq. 8, the mean over positions: logits of both `[n, m]`, indices of the candidates `[n, k]`."""
     many = (logits / settings.kd + stands_for for logits in (target, student))
     few = (logits.gather(1, candidates) / settings.candidates for logits in (target, student))
     whole, local = _divergence(*many), _divergence(*few)
@@ -183,7 +190,7 @@ def _divergence(target: Tensor, student: Tensor) -> Tensor:
 def train(
     known: ExitPositions, head: Tensor, settings: Settings, minutes: float
 ) -> tuple[Change, list[float]]:
-    """A trained change and the loss of each update; the schedule ends after the steps or the minutes."""
+    """A trained change and the loss of each update; stops after the steps or the minutes."""
     change = start(known, settings)
     parts = [part.requires_grad_() for part in (change.inner, change.outer)]
     optimizer = torch.optim.AdamW(parts, betas=(0.9, 0.95), weight_decay=0.0)
@@ -212,7 +219,7 @@ def train(
 
 
 def _draws(count: int, settings: Settings) -> Iterator[Tensor]:
-    """Batches of positions without end, each position once a round."""
+    """Endless batches of positions, each position once per epoch."""
     generator = torch.Generator().manual_seed(settings.seed)
     while True:
         order = torch.randperm(count, generator=generator)
@@ -221,12 +228,12 @@ def _draws(count: int, settings: Settings) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def figures(change: Change, known: ExitPositions, head: Tensor, settings: Settings) -> dict[str, float]:
-    """How well a change ranks candidates, and the draft beside it; shares of positions.
+    """Metrics of a change and of the draft, as shares of positions.
 
-    `covered`: the target's token is a candidate. Of those positions: `first`: the predictor ranks it first;
-    `draft_first`: the draft does. `anywhere`: the predictor's first choice of the whole vocabulary is it.
-    `wrong_cut`: of the wrong ones among the draft's first three candidates, those that fall below the
-    threshold which spares 95% of the target's tokens; `threshold` is that one.
+    `covered`: the target's token is a candidate. Of those positions, `first`: the predictor ranks it first,
+    and `draft_first`: the draft does. `anywhere`: it is the predictor's best token of the whole vocabulary.
+    `wrong_cut`: share of the wrong ones among the draft's first three candidates that fall below the
+    threshold that keeps 95% of the target's tokens; `threshold` is that threshold.
     """
     chosen, best, shares = [], [], []
     for part in torch.arange(len(known), device=head.device).split(settings.batch):

@@ -1,4 +1,4 @@
-"""Owns how well a draft foresees a target on held-out prompts: greedy agreement and accepted chain length."""
+"""Owns the evaluation of a draft on held-out prompts: greedy agreement and acceptance length of chains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repro.training.trainers.training import collate
 
 @torch.no_grad()
 def hits(draft: PreTrainedModel, answers: list[Answer], rows: int = 8) -> list[Tensor]:
-    """For each answer, bool `[n]`: the draft's first choice after the true prefix is the target's token."""
+    """For each answer, bool `[n]`: the draft's best token after the true prefix is the target's token."""
     found: list[Tensor] = []
     head = draft.get_output_embeddings().weight
     for start in range(0, len(answers), rows):
@@ -32,10 +32,10 @@ def agreement(right: list[Tensor], first: int) -> float:
 
 
 def chain(right: list[Tensor], drafts: int, first: int) -> float:
-    """Tokens emitted per target verification by chains of `drafts`, the bonus token included.
+    """Acceptance length of chains of `drafts` tokens: total tokens over verifications, with bonus tokens.
 
-    Exact, not a model: along a greedy target's text a drafted chain is accepted up to its first miss, and
-    up to there its prefix is the true one. Total tokens over total verifications.
+    This is exact: along a greedy answer a drafted chain is accepted up to its first miss, and until then its
+    prefix is the true one.
     """
     emitted = verifications = 0
     for one in right:

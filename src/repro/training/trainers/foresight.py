@@ -1,7 +1,7 @@
-"""Owns Medusa heads as a model to train: started as their target's output, saved as `medusa_head` reads them.
+"""Owns Medusa heads as a trainable model: started as the target's output, saved as `medusa_head` reads them.
 
-A position of an answer is one hidden row of the target and the tokens that come after its own next one; head
-k is trained on the k-th of them. The output projection is the target's and stays frozen.
+A training position is a hidden state of the target with the tokens that follow the target's own next token;
+head k is trained on the k-th of them. The output projection is the target's and stays frozen.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from repro.training.texts.answers import Answer
 from repro.training.trainers.training import Schedule, Trainer
 
 NONE = -100
-"""Of a position after which the answer ends before this head's token comes, or comes to one not learned."""
+"""Label of a position without a target: the answer ends before it, or the token is not in the loss."""
 
 
 @dataclass(frozen=True)
 class Foreseen(Answer):
-    """An answer with what the target's head read before each of its tokens, bf16 `final [n, hidden]`."""
+    """An answer with the output projection's input before each token, bf16 `final [n, hidden]`."""
 
     final: Tensor
 
 
 @dataclass(frozen=True)
 class ForesightRecipe(Schedule):
-    """A schedule of heads, of which each weighs `fade` times the one before (Medusa: 0.8).
+    """Schedule of Medusa heads, each weighted `fade` times the one before (Medusa: 0.8).
 
-    The target's first `guesses` at each token are what is to be said there. `negatives` random tokens stand
-    for those that the loss knows and a batch does not mention; of what heads read a share is dropped.
+    Labels are the target's top `guesses` tokens. `negatives` random tokens represent those of the loss's
+    vocabulary that a batch does not mention. `dropout` is applied to the heads' inputs.
     """
 
     rate: float = 2e-3
@@ -56,14 +56,14 @@ class Heads(nn.Module):
     def __init__(self, heads: int, blocks: int, hidden: int, seed: int = 0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        # Last blocks start at zero, as Medusa's do; those before differ from them, or they would stay alike.
+        # Last blocks start at zero, as Medusa's do; earlier ones are random, to break the symmetry.
         weight = 2e-3 * torch.randn(heads, blocks, hidden, hidden, generator=generator)
         weight[:, -1] = 0
         self.weight = nn.Parameter(weight)
         self.bias = nn.Parameter(torch.zeros(heads, blocks, hidden))
 
     def forward(self, final: Tensor) -> Tensor:
-        """What each head makes of the target's rows: `[n, hidden] -> [heads, n, hidden]`."""
+        """Outputs of all heads for the target's hidden states: `[n, hidden] -> [heads, n, hidden]`."""
         x = final.float().expand(len(self.weight), *final.shape)
         for block in range(self.weight.shape[1]):
             x = x + F.silu(x @ self.weight[:, block].mT + self.bias[:, block, None])
@@ -71,7 +71,7 @@ class Heads(nn.Module):
 
 
 def read_foreseen(shards: list[Path], width: int) -> list[Foreseen]:
-    """The answers in these shards; of their hidden rows the last `width` columns, the final norm's output."""
+    """Answers in these shards, with the final norm's output: the last `width` columns of hidden states."""
     return [
         Foreseen(**vars(one), final=hidden[len(one.prompt) - 1 :, -width:].clone())
         for path in shards
@@ -80,9 +80,9 @@ def read_foreseen(shards: list[Path], width: int) -> list[Foreseen]:
 
 
 def ahead(column: Tensor, heads: int) -> Tensor:
-    """What of an answer's `column [n, ...]` heads foresee from before each token, `[n, heads, ...]`.
+    """Entries of an answer's `column [n, ...]` that each head predicts at each token, `[n, heads, ...]`.
 
-    Past its end there is `NONE`.
+    Entries past the end are `NONE`.
     """
     found = column.new_full((len(column), heads, *column.shape[1:]), NONE)
     for head in range(min(heads, len(column) - 1)):
@@ -91,7 +91,7 @@ def ahead(column: Tensor, heads: int) -> Tensor:
 
 
 def common_tokens(examples: list[Foreseen], size: int, vocab: int) -> Tensor:
-    """The tokens that the target finds likeliest over all answers, at most `size`, ascending."""
+    """Tokens with the largest probability under the target over all answers, at most `size`, ascending."""
     counts = torch.zeros(vocab)
     for one in examples:
         counts.index_add_(0, one.guesses.flatten(), one.logprobs.exp().flatten())
@@ -99,7 +99,7 @@ def common_tokens(examples: list[Foreseen], size: int, vocab: int) -> Tensor:
 
 
 class ForesightTrainer(Trainer):
-    """The training of Medusa heads."""
+    """Trainer of Medusa heads."""
 
     recipe: ForesightRecipe
 
@@ -112,7 +112,7 @@ class ForesightTrainer(Trainer):
         state: Path,
         device: str,
     ) -> None:
-        """`projection [vocab, hidden]` is the target's; the loss tells the tokens `known [m]` apart."""
+        """`projection [vocab, hidden]` is the target's; the loss is over the tokens `known [m]`."""
         super().__init__(heads, recipe, state, device)
         self.heads = heads
         self.projection = projection.detach().to(device, torch.bfloat16)[known.to(device)]
@@ -120,10 +120,10 @@ class ForesightTrainer(Trainer):
         self.place[known] = torch.arange(len(known), device=device)
 
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
-        """Cross entropy against what the target guesses along its answers, weighted over the heads.
+        """Cross-entropy against the target's top tokens along its answers, weighted over the heads.
 
-        Also how often the first head's first choice is the target's. Guesses at tokens that the loss does not
-        know say nothing.
+        Also returns how often the first head's best token is the target's. Labels outside `known` are
+        ignored.
         """
         count, most = len(self.heads.weight), self.recipe.guesses
         final = torch.cat([one.final for one in chosen]).to(self.device)
@@ -147,14 +147,14 @@ class ForesightTrainer(Trainer):
         return total, right.sum() / (first != NONE).sum().clamp(min=1)
 
     def _dropped(self, rows: Tensor) -> Tensor:
-        """Rows without a share of their numbers, the same in every repetition; the others make up for it."""
+        """Hidden states with dropout, seeded by the step."""
         kept = 1 - self.recipe.dropout
         generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
         mask = torch.rand(rows.shape, generator=generator) < kept
         return rows * mask.to(rows.device) / kept
 
     def _columns(self, mentioned: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens whose logits a batch needs, and the logarithm of how many each stands for."""
+        """Tokens whose logits a batch needs, and the logarithm of how many tokens each represents."""
         generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
         drawn = torch.randperm(len(self.projection), generator=generator).to(mentioned.device)
         others = drawn[~torch.isin(drawn, mentioned)]
@@ -166,7 +166,7 @@ class ForesightTrainer(Trainer):
 
 @torch.no_grad()
 def hits(heads: Heads, projection: Tensor, examples: list[Foreseen]) -> list[Tensor]:
-    """For each answer, bool `[n, heads]`: a head's first choice from there is the answer's token."""
+    """For each answer, bool `[n, heads]`: a head's best token is the answer's token."""
     device, found = heads.weight.device, []
     table = projection.detach().to(device).float()
     for one in examples:
@@ -176,8 +176,10 @@ def hits(heads: Heads, projection: Tensor, examples: list[Foreseen]) -> list[Ten
 
 
 def figures(right: list[Tensor]) -> dict[str, float]:
-    """How often each head's first choice is right, and tokens a verification of their chain, the bonus one
-    included: a chain is accepted up to its first miss."""
+    """Accuracy of each head's best token, and acceptance length of the heads' chain with the bonus token.
+
+    A chain is accepted up to its first miss.
+    """
     emitted = verifications = 0
     for one in right:
         at = 0
@@ -194,7 +196,7 @@ def figures(right: list[Tensor]) -> dict[str, float]:
 
 
 def save_heads(heads: Heads, base: str, folder: Path) -> None:
-    """Write `config.json` and `model.safetensors`, bf16, under the public names but for the projections."""
+    """Write `config.json` and bf16 `model.safetensors` under the public names, without output projections."""
     folder.mkdir(parents=True, exist_ok=True)
     count, blocks = heads.weight.shape[:2]
     tensors = {}
@@ -222,5 +224,5 @@ def load_heads(folder: Path) -> Heads:
 
 
 def config_sizes(config: dict[str, Any]) -> tuple[int, int]:
-    """Heads and blocks a head that a `config.json` names."""
+    """Number of heads and of blocks per head in a `config.json`."""
     return config["medusa_num_heads"], config["medusa_num_layers"]

@@ -1,7 +1,7 @@
-"""Owns the EAGLE-3 head as a model to train: started from its target, saved in the public checkpoint format.
+"""Owns the EAGLE-3 head as a trainable model: started from its target, saved in the public checkpoint format.
 
-The names of its tensors are the format's. How a head computes when it drafts is that of
-`repro.models.drafting.eagle_head`; a test holds the two against each other.
+Tensor names are those of the format. When drafting, `repro.models.drafting.eagle_head` computes the head; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from transformers import PreTrainedModel
 from repro.core.errors import InputError
 
 INITIAL_CONFIDENCE = 0.8
-"""Share of the target's final norm at which the linear guess has the lowest loss, on SmolLM2."""
+"""Factor of the target's final norm at which the linear guess has the lowest loss, on SmolLM2."""
 
 SELF_SIGHT, TURNING = 28.0, 4
-"""Of a head that starts on its own pair: its score there, from so many of the fastest turning dimensions."""
+"""Initial attention score of a head on its own pair, and the number of fastest RoPE dimensions used."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a head starts from; see `unroll.beginning`.
+    """Initial values of a head; see `unroll.beginning`.
 
-    `tokens [draft vocab]`, the target's ids in ascending order. The linear guess at what the target's head
-    will read one token on (before its norm's weight): `fused [hidden, 3 * hidden]` of the feature, each part
-    of which is divided by its size, `sizes [3 * hidden]`, plus `embedded [hidden, hidden]` of the normed
-    embedding. `same [2 * hidden]` is a direction in which all pairs, normed, are nearly 1.
+    `tokens [draft vocab]` are target ids in ascending order. The linear guess predicts what the target's
+    output projection will read one token later (before its norm's weight): `fused [hidden, 3 * hidden]` times
+    the feature, each part divided by its size, `sizes [3 * hidden]`, plus `embedded [hidden, hidden]` times
+    the normed embedding. `same [2 * hidden]` is a direction along which all normed pairs are nearly 1.
     """
 
     tokens: Tensor
@@ -44,7 +44,7 @@ class Start:
 
 
 def feature_layers(layers: int) -> tuple[int, int, int]:
-    """The target layers whose input a head reads: low, middle, high (EAGLE-3's public training code)."""
+    """Target layers whose input a head reads: low, middle, high (EAGLE-3's public training code)."""
     if layers < 6:
         raise InputError(f"target of {layers} layers: an EAGLE-3 head reads the inputs of 2, L//2 and L-3")
     return 2, layers // 2, layers - 3
@@ -56,7 +56,7 @@ def draft_vocabulary(counts: Tensor, size: int) -> Tensor:
 
 
 class Norm(nn.Module):
-    """Root mean square over the last axis, in fp32."""
+    """RMSNorm over the last axis, in fp32."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections of an attention that reads rows twice as wide as it writes."""
+    """Projections of an attention whose input is twice as wide as its output."""
 
     frequency: Tensor
 
@@ -89,7 +89,7 @@ class Attention(nn.Module):
         self.register_buffer("frequency", config["rope_theta"] ** -steps, persistent=False)
 
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        """`[b, rows, heads * d]` as `[b, rows, heads, d]`, turned by its `positions [b, rows]`."""
+        """`[b, rows, heads * d]` as `[b, rows, heads, d]`, with RoPE at `positions [b, rows]`."""
         angle = positions[..., None, None] * self.frequency
         cos, sin = (torch.cat([part, part], -1) for part in (angle.cos(), angle.sin()))
         split = x.unflatten(-1, (-1, self.head_dim)).float()
@@ -101,7 +101,7 @@ class Attention(nn.Module):
         return self.rotated(self.k_proj(x), positions), self.v_proj(x).unflatten(-1, (-1, self.head_dim))
 
     def queries(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries `[b, rows, kv heads, heads that share them, d]`."""
+        """Queries `[b, rows, kv heads, query heads per kv head, d]`."""
         return self.rotated(self.q_proj(x), positions).unflatten(2, (self.kv_heads, -1))
 
 
@@ -119,7 +119,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """The one decoder layer: a token's embedding beside a feature, the feature carried on."""
+    """The one decoder layer: reads a token's embedding beside a feature, and adds to the feature."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class Layer(nn.Module):
         self.mlp = Mlp(width, config["intermediate_size"])
 
     def joined(self, embedded: Tensor, feature: Tensor) -> Tensor:
-        """What the attention reads, `[..., 2 * width]`."""
+        """Input of the attention, `[..., 2 * width]`."""
         return torch.cat([self.input_layernorm(embedded), self.hidden_norm(feature)], -1)
 
     def finished(self, feature: Tensor, attended: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head with its own vocabulary; the target's embeddings are lent, not its own."""
+    """An EAGLE-3 head with its own vocabulary; it shares the target's embeddings."""
 
     sizes: Tensor
     tokens: Tensor
@@ -151,11 +151,11 @@ class Head(nn.Module):
     def __init__(
         self, config: dict[str, Any], tokens: Tensor, embedding: Tensor, sizes: Tensor | None = None
     ) -> None:
-        """`tokens [draft vocab]` are the target's ids in ascending order, `embedding [vocab, hidden]`.
+        """`tokens [draft vocab]` are target ids in ascending order, `embedding [vocab, hidden]`.
 
         `sizes [3 * hidden]` divide the feature's parts, and are folded into the fusion when it is saved. A
-        few parts are a thousand times larger than most, and an optimizer whose steps have one size for all
-        weights would know no other.
+        few parts are a thousand times larger than most and would dominate, since the optimizer's steps have
+        one size for all weights.
         """
         super().__init__()
         width = config["hidden_size"]
@@ -173,16 +173,16 @@ class Head(nn.Module):
         self.register_buffer("own", own, persistent=False)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """Of the target's features `[..., 3 * hidden]` one row of the head's width."""
+        """The target's features `[..., 3 * hidden]` projected to the head's width."""
         return self.fc(features / self.sizes)
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Over the draft vocabulary, of rows `[..., width]`."""
+        """Logits over the draft vocabulary from hidden states `[..., width]`."""
         return self.lm_head(self.norm(rows))
 
 
 def head_config(target: PreTrainedModel, vocabulary: int, width: int) -> dict[str, Any]:
-    """The `config.json` of a head for this target: its own shape, one layer, MLPs of `width` neurons."""
+    """The `config.json` of a head for this target: the target's shape, one layer, MLP of `width` neurons."""
     c = target.config
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -206,12 +206,12 @@ def head_config(target: PreTrainedModel, vocabulary: int, width: int) -> dict[st
 
 
 def start_head(target: PreTrainedModel, start: Start, width: int) -> Head:
-    """A head that starts as the linear guess of `start`, with room to learn all else.
+    """A head that starts as the linear guess of `start`.
 
     The feature's part of the guess is the fusion, which the residual carries. The embedding's part goes
     through values and outputs of the first head of each group, whose attention starts on the pair itself.
-    Other queries and keys are those of the target's first layer, the MLP's inputs those of its last; what
-    these write starts at zero.
+    Other queries and keys are those of the target's first layer, the MLP's input weights those of its last;
+    their output weights start at zero.
     """
     weights = {name: tensor.detach().float().cpu() for name, tensor in target.state_dict().items()}
     config = head_config(target, len(start.tokens), width)
@@ -227,7 +227,7 @@ def start_head(target: PreTrainedModel, start: Start, width: int) -> Head:
         torch.cat([weights[f"{first}self_attn.{name}_proj.weight"] * seen, torch.zeros(n * d, hidden)], 1)
         for name, n in (("q", groups * each), ("k", groups))
     )
-    # A part that is the same for all pairs, in the dimensions that turn fastest: largest at distance zero.
+    # A component equal for all pairs, in the fastest RoPE dimensions: the score peaks at distance zero.
     fast = torch.cat([torch.arange(TURNING), torch.arange(TURNING) + d // 2])
     strength = (SELF_SIGHT * d**0.5 / len(fast)) ** 0.5
     query.view(groups, each, d, -1)[:, :, fast] = 0
@@ -240,7 +240,7 @@ def start_head(target: PreTrainedModel, start: Start, width: int) -> Head:
     out = torch.zeros(hidden, groups, each, d)
     out[:, :, 0] = torch.nn.functional.pad(left, (0, rank - left.shape[1])).view(hidden, groups, d)
     values = torch.nn.functional.pad(right, (0, hidden, 0, rank - right.shape[0]))
-    # A neuron's reach is the product of the norms of its incoming and outgoing weights.
+    # A neuron's importance is the product of the norms of its incoming and outgoing weights.
     incoming, outgoing = weights[f"{last}mlp.up_proj.weight"], weights[f"{last}mlp.down_proj.weight"]
     kept = (incoming.norm(dim=1) * outgoing.norm(dim=0)).topk(width).indices.sort().values
     ones = torch.ones(hidden)
@@ -265,10 +265,10 @@ def start_head(target: PreTrainedModel, start: Start, width: int) -> Head:
 
 
 def grown_head(folder: Path, target: PreTrainedModel, start: Start) -> Head:
-    """The saved head, to train on with the vocabulary and the sizes of `start`.
+    """The saved head, to continue training with the vocabulary and the sizes of `start`.
 
-    Rows of its output projection that it lacks are guessed: by the linear map that takes the target's rows
-    of the tokens it has to its own.
+    Missing rows of its output projection are estimated by the linear map from the target's rows to the
+    head's, fitted on the tokens it has.
     """
     old = load_head(folder, target)
     head = Head(

@@ -1,7 +1,7 @@
-"""Owns the phases that trainings of draft heads share: prompts, answers with hidden rows, held-out answers.
+"""Owns the phases that draft-head trainings share: prompts, answers with hidden states, held-out answers.
 
-Must not know what is trained on them. Each phase leaves its result in a work folder and is skipped or
-continued when it is there.
+Must not know what is trained on them. Each phase stores its result in a work folder and is skipped or
+continued if that exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMMAND = "command.txt"  # beside a plan: the command that made it
 
 
 def options(parser: argparse.ArgumentParser, work: Path, rate: float) -> None:
-    """What every such command takes; `work` and `rate` are its usual ones."""
+    """Add the options of every such command; `work` and `rate` are their defaults."""
     add = parser.add_argument
     add("--target", type=Path, required=True, help="folder with config.json, safetensors and a tokenizer")
     add("--out", type=Path, required=True, help="where the head goes")
@@ -60,7 +60,7 @@ def options(parser: argparse.ArgumentParser, work: Path, rate: float) -> None:
 
 
 def checked(args: argparse.Namespace) -> argparse.Namespace:
-    """The same arguments; InputError for those that cannot work."""
+    """The arguments unchanged; InputError if they are invalid."""
     if unknown := sorted(set(args.phases.split(",")) - set(PHASES)):
         raise InputError(f"phases {unknown}: choose from {', '.join(PHASES)}")
     if not (args.target / "config.json").is_file():
@@ -75,10 +75,10 @@ def checked(args: argparse.Namespace) -> argparse.Namespace:
 
 
 class Phases(ABC):
-    """One command: its arguments, its work folder, and the models it opens.
+    """One run of a command: its arguments, its work folder, and the models it opens.
 
     Attributes:
-        script: the module's name, as records give the command.
+        script: the module's name, for the command in records.
     """
 
     script: ClassVar[str]
@@ -90,18 +90,18 @@ class Phases(ABC):
         self.limits = answers.Limits(batch=args.batch, answer=args.answer)
 
     def run(self) -> None:
-        """The wanted phases in their order."""
+        """Run the wanted phases in order."""
         for phase in PHASES:
             if phase in self.args.phases.split(","):
                 getattr(self, phase)()
 
     @abstractmethod
     def layers(self, target: PreTrainedModel) -> tuple[int, ...]:
-        """At whose input hidden rows are kept; the number of layers stands for the final norm's output."""
+        """Layers whose inputs are stored; the number of layers stands for the final norm's output."""
 
     @abstractmethod
     def train(self) -> None:
-        """Train from the last checkpoint on, and save the head."""
+        """Train from the last checkpoint, and save the head."""
 
     @abstractmethod
     def evaluate(self) -> None:
@@ -134,18 +134,18 @@ class Phases(ABC):
             prompts.write_plan(mixed, path)
 
     def own_questions(self) -> list[prompts.Item]:
-        """`--own` questions of the target's."""
+        """The `--own` questions that the target generates itself."""
         if not self.args.own:
             return []
         target = self.target(torch.bfloat16)
         return questions.own_questions(target, self.tokenizer, self.args.own, self.args.seed)
 
     def planned(self, work: Path) -> list[list[prompts.Item]]:
-        """The prompts of a work folder's plan as batches, one a shard."""
+        """The prompts of a work folder's plan as batches, one per shard."""
         return answers.batches(prompts.read_plan(work / "plan.jsonl"), self.tokenizer, self.limits)
 
     def generate(self) -> None:
-        """Write shards of answers and hidden rows up to `--tokens`."""
+        """Write shards of answers and hidden states up to `--tokens`."""
         deadline = time.monotonic() + 60 * self.args.minutes
 
         def enough() -> bool:
@@ -154,8 +154,8 @@ class Phases(ABC):
         if enough():
             return
         index, parts = map(int, self.args.part.split("/"))
-        # Deviation: answers and features are those of the target in bf16, twice as fast as fp32 on a CPU;
-        # its head's distribution is computed from them, and evaluation is on the fp32 target's answers.
+        # Deviation: answers and features come from the target in bf16, twice as fast as fp32 on a CPU;
+        # its output distribution is computed from them, and evaluation uses the fp32 target's answers.
         target = self.target(torch.bfloat16)
         answers.write_shards(
             target,
@@ -170,7 +170,7 @@ class Phases(ABC):
         )
 
     def heldout_shards(self) -> dict[str, Path]:
-        """The fp32 target's greedy answers by dataset, made once; none is ever trained on."""
+        """The fp32 target's greedy answers by dataset, generated once; never trained on."""
         shares = [mixture.Share.parse(text) for text in self.args.heldout]
         places = {share: self.work / f"heldout-{share.name}.safetensors" for share in shares}
         if missing := [share for share in shares if not places[share].exists()]:
@@ -185,11 +185,11 @@ class Phases(ABC):
         return {share.name: places[share] for share in shares}
 
     def shards(self) -> list[Path]:
-        """All shards of answers that there are so far."""
+        """All shards of answers generated so far."""
         return [path for work in [self.work, *self.args.more] for path in answers.shards(work)]
 
     def trained_on(self, work: Path) -> dict[str, Any]:
-        """The prompts and answers of a work folder."""
+        """Description of the prompts and answers of a work folder."""
         answered = [
             item
             for index, batch in enumerate(self.planned(work))
@@ -204,7 +204,7 @@ class Phases(ABC):
         }
 
     def write_record(self, results: dict[str, Any], **more: Any) -> None:
-        """Write `training.json` beside what was trained, and show the results."""
+        """Write `training.json` beside the weights, and print the results."""
         args, file = self.args, self.args.out / "model.safetensors"
         trained = read_history(self.state)
         works = [work for work in [self.work, *args.more] if answers.shards(work)]

@@ -1,4 +1,4 @@
-"""Owns the training of a sub-model's adapters: answered questions side by side in one pass, and the loss."""
+"""Owns the training of a sub-model's adapters: packed batches of answered questions, and the loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOTHING = torch.empty(0)
 def answered(
     prompts: Sequence[Prompt], references: Sequence[Sequence[int]], end: int, longest: int
 ) -> list[Answer]:
-    """Questions with their references as answers, ended and cut at `longest` tokens of both together."""
+    """Questions with their references and the end token as answers, cut at `longest` tokens in all."""
     found = []
     for prompt, reference in zip(prompts, references, strict=True):
         tokens = [*reference, end][: longest - len(prompt.token_ids)]
@@ -40,9 +40,10 @@ def answered(
 
 
 def continued(texts: Iterable[Sequence[int]], end: int, length: int, most: int) -> list[Answer]:
-    """Texts, each ended, one behind the other and cut into pieces of `length` tokens, `most` tokens in all.
+    """Texts with end tokens, concatenated and cut into pieces of `length` tokens, `most` tokens in all.
 
-    A piece is an answer to its first token, so that every other token is learned, as in pre-training.
+    The first token of a piece is its prompt and the rest its answer, so every other token is learned, as in
+    pre-training.
     """
     if length < 2:
         raise InputError(f"length is {length}; a piece of text predicts something from 2 tokens on")
@@ -57,7 +58,7 @@ def continued(texts: Iterable[Sequence[int]], end: int, length: int, most: int) 
 
 
 class Adapters(nn.Module):
-    """Adapters as parameters: at first they add nothing."""
+    """Adapters as parameters, initialized to add nothing."""
 
     def __init__(self, sub: UnitDecoder, kept: Kept, matrices: Sequence[str], rank: int, seed: int) -> None:
         super().__init__()
@@ -72,14 +73,14 @@ class Adapters(nn.Module):
             self.sites[site] = Adapter(narrow, wide)
 
     def lora(self, kept: Kept, order: Order) -> Lora:
-        """What they are now, on the same memory."""
+        """The current adapters, sharing memory with the parameters."""
         return Lora(dict[Site, Adapter](self.sites), kept, order.digest)
 
 
 class RecoveryTrainer(Trainer):
-    """Trains adapters on next tokens of answers; the sub-model's own weights are frozen.
+    """Trains adapters on answer tokens; the sub-model's own weights are frozen.
 
-    A batch is read in passes of at most `at_once` tokens, whose gradients add up.
+    A batch is split into passes of at most `at_once` tokens, whose gradients are accumulated.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class RecoveryTrainer(Trainer):
         self.at_once = at_once
 
     def loss(self, chosen: list[Answer]) -> tuple[Tensor, Tensor]:
-        """The summed loss of all answer tokens in one pass, and the share that would have been said."""
+        """Summed loss of all answer tokens in one pass, and the share predicted correctly."""
         return packed_loss(self.decoder, chosen, self.device)
 
     def _update(self, chosen: list[Answer], minutes: float) -> tuple[float, float]:
@@ -119,13 +120,13 @@ class RecoveryTrainer(Trainer):
 
     @torch.no_grad()
     def heldout_loss(self, answers: Sequence[Answer]) -> float:
-        """The mean loss of an answer token, in nats, in fp32."""
+        """Mean loss per answer token, in nats, in fp32."""
         found = [packed_loss(self.decoder, some, self.device)[0] for some in passes(answers, self.at_once)]
         return float(sum(found)) / sum(len(one.tokens) for one in answers)
 
 
 def passes(answers: Sequence[Answer], tokens: int) -> Iterator[list[Answer]]:
-    """Answers in their order, so many at once that they have at most so many tokens, but at least one."""
+    """Consecutive answers in groups of at most `tokens` tokens, but at least one answer."""
     some: list[Answer] = []
     for one in answers:
         if some and sum(len(a.prompt) + len(a.tokens) for a in (*some, one)) > tokens:
@@ -139,13 +140,13 @@ def passes(answers: Sequence[Answer], tokens: int) -> Iterator[list[Answer]]:
 def packed_loss(
     decoder: DifferentiableDecoder, answers: Sequence[Answer], device: str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of answer tokens, and the share that is likeliest; each text sees itself alone."""
+    """Summed loss of answer tokens, and the share predicted correctly; texts do not attend to each other."""
     texts = [torch.cat((one.prompt, one.tokens)) for one in answers]
     lengths = [len(text) for text in texts]
     ids, positions = (torch.cat(parts).to(device) for parts in (texts, list(map(torch.arange, lengths))))
     mask = torch.block_diag(*(torch.ones(n, n).tril() for n in lengths)).bool().to(device)
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
-    # The token before each answer token says it.
+    # Each answer token is predicted at the token before it.
     places = torch.cat(
         [
             torch.arange(start + len(one.prompt) - 1, start + length - 1)

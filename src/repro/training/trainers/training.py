@@ -22,9 +22,10 @@ Asked = TypeVar("Asked", bound=Answer)
 
 @dataclass(frozen=True)
 class Schedule:
-    """The optimizer's settings. `tokens` a batch count prompts and answers, padding aside.
+    """The optimizer's settings; `tokens` per batch count prompts and answers without padding.
 
-    The rate rises over the first `warmup` steps and falls linearly over the last `decay` of them all.
+    The rate rises over the first `warmup` steps and falls linearly over the last share `decay` of the
+    training.
     """
 
     steps: int = 4000
@@ -42,8 +43,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Recipe(Schedule):
-    """A small draft's: `hard` weighs the target's greedy token against its distribution, and `negatives`
-    random tokens stand for the vocabulary that a batch does not mention."""
+    """Schedule of a small draft.
+
+    `hard` weights the cross-entropy of the target's greedy token against the divergence from its
+    distribution. `negatives` random tokens represent the part of the vocabulary that a batch does not
+    mention.
+    """
 
     hard: float = 0.5
     negatives: int = 4096
@@ -51,7 +56,7 @@ class Recipe(Schedule):
 
 @dataclass(frozen=True)
 class Batch:
-    """Right-padded rows `ids [b, t]`, and the answer positions with what the target said there.
+    """Right-padded `ids [b, t]`, and the answer positions with the target's top tokens there.
 
     `places [n]` index the flattened `[b * t]` positions; `guesses`, `logprobs` are `[n, k]`.
     """
@@ -63,7 +68,7 @@ class Batch:
 
 
 def collate(answers: list[Answer]) -> Batch:
-    """One batch; padding needs no mask, since it stands right of everything that is predicted."""
+    """One batch; padding needs no mask, since it is to the right of everything that is predicted."""
     longest = max(len(one.prompt) + len(one.tokens) for one in answers)
     ids = torch.zeros(len(answers), longest, dtype=torch.long)
     places = []
@@ -108,11 +113,11 @@ def _fill(ordered: list[Asked], tokens: int) -> list[list[Asked]]:
 def distillation_loss(
     hidden: Tensor, head: Tensor, batch: Batch, negatives: Tensor, hard: float
 ) -> tuple[Tensor, Tensor]:
-    """Divergence from the target plus `hard` times the cross entropy of its greedy token; and the agreement.
+    """Divergence from the target plus `hard` times the cross-entropy of its greedy token; and the agreement.
 
-    `hidden [n, d]`, `head [vocab, d]`, `negatives [m]`. The logits are those of the tokens that the batch
-    mentions and of the negatives, each of which stands for an equal share of the rest of the vocabulary.
-    Tokens below the target's k guesses are one class.
+    `hidden [n, d]`, `head [vocab, d]`, `negatives [m]`. Logits are computed for the tokens that the batch
+    mentions and for the negatives, each of which represents an equal share of the rest of the vocabulary. All
+    tokens outside the target's k guesses form one class.
     """
     known, where = batch.guesses.unique(return_inverse=True)
     others = negatives[~torch.isin(negatives, known)]
@@ -129,7 +134,7 @@ def distillation_loss(
 
 
 class Trainer(ABC):
-    """A model and its optimizer; `run` goes on from the checkpoint at `state`, if there is one."""
+    """A model and its optimizer; `run` continues from the checkpoint at `state`, if it exists."""
 
     def __init__(self, model: nn.Module, recipe: Schedule, state: Path, device: str) -> None:
         self.model, self.recipe, self.state, self.device = model.to(device).train(), recipe, state, device
@@ -144,13 +149,13 @@ class Trainer(ABC):
         )
         self.step, self.epoch, self.done, self.seconds = 0, 0, 0, 0.0
         self.curve: list[dict[str, Any]] = []
-        self.earlier: list[dict[str, Any]] = []  # recipes of commands before this one, and their last steps
+        self.earlier: list[dict[str, Any]] = []  # recipes of earlier commands, and their last steps
         if state.exists():
             self._load()
 
     @abstractmethod
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
-        """The loss of a batch, and the share of its positions where the first choice is the target's."""
+        """The loss of a batch, and the share of its positions where the best token is the target's."""
 
     def run(
         self,
@@ -159,7 +164,7 @@ class Trainer(ABC):
         every: int,
         measure: Callable[[], dict[str, float]],
     ) -> None:
-        """Train to the recipe's steps or for `minutes`; `answers()` is asked again at each epoch."""
+        """Train to the recipe's steps or for `minutes`; `answers()` is called again at each epoch."""
         started, before, seen = time.monotonic(), self.seconds, []
         while self._progress(minutes) < 1:
             batches = list(epoch(answers(), self.recipe.tokens, self.recipe.seed + self.epoch))
@@ -174,7 +179,7 @@ class Trainer(ABC):
                 if finished:
                     return
             self.epoch, self.done = self.epoch + 1, 0
-            batches = []  # their rows leave memory before they are read again
+            batches = []  # frees their memory before answers are read again
 
     def _progress(self, minutes: float) -> float:
         return max(self.step / self.recipe.steps, self.seconds / (60 * minutes))
@@ -230,11 +235,13 @@ class Trainer(ABC):
 
 
 class DraftTrainer(Trainer):
-    """The training of a small draft."""
+    """Trainer of a small draft."""
 
     def __init__(self, draft: PreTrainedModel, recipe: Recipe, state: Path, device: str) -> None:
         if device == "cpu":
-            draft.set_attn_implementation("eager")  # 15% faster an update here than the fused kernel in bf16
+            draft.set_attn_implementation(
+                "eager"
+            )  # updates are 15% faster here than with the fused kernel in bf16
         super().__init__(draft, recipe, state, device)
         self.draft, self.negatives, self.hard = draft, recipe.negatives, recipe.hard
 
@@ -251,6 +258,6 @@ class DraftTrainer(Trainer):
 
 
 def read_history(state: Path) -> dict[str, Any]:
-    """What a trainer's checkpoint says: its `recipe`, those `earlier`, its `curve` of loss and agreement."""
+    """`recipe`, `earlier` recipes and `curve` of loss and agreement from a trainer's checkpoint."""
     whole = torch.load(state, weights_only=True, map_location="cpu")
     return {name: whole[name] for name in ("recipe", "earlier", "curve")}

@@ -1,9 +1,9 @@
 """Owns EAGLE-3's training-time test: a head unrolled over its own outputs on answers, and its loss.
 
-Pair j of a text joins the target's feature of token j with the embedding of token j+1, and foresees token
-j+2. Step 0 takes all features from the target. Step i takes the head's own output of step i-1 for the pair
-before, as it does when it drafts the token i places on: it sees the pairs of step 0 up to its anchor, and of
-the later steps only those of the same anchor.
+Pair j of a text joins the target's feature of token j with the embedding of token j+1, and predicts token
+j+2. Step 0 takes all features from the target. Step i takes the head's own output of step i-1 at the previous
+pair, as when it drafts the i-th next token: it attends to the pairs of step 0 up to its anchor, and to later
+steps of the same anchor only.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from repro.training.trainers.head import Head, Start, draft_vocabulary
 from repro.training.trainers.training import Schedule, Trainer
 
 MENTIONED = 4
-"""The target's first choices at each position that a batch's loss computes for certain."""
+"""Number of the target's top tokens at each position that a batch's loss always includes."""
 
 GUESSED_FROM = 1728
-"""Answers, spread over all, that the linear guess is fitted to: enough for it, and their rows fit memory."""
+"""Number of evenly spaced answers that the linear guess is fitted to; their hidden states fit in memory."""
 
 
 @dataclass(frozen=True)
 class UnrollExample(Answer):
-    """An answer with the target's hidden rows of every token but the last, bf16 `[p + n - 1, 4 * hidden]`.
+    """An answer with the target's hidden states at every token but the last, bf16 `[p + n - 1, 4 * hidden]`.
 
-    Side by side: low, middle, high feature, and the final norm's output.
+    Concatenated: low, middle and high feature, and the final norm's output.
     """
 
     hidden: Tensor
@@ -42,9 +42,9 @@ class UnrollExample(Answer):
 
 @dataclass(frozen=True)
 class UnrollRecipe(Schedule):
-    """A head's: `unroll` steps, of which each weighs `fade` times the one before (EAGLE-3: 7, 0.8).
+    """Schedule of a head: `unroll` steps, each weighted `fade` times the one before (EAGLE-3: 7, 0.8).
 
-    `negatives` random tokens stand for those of the draft vocabulary that a batch does not mention.
+    `negatives` random tokens represent those of the draft vocabulary that a batch does not mention.
     """
 
     rate: float = 3e-4
@@ -56,11 +56,11 @@ class UnrollRecipe(Schedule):
 
 @dataclass(frozen=True)
 class UnrollBatch:
-    """Right-padded pairs of `b` texts, `t` at most, with `a` anchors at most, one for each answer token.
+    """Right-padded pairs of `b` texts, at most `t`, with at most `a` anchors, one for each answer token.
 
     `features [b, t, 3 * hidden]` and `after [b, t]`, the token after each; `anchors [b, a]`, the pair that
-    foresees each answer token; `tokens [b, a]` the answer, `best [b, a, k]` the target's first choices
-    there, `final [b, a, hidden]` what its head saw; `lengths [b]` of the answers.
+    predicts each answer token; `tokens [b, a]` the answer, `best [b, a, k]` the target's top tokens there,
+    `final [b, a, hidden]` the input of its output projection; `lengths [b]` of the answers.
     """
 
     features: Tensor
@@ -72,12 +72,12 @@ class UnrollBatch:
     lengths: Tensor
 
     def to(self, device: str | torch.device) -> UnrollBatch:
-        """The same on another device."""
+        """The batch on another device."""
         return UnrollBatch(*(getattr(self, name).to(device) for name in self.__dataclass_fields__))
 
 
 def read_examples(shards: list[Path]) -> list[UnrollExample]:
-    """The answers in these shards, with their hidden rows."""
+    """Answers in these shards, with their hidden states."""
     return [
         UnrollExample(**vars(one), hidden=hidden)
         for path in shards
@@ -88,8 +88,8 @@ def read_examples(shards: list[Path]) -> list[UnrollExample]:
 def beginning(examples: list[UnrollExample], target: PreTrainedModel, counts: Tensor, size: int) -> Start:
     """The vocabulary of `size` tokens and the linear guess that a head starts from.
 
-    A token counts by the probability that the target gives it over all answers, a few thousand of which name
-    too few tokens outright, and by `counts [vocab]`.
+    A token's count is its probability under the target summed over all answers, since a few thousand answers
+    contain too few different tokens, plus `counts [vocab]`.
     """
     counts = counts.clone()
     for one in examples:
@@ -115,19 +115,19 @@ def _normed(x: Tensor) -> Tensor:
 
 
 def _ridge(x: Tensor, y: Tensor) -> Tensor:
-    """Least squares `[inputs, outputs]`, each input held back in proportion to its own size."""
+    """Ridge regression `[inputs, outputs]`, each input regularized in proportion to its own size."""
     square = x.T @ x
     sizes = square.diagonal()
     return torch.linalg.solve(square + torch.diag(1e-3 * sizes + 1e-4 * sizes.mean()), x.T @ y)
 
 
 def coverage(head: Head, examples: list[UnrollExample]) -> float:
-    """Share of the answers' tokens that the head can draft."""
+    """Share of the answers' tokens that are in the draft vocabulary."""
     return round(float((head.own[torch.cat([one.tokens for one in examples])] >= 0).float().mean()), 4)
 
 
 def collate(examples: list[UnrollExample]) -> UnrollBatch:
-    """One batch; padding stands right of all that anchors see."""
+    """One batch; padding is to the right of everything that anchors attend to."""
     b, width, dtype = len(examples), examples[0].hidden.shape[1] // 4, examples[0].hidden.dtype
     pairs = max(len(one.prompt) + len(one.tokens) for one in examples) - 2
     longest = max(len(one.tokens) for one in examples)
@@ -149,7 +149,7 @@ def collate(examples: list[UnrollExample]) -> UnrollBatch:
 
 
 def unroll(head: Head, batch: UnrollBatch, steps: int) -> Iterator[Tensor]:
-    """The head's rows `[b, a - i, width]` for i = 0, 1, ...; row k of step i foresees answer token k + i."""
+    """The head's outputs `[b, a - i, width]` for i = 0, 1, ...; output k of step i predicts token k + i."""
     layer, attention = head.midlayer, head.midlayer.self_attn
     rows = torch.arange(len(batch.after), device=batch.after.device)[:, None]
     positions = torch.arange(batch.after.shape[1], device=batch.after.device).expand_as(batch.after)
@@ -167,7 +167,7 @@ def unroll(head: Head, batch: UnrollBatch, steps: int) -> Iterator[Tensor]:
         attended = _attended(query, keys, values, seen[:, : x.shape[1]], own)
         guess = layer.finished(feature, attended)
         yield guess
-        # The next step's anchors: its pair joins this output with the token that this step foresaw.
+        # The next step's pair joins this output with the answer token that this step predicts.
         feature = guess[:, :-1]
         following = batch.tokens[:, step : step + feature.shape[1]]
         x = layer.joined(head.embedding[following], feature)
@@ -177,7 +177,7 @@ def unroll(head: Head, batch: UnrollBatch, steps: int) -> Iterator[Tensor]:
 def _attended(
     query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, own: list[tuple[Tensor, Tensor]]
 ) -> Tensor:
-    """Attention over the pairs that `seen [b, a, t]` allows, and one key an anchor of each `own` step.
+    """Attention over the pairs that `seen [b, a, t]` allows, and one key per anchor of each `own` step.
 
     `query [b, a, kv, g, d]`, `keys`, `values [b, t, kv, d]`, `own` pairs of `[b, a, kv, d]`.
     """
@@ -194,7 +194,7 @@ def _attended(
 
 
 class EagleTrainer(Trainer):
-    """The training of an EAGLE-3 head."""
+    """Trainer of an EAGLE-3 head."""
 
     def __init__(
         self, head: Head, target_head: Tensor, recipe: UnrollRecipe, state: Path, device: str
@@ -205,10 +205,10 @@ class EagleTrainer(Trainer):
         self.teacher = target_head.detach().to(device, torch.bfloat16)[head.tokens]
 
     def loss(self, chosen: list[Any]) -> tuple[Tensor, Tensor]:
-        """Cross entropy against the target's distribution over the draft vocabulary, summed over the steps.
+        """Cross-entropy against the target's distribution over the draft vocabulary, summed over the steps.
 
-        Only answer positions count, and of them only those whose likeliest token is in that vocabulary. The
-        agreement is step 0's over all answer positions.
+        Only answer positions whose most likely token is in that vocabulary count. The agreement is that of
+        step 0 over all answer positions.
         """
         batch = collate(chosen).to(self.device)
         columns, share = self._columns(self.head.own[batch.best])
@@ -228,7 +228,7 @@ class EagleTrainer(Trainer):
         return total, right.detach()
 
     def _columns(self, mentioned: Tensor) -> tuple[Tensor, Tensor]:
-        """The draft tokens whose logits a batch needs, and the logarithm of how many each stands for."""
+        """Draft tokens whose logits a batch needs, and the logarithm of how many tokens each represents."""
         known = mentioned[mentioned >= 0].unique()
         generator = torch.Generator().manual_seed(self.recipe.seed + self.step)
         drawn = torch.randperm(len(self.head.tokens), generator=generator).to(known.device)
@@ -241,9 +241,9 @@ class EagleTrainer(Trainer):
 
 @torch.no_grad()
 def accepted(head: Head, examples: list[UnrollExample], drafts: int = 8, rows: int = 8) -> list[Tensor]:
-    """For each answer, int `[n]`: how many tokens of a chain of `drafts` from there on the target would keep.
+    """For each answer, int `[n]`: accepted tokens of a chain of `drafts` that starts there.
 
-    Exact for a greedy answer: up to its first miss a chain's own tokens are the answer's.
+    Exact for a greedy answer: up to its first miss a chain's tokens are the answer's.
     """
     found: list[Tensor] = []
     for start in range(0, len(examples), rows):
@@ -263,7 +263,7 @@ def accepted(head: Head, examples: list[UnrollExample], drafts: int = 8, rows: i
 
 
 def figures(runs: list[Tensor], drafts: int = 8) -> dict[str, float]:
-    """Greedy agreement, and tokens a verification of chains, the bonus token included."""
+    """Greedy agreement, and acceptance length of chains, the bonus token included."""
     emitted = verifications = 0
     for run in runs:
         at = 0
