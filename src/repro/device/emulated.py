@@ -149,16 +149,10 @@ class EmulatedDevice(Device):
         done: Future[Any] = Future()
         build = self._build(op) if op.graph else None
         if build and not build.done:
-            build.on_done(partial(self._enqueue, op, done))
-            return done
-        heapq.heappush(self._queue[on], (op.priority, next(self._order), op, done))
-        self._serve(on)
+            build.on_done(partial(self._serve, on, (op, done)))
+        else:
+            self._serve(on, (op, done))
         return done
-
-    def _enqueue(self, op: Op, done: Future[Any]) -> None:
-        """Queue an op whose static graph is ready, or that builds one."""
-        heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
-        self._serve(op.on)
 
     def _instead(self, precision: str) -> str:
         return self.machine.fastest(precision)
@@ -170,11 +164,13 @@ class EmulatedDevice(Device):
         if processor.graph_seconds and graph not in self._builds:
             self._builds[graph] = Future()
             build = Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority)
-            self._enqueue(build, self._builds[graph])
+            self._serve(op.on, (build, self._builds[graph]))
         return self._builds.get(graph)
 
-    def _serve(self, on: str) -> None:
-        """Start waiting ops while the resource has free slots; their `compute` runs immediately."""
+    def _serve(self, on: str, *new: tuple[Op, Future[Any]]) -> None:
+        """Queue new ops, then start waiting ones while the resource has free slots; compute at once."""
+        for op, done in new:
+            heapq.heappush(self._queue[on], (op.priority, next(self._order), op, done))
         while self._free[on] and self._queue[on]:
             _, _, op, done = heapq.heappop(self._queue[on])
             self._free[on] -= 1
