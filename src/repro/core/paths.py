@@ -1,13 +1,19 @@
-"""Paths of the checkout and of its `conf/` folder.
+"""Paths of the checkout, of its `conf/` folder, and of such folders in other packages.
 
-Owns these two paths. Must not know what the folders contain.
+Owns these paths. Must not know what the folders contain.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from repro.core.errors import InputError
+
+CONF_ENTRY_POINTS = "repro.conf"
+"""Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
 
 def project_root() -> Path:
@@ -32,3 +38,18 @@ def conf_dir() -> Path:
         InputError: as `project_root`.
     """
     return project_root() / "conf"
+
+
+def conf_folders() -> list[Path]:
+    """The folder `conf/` of the checkout, then those of packages of the entry point group `repro.conf`.
+
+    Raises:
+        InputError: as `project_root`.
+    """
+    return [conf_dir(), *_folders_of_packages()]
+
+
+@cache
+def _folders_of_packages() -> tuple[Path, ...]:
+    specs = (find_spec(entry.value) for entry in entry_points(group=CONF_ENTRY_POINTS))
+    return tuple(Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ())

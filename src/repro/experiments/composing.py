@@ -32,10 +32,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from repro.core.paths import CONF_ENTRY_POINTS
 from repro.core.registry import discover, lookup, names
-
-CONF_ENTRY_POINTS = "repro.conf"
-"""Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 
 Needless = Callable[[str, Any], bool]
 
@@ -84,12 +82,20 @@ class ConfFolder(FileConfigSource):
         needless: predicate over key and value; matching top-level entries of `_global_` files are dropped.
     """
 
+    DATA: ClassVar = frozenset({"metric", "reference"})
+    """Folders of data that no cell's configuration is composed of."""
+
     needless: ClassVar[ContextVar[Needless]] = ContextVar("needless", default=lambda key, value: False)
 
     @staticmethod
     def scheme() -> str:
         """The scheme of its paths."""
         return "conf"
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """The groups and configurations of a folder, without folders of data."""
+        found = super().list(config_path, results_filter)
+        return found if config_path.strip("/") else [name for name in found if name not in self.DATA]
 
     def load_config(self, config_path: str) -> ConfigResult:
         """The configuration of a file, created anew from the parsed content, since composing changes it."""
