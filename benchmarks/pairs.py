@@ -16,7 +16,8 @@ method answers the same prompts of a dataset one after the other; ratios are pai
 neither the processor nor the disk worked: an upper bound of the method's own Python time. `between` is the
 share in which no model's pass ran: trees are built and answers accepted then. `floor` is the time that
 reading alone takes for a pass: of the disk at its set pace, or of all weights once at the memory's measured
-speed; `of pass` and `of cycle` are its shares of the target's passes and of all decoding.
+speed; `of pass` and `of cycle` are its shares of the target's passes (above 100% where layers are read ahead
+between passes) and of all decoding.
 """
 
 from __future__ import annotations

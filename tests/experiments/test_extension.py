@@ -1,10 +1,14 @@
-"""CONTRIBUTING.md's examples, as a package of a user's own, join what is there without a change to it."""
+"""CONTRIBUTING.md's examples, as a user's own package, join what is there without a change to it.
+
+pip builds and installs the package, into environments that see the packages of the one that runs the tests.
+"""
 
 import json
 import re
 import subprocess
 import sys
-import tomllib
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,12 @@ from repro.models.checkpoints.origin import PROJECT
 from repro.reports.tables import members
 from tiny_project import Project, write_project
 
-EXAMPLE = re.compile(r"`([\w./]+\.(?:toml|py|yaml))`[^`]*?:\n\n```\w+\n(.*?)```", re.DOTALL)
+EXAMPLE = re.compile(r"`([\w./]+\.(?:toml|py|yaml|csv|bib))`[^`]*?:\n\n```\w+\n(.*?)```", re.DOTALL)
 QUESTIONS = [{"question": f"Is {n} even? {n} {n} {n}", "answer": "yes"} for n in (2, 4)]
+FIVE = [
+    *("method=lookup", "device=my_phone", "dataset=my_questions", "model@target=my_model"),
+    "metrics=[distinct]",
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,40 +34,54 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module")
-def site(project: Project) -> Path:
-    """A folder of packages with the one of the page in it, as an installer would leave it."""
-    folder = project.root / "site"
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's package, file by file; it has no `__init__.py`."""
+    folder = tmp_path_factory.mktemp("my_package")
     examples = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
-    assert sorted(examples) == [
+    assert {
         "my_methods/conf/dataset/my_questions.yaml",
         "my_methods/conf/device/my_phone.yaml",
         "my_methods/conf/model/my_model.yaml",
         "my_methods/distinct.py",
         "my_methods/lookup.py",
         "pyproject.toml",
-    ]
+    } <= examples.keys()
     for name, content in examples.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
-    about = tomllib.loads(examples["pyproject.toml"])["project"]
-    info = folder / "my_methods-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: 0.1\n")
-    sections = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
-        for group, entries in about["entry-points"].items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(sections))
     return folder
 
 
-BOTH = """
+def installed(folder: Path, *what: str) -> Path:
+    """The Python of a new environment in `folder`, into which pip has installed `what`, without an index."""
+    venv.create(folder, with_pip=False)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # Not `system_site_packages`: those would be of the Python that this environment was made by.
+    (site / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "install", *offline, *what], check=True)
+    return python
+
+
+MAIN = """
 import json, sys
 from repro.experiments.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["repro", *arguments]
     main()
 """
+
+
+def main(project: Project, python: Path, *commands: list[str]) -> str:
+    """What several commands print, in one process since importing takes the time."""
+    command = [str(python), "-c", MAIN, json.dumps(commands)]
+    environment = project.environment()
+    done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "warning: " not in done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -73,22 +95,21 @@ def quickstart(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Pr
 
 
 @pytest.fixture(scope="module")
-def said(project: Project, quickstart: Project, site: Path) -> str:
-    """What two commands print, of a process that has the package; importing it all takes the time."""
-    five = ["method=lookup", "device=my_phone", "dataset=my_questions", "model@target=my_model"]
-    commands = [
-        [*project.overrides, *five, "metrics=[distinct]"],
-        [*quickstart.overrides, "experiment=quickstart", "method=lookup"],
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", BOTH, json.dumps(commands)],
-        cwd=project.root,
-        env=project.environment(site),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def said(
+    project: Project, quickstart: Project, package: Path, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """What two commands of the page print if the package is installed in place."""
+    python = installed(tmp_path_factory.mktemp("environment"), "--editable", str(package))
+    cell = [*project.overrides, *FIVE]
+    return main(project, python, cell, [*quickstart.overrides, "experiment=quickstart", "method=lookup"])
+
+
+def test_a_wheel_has_all_files_of_the_package(project: Project, package: Path, tmp_path: Path) -> None:
+    mine = project.apart(tmp_path)
+    main(mine, installed(tmp_path / "environment", str(package)), [*mine.overrides, *FIVE])
+    (record,) = mine.store.all()
+    assert record.labels["device"] == "My phone"
+    assert 0 < float(record.values["distinct"] or 0) <= 1
 
 
 def test_all_five_in_one_cell(project: Project, said: str) -> None:

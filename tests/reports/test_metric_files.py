@@ -61,10 +61,19 @@ def test_a_package_adds_metrics(tmp_path: Path) -> None:
     assert "ttft" in metrics
 
 
-def test_a_metric_that_two_files_define_is_an_error_that_names_both(tmp_path: Path) -> None:
-    mine = folder(tmp_path, mine="ttft: {heading: First, definition: mine}")
-    with pytest.raises(InputError, match=r"metric 'ttft' .*latency\.yaml and in .*mine\.yaml"):
-        load_metrics([conf_dir(), mine])
+def test_a_metric_that_two_files_define_is_an_error_at_home_and_a_warning_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = "ttft: {heading: First, definition: mine}"
+    with pytest.raises(InputError, match=r"metric 'ttft' .*one\.yaml and in .*two\.yaml"):
+        load_metrics([folder(tmp_path / "home", one=first, two=first)])
+    mine = folder(tmp_path / "away", mine=first + "\nhops: {heading: Hops, definition: jumps}")
+    metrics = load_metrics([conf_dir(), mine])
+    assert metrics["ttft"].heading != "First"
+    assert "hops" in metrics
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: metric 'ttft' is defined twice: in ")
+    assert warning.endswith("mine.yaml; the second is left out")
 
 
 @pytest.mark.parametrize(

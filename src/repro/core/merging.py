@@ -23,7 +23,7 @@ def merged(
     """The entries of all files of all folders, in their order.
 
     A folder after the first belongs to another package: if one of its files is malformed, a warning names the
-    file, and all entries of this kind in that folder are left out.
+    file, and all entries of this kind in that folder are left out; so is an entry that is defined already.
 
     Args:
         folders: `conf/` folders, the project's own first.
@@ -32,16 +32,20 @@ def merged(
         what: an entry in words, such as "metric".
 
     Raises:
-        InputError: two files define the same entry, or a file of the first folder is malformed.
+        InputError: two files of the first folder define the same entry, or one is malformed.
     """
     found: dict[str, T] = {}
     origin: dict[str, Path] = {}
     for number, folder in enumerate(folders):
         for path, entries in _readable(folder, files, read, own=number == 0):
             for name, entry in entries.items():
-                if name in found:
-                    raise InputError(f"{what} {name!r} is defined twice: in {origin[name]} and in {path}")
-                found[name], origin[name] = entry, path
+                if name not in found:
+                    found[name], origin[name] = entry, path
+                    continue
+                twice = f"{what} {name!r} is defined twice: in {origin[name]} and in {path}"
+                if number == 0:
+                    raise InputError(twice)
+                warn(f"{twice}; the second is left out")
     return found
 
 

@@ -6,11 +6,10 @@ Owns these paths. Must not know what the folders contain.
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.packages import folders
 
 CONF_ENTRY_POINTS = "repro.conf"
 """Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
@@ -43,6 +42,8 @@ def conf_dir() -> Path:
 def conf_folders() -> list[Path]:
     """The folder `conf/` of the checkout, then those of packages of the entry point group `repro.conf`.
 
+    A package whose folder cannot be found is left out with a warning.
+
     Raises:
         InputError: as `project_root`.
     """
@@ -51,5 +52,4 @@ def conf_folders() -> list[Path]:
 
 @cache
 def _folders_of_packages() -> tuple[Path, ...]:
-    specs = (find_spec(entry.value) for entry in entry_points(group=CONF_ENTRY_POINTS))
-    return tuple(Path(place) for spec in specs if spec for place in spec.submodule_search_locations or ())
+    return tuple(folders(CONF_ENTRY_POINTS))

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import ModuleSpec
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
 from repro.core.errors import InputError
+from repro.core.packages import for_each
 
 ENTRY_POINTS = "repro.components"
 
@@ -64,11 +65,25 @@ def lookup(group: str, name: str) -> type:
     """The class registered as `name`; its module is imported if necessary.
 
     Raises:
-        InputError: there is none; the message has near misses and all choices.
+        InputError: there is none; the message has near misses and all choices. Or it is a user's, and its
+            module fails to import.
     """
     if name not in _components.get(group, {}) and name in _modules.get(group, {}):
-        importlib.import_module(_modules[group][name])
+        _import(group, name, _modules[group][name])
     return _known(group, name)
+
+
+def _import(group: str, name: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as wrong:
+        if module.startswith("repro."):  # a fault of ours, which a traceback shows best
+            raise
+        for known in _components.values():  # what it registered before it failed
+            for left in [name for name, cls in known.items() if cls.__module__ == module]:
+                del known[left]
+        why = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
+        raise InputError(f"{group} {name!r} cannot be used, as {module} fails to import: {why}") from wrong
 
 
 def _known(group: str, name: str) -> type:
@@ -89,10 +104,11 @@ def discover(*packages: str) -> None:
     """Find the registrations in the given packages and in the entry point group `repro.components`.
 
     Sources are scanned without importing them. If a module has no source, or a registration's group or name
-    is not a literal, all modules of that package are imported instead.
+    is not a literal, all modules of that package are imported instead. A user's package that cannot be read,
+    or that registers a name a second time, is left out with a warning.
 
     Raises:
-        InputError: two modules register the same name.
+        InputError: two modules of the given packages register the same name.
     """
     for package in packages:
         _read(package)
@@ -101,8 +117,7 @@ def discover(*packages: str) -> None:
 
 @cache
 def _read_announced() -> None:
-    for entry in entry_points(group=ENTRY_POINTS):
-        _announced(entry)
+    for_each(ENTRY_POINTS, _announced)
 
 
 def _announced(entry: EntryPoint) -> None:
@@ -122,23 +137,27 @@ def _read(package: str) -> None:
         for name in texts:
             importlib.import_module(name)
         return
+    noted: dict[tuple[str, str], str] = {}
     for module, some in calls.items():
         for call in some:
-            _note(call["group"], call["name"], module)
-
-
-def _note(group: str, name: str, module: str) -> None:
-    known = _modules.setdefault(group, {}).setdefault(name, module)
-    if known != module:
-        raise InputError(f"{group} {name!r} is registered twice: in {known} and in {module}")
+            group, name = call["group"], call["name"]
+            known = _modules.get(group, {}).get(name) or noted.setdefault((group, name), module)
+            if known != module:
+                raise InputError(f"{group} {name!r} is registered twice: in {known} and in {module}")
+    for (group, name), module in noted.items():
+        _modules.setdefault(group, {})[name] = module
 
 
 def _sources(package: str) -> Iterator[tuple[str, Path | None]]:
-    """A module and all modules below it, each with its source file or `None`."""
+    """A module and all modules below it, each with its source file or `None`.
+
+    A folder without `__init__.py` is no module itself.
+    """
     spec = find_spec(package)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-    yield package, _source(spec)
+    if spec.origin is not None:
+        yield package, _source(spec)
     for found in pkgutil.iter_modules(spec.submodule_search_locations or (), package + "."):
         if found.ispkg:
             yield from _sources(found.name)

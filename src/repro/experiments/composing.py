@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields, make_dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
@@ -32,7 +31,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
-from repro.core.paths import CONF_ENTRY_POINTS
+from repro.core.errors import InputError
+from repro.core.paths import conf_folders
 from repro.core.registry import discover, lookup, names
 
 Needless = Callable[[str, Any], bool]
@@ -57,8 +57,8 @@ class SearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append both, and let `ConfFolder` read every element that is a folder."""
         search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
-        for entry in entry_points(group=CONF_ENTRY_POINTS):
-            search_path.append("repro-user", f"pkg://{entry.value}")
+        for folder_of_user in conf_folders()[1:]:
+            search_path.append("repro-user", str(folder_of_user))
         for element in search_path.get_path():
             folder = _folder(str(element.path))
             if folder is not None:
@@ -98,13 +98,21 @@ class ConfFolder(FileConfigSource):
         return found if config_path.strip("/") else [name for name in found if name not in self.DATA]
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """The configuration of a file, created anew from the parsed content, since composing changes it."""
+        """The configuration of a file, created anew from the parsed content, since composing changes it.
+
+        Raises:
+            ConfigLoadError: there is no such file.
+            InputError: it is not YAML.
+        """
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
         try:
             stat = os.stat(path)
         except FileNotFoundError as wrong:
             raise ConfigLoadError(f"Config not found : {path}") from wrong
-        header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
+        try:
+            header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
+        except (yaml.YAMLError, UnicodeDecodeError) as wrong:
+            raise InputError(f"{path} is not YAML: {' '.join(str(wrong).split())}") from wrong
         if header["package"] == "_global_" and isinstance(content, dict):
             needless = self.needless.get()
             content = {key: value for key, value in content.items() if not needless(key, value)}
