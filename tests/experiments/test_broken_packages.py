@@ -33,7 +33,8 @@ for arguments in json.loads(sys.argv[1]):
         code = 0
     except SystemExit as ended:
         code = ended.code or 0
-    print(f"exit {code}", file=sys.stderr, flush=True)
+    loaded = "imported" if "sound.mine" in sys.modules else "not imported"
+    print(f"exit {code}, {loaded}", file=sys.stderr, flush=True)
 """
 
 
@@ -78,7 +79,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(project: Project, site: Path) -> list[tuple[str, str]]:
-    """Of each command the exit status and what it says to stderr."""
+    """Of each command how it ended, and what it says to stderr."""
     usual = project.overrides
     commands = [
         ["--help"],
@@ -118,14 +119,14 @@ def test_each_broken_package_is_named_once_with_the_reason(said: list[tuple[str,
 
 
 def test_commands_that_need_no_broken_package_work(project: Project, said: list[tuple[str, str]]) -> None:
-    assert [code for code, _ in said[:2]] == ["0", "0"]
+    assert [ended for ended, _ in said[:2]] == ["0, not imported", "0, imported"]
     (record,) = project.store.all()
     assert (record.labels["method"], record.labels["device"]) == ("sound", "Sound phone")
 
 
 def test_what_is_chosen_and_broken_is_named(said: list[tuple[str, str]], site: Path) -> None:
     (_, module), (_, syntax), (_, text) = said[2:]
-    assert [code for code, _ in said[2:]] == ["2", "2", "2"]
+    assert [ended.split(",")[0] for ended, _ in said[2:]] == ["2", "2", "2"]
     assert "error: method 'unimportable' cannot be used, as chosen_badly.mine fails to import: " in module
     folder = site / "bad_files" / "conf" / "device"
     assert f"error: {folder}/no_yaml.yaml is not YAML: " in syntax
