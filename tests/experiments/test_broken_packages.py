@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from repro.core import registry
 from tiny_project import Project, write_project
 
 METHOD = '''
@@ -58,7 +60,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nine packages, of which `sound` alone is sound."""
+    """Packages of which `sound` alone is sound."""
     site = tmp_path_factory.mktemp("site")
     sound = METHOD.format(name="sound")
     phone = "defaults: [oneplus_12, _self_]\nname: Sound phone\n"
@@ -131,3 +133,13 @@ def test_what_is_chosen_and_broken_is_named(said: list[tuple[str, str]], site: P
     folder = site / "bad_files" / "conf" / "device"
     assert f"error: {folder}/no_yaml.yaml is not YAML: " in syntax
     assert f"error: {folder}/not_text.yaml is not YAML: " in text
+
+
+def test_an_editable_installation_whose_folder_is_gone_has_no_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = ModuleSpec("hollow", None, is_package=True)
+    spec.submodule_search_locations = ["__editable__.hollow-0.1.finder.__path_hook__"]
+    monkeypatch.setattr(registry, "find_spec", lambda name: spec)
+    with pytest.raises(ModuleNotFoundError, match="hollow"):
+        registry.discover("hollow")

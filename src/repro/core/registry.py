@@ -154,16 +154,18 @@ def _sources(package: str) -> Iterator[tuple[str, Path | None]]:
     A folder without `__init__.py` is no module itself.
     """
     spec = find_spec(package)
-    if spec is None:
+    below = spec.submodule_search_locations or () if spec else ()
+    # An editable installation outlives its folder, and then has places that are no folders.
+    if spec is None or (spec.origin is None and not any(Path(place).is_dir() for place in below)):
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if spec.origin is not None:
         yield package, _source(spec)
-    for found in pkgutil.iter_modules(spec.submodule_search_locations or (), package + "."):
+    for found in pkgutil.iter_modules(below, package + "."):
         if found.ispkg:
             yield from _sources(found.name)
         else:
-            below = found.module_finder.find_spec(found.name, None)
-            yield found.name, _source(below) if below else None
+            module = found.module_finder.find_spec(found.name, None)
+            yield found.name, _source(module) if module else None
 
 
 def _source(spec: ModuleSpec) -> Path | None:
