@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,12 @@ from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
+from repro.experiments.interrupted import is_launchers, stopped, worker_died
+from repro.experiments.progress.notes import Note, note_down, notes_in, running
+from repro.experiments.progress.timings import work_of
+from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides, renamed
-from repro.experiments.sweep import Note, Sweep, computes_nothing, note_down, notes_in, show_files
+from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files
 from repro.scenarios.registry import GROUPS, scenario_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -37,6 +42,8 @@ WIDE = 200
 
 _shows_where = False
 """Whether an InputError is raised with its traceback; set by `main`."""
+_watcher: Watcher | None = None
+"""Shows the progress of a sweep; in the command's own process, once the sweep has begun."""
 
 
 def publish() -> None:
@@ -66,13 +73,18 @@ class Finish(Callback):
     """Hydra callback that ends a sweep: a summary of its cells, its table, and the paths of the files."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Install `Composer`, which composes every cell once."""
+        """Install `Composer`, which composes every cell once, and watch the notes of the cells."""
+        global _watcher
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless)
+        _watcher = Watcher(notes_folder(config))
+        _watcher.start()
+        hydra.config_loader = Composer(hydra.config_loader, needless, _announce)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
+        assert _watcher is not None
+        _watcher.close()
         try:
             failed = finish(config)
         except InputError as wrong:  # an error of the table; all records are kept
@@ -83,6 +95,16 @@ class Finish(Callback):
             sys.exit(1)
         if failed:
             sys.exit(1)
+
+
+def _announce(config: DictConfig) -> None:
+    """Tell the watcher of a composed cell."""
+    assert _watcher is not None
+    try:
+        work = work_of(config)
+    except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
+        work = None
+    _watcher.plan.add(work, _labels(config))
 
 
 def finish(config: DictConfig) -> int:
@@ -129,11 +151,12 @@ def task(config: DictConfig) -> None:
             return
         job = HydraConfig.get()
         if job.mode == RunMode.MULTIRUN:
-            note_down(Path(job.sweep.dir) / "cells", job.job.num, attempt(config))
+            folder = Path(job.sweep.dir) / "cells"
+            note_down(folder, job.job.num, attempt(config, partial(running, folder, job.job.num)))
             return
         given = plain(config)
         sweep = Sweep(given, screen())
-        note = sweep.cell(given)
+        note = sweep.cell(given, alone)
         sweep.finish(str(config.name), None, [note])
         if note.state == "failed":
             raise InputError(note.error)
@@ -148,15 +171,19 @@ def task(config: DictConfig) -> None:
         sys.exit(2)
 
 
-def attempt(config: DictConfig) -> Note:
+def attempt(config: DictConfig, showing: Showing) -> Note:
     """Run a cell of a sweep: invalid input fails that cell and not the sweep."""
     try:
         given = plain(config)
-        return Sweep(given, screen()).cell(given)
+        return Sweep(given, screen()).cell(given, showing)
     except (InputError, OmegaConfBaseException) as wrong:
-        labels = scenario_of(config).labels_of(config)
-        labels |= {str(name): _own_label(config, str(name)) for name in config.labels}
-        return Note("", labels, "failed", error=" ".join(str(wrong).split()))
+        return Note("", _labels(config), "failed", error=" ".join(str(wrong).split()))
+
+
+def _labels(config: DictConfig) -> dict[str, str]:
+    """A cell's labels, whether its configuration is valid or not."""
+    own = {str(name): _own_label(config, str(name)) for name in config.labels}
+    return scenario_of(config).labels_of(config) | own
 
 
 def _own_label(config: DictConfig, name: str) -> str:
@@ -217,3 +244,16 @@ def main() -> None:
             raise
         tell_error(str(wrong) if isinstance(wrong, InputError) else explain(wrong))
         sys.exit(2)
+    except KeyboardInterrupt:
+        if whole:
+            raise
+        if _watcher is not None:
+            _watcher.close()
+        print(stopped(sys.argv, _watcher), file=sys.stderr)
+        sys.exit(130)
+    except Exception as wrong:
+        if whole or _watcher is None or not is_launchers(wrong):
+            raise
+        _watcher.close()
+        print(worker_died(sys.argv, _watcher), file=sys.stderr)
+        sys.exit(1)

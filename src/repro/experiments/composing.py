@@ -214,10 +214,19 @@ class Composer(ConfigLoaderImpl):
     This loader caches the first composition. Launchers that start other processes compose again there.
     """
 
-    def __init__(self, loader: ConfigLoader, needless: Needless) -> None:
-        """Compose as `loader` does, without the entries for which `needless(key, value)` is true."""
+    def __init__(
+        self, loader: ConfigLoader, needless: Needless, announce: Callable[[DictConfig], None] | None = None
+    ) -> None:
+        """Compose as `loader` does.
+
+        Args:
+            loader: whose search path is used.
+            needless: entries for which `needless(key, value)` is true are left out.
+            announce: called with each cell that was composed ahead.
+        """
         super().__init__(loader.get_search_path())
         self._needless = needless
+        self._announce = announce
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -225,6 +234,8 @@ class Composer(ConfigLoaderImpl):
         asked = tuple(sweep_overrides)
         if asked not in self._ahead:
             self._ahead[asked] = self._composed(master_config, sweep_overrides)
+            if self._announce:
+                self._announce(self._ahead[asked])
             return self._ahead[asked]
         return self._ahead.pop(asked)
 
@@ -238,8 +249,8 @@ class Composer(ConfigLoaderImpl):
             ConfFolder.needless.reset(token)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the cache: another process composes again."""
-        return {**self.__dict__, "_ahead": {}}
+        """The state without the cache and `announce`: another process composes again."""
+        return {**self.__dict__, "_ahead": {}, "_announce": None}
 
 
 @contextmanager

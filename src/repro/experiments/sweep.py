@@ -1,32 +1,34 @@
 """Sweeps: find cached cells, run and store the others, and build the table at the end.
 
 Must not know Hydra. Each cell writes a note with its key to the sweep's folder, whichever process ran it, so
-that the end of the sweep finds all cells.
+that the end of the sweep finds all cells (`experiments.progress`).
 """
 
 from __future__ import annotations
 
-import json
 import traceback
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from filelock import FileLock
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.experiments.progress.notes import Note
+from repro.experiments.progress.timings import Timing, Work, expected, stopwatch, work_of
+from repro.experiments.progress.timings import keep as keep_timing
+from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tracking import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
+from repro.records.effort import counting
 from repro.records.record import Record, Round, Store, write_atomically
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.claims.claims_page import write_claims
@@ -41,31 +43,20 @@ from repro.reports.tables import members
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
-from repro.scenarios.base import Scenario
-from repro.scenarios.registry import is_current, made, scenario_of
+from repro.scenarios.base import Progress, Scenario
+from repro.scenarios.registry import is_current, made
 
 MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
 """Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
+Showing = Callable[[Work], AbstractContextManager[Progress]]
+"""Opens the progress callback of a cell, given its work."""
 
-@dataclass(frozen=True)
-class Note:
-    """The result of one cell of a sweep.
 
-    Attributes:
-        key: key of its record; "" if the input was invalid and there is no record.
-        labels: short names.
-        state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
-        seconds: measured or expected time; `None` if unknown.
-        error: error message of a failed cell.
-    """
-
-    key: str
-    labels: dict[str, str]
-    state: str
-    seconds: float | None = None
-    error: str = ""
+def unseen(work: Work) -> AbstractContextManager[Progress]:
+    """A progress callback that shows nothing."""
+    return nullcontext(lambda stage, done, total: None)
 
 
 class Sweep:
@@ -82,8 +73,12 @@ class Sweep:
         self.outputs = Path(config["outputs"])
         self.console = console or Console()
 
-    def cell(self, config: Mapping[str, Any]) -> Note:
+    def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
+
+        Args:
+            config: its resolved configuration.
+            showing: opens its progress callback.
 
         Raises:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
@@ -98,10 +93,13 @@ class Sweep:
             return Note(cell.key, cell.labels, "cached", 0.0)
         if self.mode == "retry" and known is None:
             return Note(cell.key, cell.labels, "skipped")
+        work = work_of(config)
         try:
             cell.check()
-            with self._alone(cell), self._progress(cell) as progress:
+            with self._alone(cell), showing(work) as progress, counting() as effort:
+                clock = stopwatch()
                 outcome = cell.run(progress)
+                keep_timing(Timing(work, clock(), effort.share))
         except Exception as wrong:
             record = self._keep(cell.failed(traceback.format_exc()))
             error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
@@ -112,14 +110,7 @@ class Sweep:
     def _listed(self, cell: Scenario, known: Record | None) -> Note:
         if known:
             return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
-        return Note(cell.key, cell.labels, "todo", self._estimate(cell))
-
-    def _estimate(self, cell: Scenario) -> float | None:
-        """Expected seconds, from finished cells of this method and their `amount_of`; None without any."""
-        same = [r for r in self.store.all() if r.done and r.labels["method"] == cell.labels["method"]]
-        if not same:
-            return None
-        return median(_seconds(r) / _amount(r) for r in same) * cell.amount_of(cell.config)
+        return Note(cell.key, cell.labels, "todo", expected(work_of(cell.config), read_timings()))
 
     def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
@@ -145,19 +136,6 @@ class Sweep:
             return
         with FileLock(cache_root() / "wall-clock.lock"):
             yield
-
-    @contextmanager
-    def _progress(self, cell: Scenario) -> Iterator[Any]:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=self.console, transient=True) as bars:
-            tasks: dict[str, Any] = {}
-
-            def tell(what: str, done: int, total: int) -> None:
-                if what not in tasks:
-                    tasks[what] = bars.add_task(f"{cell.labels['method']:<10} {what}", total=total)
-                bars.update(tasks[what], completed=done, total=total)
-
-            yield tell
 
     def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
         """Print the summary; build the experiment's table from these cells and current earlier ones."""
@@ -255,18 +233,6 @@ def show_files(console: Console, files: Mapping[str, Path]) -> None:
         console.print("Open a timeline in Perfetto (ui.perfetto.dev).", style="dim")
 
 
-def note_down(folder: Path, number: int, note: Note) -> None:
-    """Write a cell's note for the end of the sweep."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{number}.json", json.dumps(asdict(note)))
-
-
-def notes_in(folder: Path) -> list[Note]:
-    """The notes of a sweep, in the order of its cells."""
-    paths = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
-    return [Note(**json.loads(path.read_text())) for path in paths]
-
-
 def summary(notes: list[Note], mode: str) -> Grid:
     """The cells of a sweep as a grid: labels, state, and measured or expected time."""
     shown = [name for name in notes[0].labels if len({n.labels.get(name) for n in notes}) > 1] or ["method"]
@@ -288,8 +254,3 @@ def left(notes: list[Note]) -> str:
 def _seconds(record: Record) -> float:
     start, end = (datetime.fromisoformat(t) for t in (record.provenance.started, record.provenance.finished))
     return (end - start).total_seconds()
-
-
-def _amount(record: Record) -> int:
-    config = record.provenance.config
-    return scenario_of(config).amount_of(config)

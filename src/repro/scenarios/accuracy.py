@@ -27,6 +27,7 @@ from repro.data.scoring import Choice, Scoring
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import build_once, memory_root
+from repro.records.effort import count
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
@@ -138,8 +139,9 @@ class AccuracyScenario(OfflineScenario):
             path.write_text(json.dumps(self._said(self._baseline, progress)))
             return path
 
-        kept = build_once(memory_root() / "scores" / f"{key}.json", build)
-        scores, figures = json.loads(kept.read_text())
+        kept = memory_root() / "scores" / f"{key}.json"
+        scores, figures = json.loads(build_once(kept, build).read_text())
+        count(found=((self._baseline, i) for i in range(len(scores))))
         return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 
     def _said(self, compression: Compression, progress: Progress) -> ScoredRows:
@@ -156,6 +158,7 @@ class AccuracyScenario(OfflineScenario):
             progress("scoring", len(scores), len(pairs))
             scores[i] = reader.score(pairs[i])
         progress("scoring", len(scores), len(pairs))
+        count(computed=((compression, i) for i in scores))
         return ScoredRows([scores[i] for i in range(len(pairs))], compressed.figures)
 
 

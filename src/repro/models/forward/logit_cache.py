@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from repro.core.late import late
 from repro.models.forward.network import LateLogits, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
+from repro.records.effort import count
 
 if TYPE_CHECKING:
     import torch
@@ -32,6 +33,7 @@ class LogitCache:
 
     def __init__(self, path: Path) -> None:
         """Open or create the file; several processes may share it."""
+        self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
         self._file.execute("pragma journal_mode = wal")
@@ -175,9 +177,11 @@ class _Remembering(Step):
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         known = [self._memo.get(prefix, self._source) for prefix in wanted]
         if all(known):
+            count(found=self._counted(wanted))
             return [row for row in known if row]
         rows = self._computed(self._network.depth).rows()
         self._memo.put(self._wanted, rows, self._source)
+        count(computed=self._counted(self._wanted))
         ranked = [Logits(None, row.ranked()) for row in rows]
         return ranked if at is None else [ranked[i] for i in at]
 
@@ -185,7 +189,8 @@ class _Remembering(Step):
         """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
         if self._step is not None or self._branches:
             return self.rows()
-        known = ((prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted)
+        known = [(prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted]
+        count(found=self._counted(prefix for prefix, row in known if row))
         return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
 
     def _alone(self, prefix: Prefix) -> Logits:
@@ -196,8 +201,13 @@ class _Remembering(Step):
             step.layers(0, self._network.depth)
             (computed,) = step.rows()
             self._memo.put([prefix], [computed], self._source)
+            count(computed=self._counted([prefix]))
             known = Logits(None, computed.ranked())
         return known
+
+    def _counted(self, prefixes: Iterable[Prefix]) -> list[tuple[Path, bytes]]:
+        """Keys for `count`: one model's entries are not another's."""
+        return [(self._memo.path, _key(prefix, self._source)) for prefix in prefixes]
 
     def _computed(self, layers: int) -> Step:
         """The real pass, run through `layers` layers."""

@@ -27,6 +27,7 @@ from repro.methods.serving.slo import Decision, kept_tokens
 from repro.models.analysis.likelihood import Likelihood, Reader, common
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.transformer.decoder import Decoder
+from repro.records.effort import count
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import content_hash
 from repro.scenarios import versions
@@ -267,6 +268,7 @@ class AnswerCache:
                     key = self._key(dataset, Decision(prompt, model))
                     known = memory.get(key)
                     missing = [row for row in rows if row not in known]
+                    count(computed=((key, row) for row in missing), found=((key, row) for row in rows))
                     if missing:
                         progress("answering", len(found), len(wanted))
                         reader = reader or self._reader(model)

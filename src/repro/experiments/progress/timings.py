@@ -1,0 +1,115 @@
+"""How long cells took on this machine, and how long a cell may take.
+
+Owns the file of timings in the cache folder: one line a cell that ran, with the share of its results that it
+computed and did not find in a cache. Estimates use cells that computed at least half. Must not know records,
+which may come from another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from repro.records.build_cache import cache_root
+from repro.scenarios.registry import scenario_of
+
+LEAST_SHARE = 0.5
+"""Share of results that a cell computed if its time counts."""
+NEAREST = 5
+"""How many timings an estimate is the median of: those nearest in amount."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cell computes, as far as its time depends on it.
+
+    Attributes:
+        method: its method, compression, probe or service.
+        target: the model's name.
+        dataset: the dataset's name.
+        clock: `emulated on cpu`, `emulated on cuda`, or the name of the device that really runs.
+        amount: tokens or examples, as the scenario counts them.
+    """
+
+    method: str
+    target: str
+    dataset: str
+    clock: str
+    amount: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A cell that ran: its work, how many seconds it took, and the share of results that it computed."""
+
+    work: Work
+    seconds: float
+    share: float
+
+
+def work_of(config: Mapping[str, Any]) -> Work:
+    """The work of a resolved configuration, which must be valid."""
+    scenario = scenario_of(config)
+    labels = scenario.labels_of(config)
+    device = config["device"]
+    clock = f"emulated on {config['host']}" if device["kind"] == "emulated" else str(device["name"])
+    method, target, dataset = (labels.get(name, "") for name in ("method", "target", "dataset"))
+    return Work(method, target, dataset, clock, scenario.amount_of(config))
+
+
+def expected(work: Work, timings: Iterable[Timing]) -> float | None:
+    """Expected seconds of a cell that finds nothing in a cache; `None` if nothing like it has run.
+
+    The median over timings of the same method, scaled by amount; those with the same target and dataset, if
+    there are any.
+    """
+    same = [
+        t
+        for t in timings
+        if t.share >= LEAST_SHARE and (t.work.method, t.work.clock) == (work.method, work.clock)
+    ]
+    alike = [t for t in same if (t.work.target, t.work.dataset) == (work.target, work.dataset)] or same
+    near = sorted(alike, key=lambda t: abs(math.log(t.work.amount / work.amount)))[:NEAREST]
+    if not near:
+        return None
+    return median(t.seconds / t.share / t.work.amount for t in near) * work.amount
+
+
+def read() -> list[Timing]:
+    """All timings, the latest first."""
+    path = _path()
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [found for line in reversed(lines) if (found := _parsed(line))]
+
+
+def keep(timing: Timing) -> None:
+    """Append a timing."""
+    path = _path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(timing)) + "\n")
+
+
+def stopwatch() -> Callable[[], float]:
+    """A function that returns the seconds since this call."""
+    since = time.monotonic()
+    return lambda: time.monotonic() - since
+
+
+def _path() -> Path:
+    return cache_root() / "timings.jsonl"
+
+
+def _parsed(line: str) -> Timing | None:
+    """A line's timing; `None` if a killed writer left it incomplete."""
+    try:
+        plain = json.loads(line)
+        return Timing(Work(**plain["work"]), plain["seconds"], plain["share"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,88 @@
+"""The thread that reads a sweep's notes and shows them, in the process of the command.
+
+Owns that thread and what it has seen. Launchers differ in the processes that run cells; the notes do not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from repro.experiments.progress import timings
+from repro.experiments.progress.display import Display, display
+from repro.experiments.progress.notes import Note, Running, results_in, running_in
+from repro.experiments.progress.plan import Plan, State
+from repro.experiments.progress.timings import Work, stopwatch
+
+LOOK_SECONDS = 0.5
+
+
+class Watcher:
+    """Shows a sweep's notes until it is closed."""
+
+    def __init__(self, folder: Path, shown: Display | None = None) -> None:
+        """Watch a folder of notes, which may not exist yet."""
+        self.folder = folder
+        self.plan = Plan()
+        self._display = shown
+        self._finished: dict[int, Note] = {}
+        self._began: dict[int, float] = {}
+        self._timings = timings.read()
+        self._clock = stopwatch()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def look(self, now: float) -> State:
+        """Read the notes. Returns the state at `now`, a time in seconds."""
+        finished = results_in(self.folder, self._finished)
+        if len(finished) > len(self._finished):
+            self._timings = timings.read()
+        self._finished = finished
+        running = running_in(self.folder)
+        self._began = {number: self._began.get(number, now) for number in running}
+        elapsed = {number: now - since for number, since in self._began.items()}
+        return State(self.plan, finished, running, elapsed, self._timings)
+
+    def close(self) -> None:
+        """Show the last state and stop."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        try:
+            while not self._over.wait(LOOK_SECONDS):
+                self._show()
+            self._show()
+        finally:
+            if self._display is not None:
+                self._display.close()
+
+    def _show(self) -> None:
+        if not self.plan.total:
+            return
+        now = self._clock()
+        self._display = self._display or display()
+        self._display.show(self.look(now), now)
+
+
+@contextmanager
+def alone(work: Work) -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
+    shown, known, plan = display(), timings.read(), Plan([work], [{"method": work.method}])
+    clock = stopwatch()
+
+    def tell(stage: str, done: int, total: int) -> None:
+        running, now = {0: Running(stage, done, total)}, clock()
+        shown.show(State(plan, {}, running, {0: now}, known), now)
+
+    try:
+        yield tell
+    finally:
+        shown.close()
