@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.experiments.guide.explaining import nearest
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance
 from repro.models.checkpoints.encoder_folder import ENCODERS, open_encoder
 from repro.records.build_cache import cache_root
@@ -20,7 +20,7 @@ CONF = Path(__file__).resolve().parents[1] / "conf" / "model" / "checkpoint"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit status: 0, or 1 if a checkpoint could not be obtained."""
+    """Run the command. Returns 0, 1 if a checkpoint could not be obtained, or 2 for a wrong name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="files of conf/model/checkpoint, without .yaml"
@@ -37,10 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if not options.names:
         parser.error("name at least one checkpoint, or --list them")
+    for name in options.names:
+        if name not in known and name not in ENCODERS:
+            print(f"error: {no_such(name, [*known, *ENCODERS])}", file=sys.stderr)
+            return 2
     try:
-        for name in options.names:
-            if name not in known and name not in ENCODERS:
-                raise InputError(unknown("checkpoint", name, [*known, *ENCODERS]))
         for name in options.names:
             offline = True if options.offline else None
             if name in ENCODERS:
@@ -51,6 +52,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def no_such(name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no checkpoint {name!r}.{hint} All {len(known)}: python scripts/fetch.py --list"
 
 
 def fetch(checkpoint: Checkpoint, cache: Path | None, offline: bool | None) -> None:

@@ -45,7 +45,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "check.py"}
+ENTRANCES = {"__main__.py", "check.py", "list.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {
@@ -64,8 +64,8 @@ ONLY = {
     "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
-    # of wheels a download's deadline, not a run's time
-    "time": {"device/clock.py", "models/checkpoints/wheels.py"},
+    # of wheels a download's deadline, of timings what cells take here: neither is a run's time
+    "time": {"device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"},
 }
 """Libraries that one file imports for all; every file named must really do so."""
 

@@ -28,7 +28,8 @@ from rich.console import Console
 from repro.core.paths import conf_dir
 from repro.experiments import cli
 from repro.experiments.cli import plain, publish
-from repro.experiments.sweep import Note, Sweep
+from repro.experiments.progress.notes import Note
+from repro.experiments.sweep import Sweep
 from repro.models.checkpoints.origin import PROJECT
 from repro.records.record import Record, Store
 from tiny_checkpoints import CONTROL, write_tokenizer

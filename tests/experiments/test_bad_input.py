@@ -67,17 +67,29 @@ def complaint(project: Project, *overrides: str) -> str:
     [
         (
             "method=chain_ds",
-            "there is no method 'chain_ds'. Did you mean chain_sd? Choices: bld, chain_sd",
+            "there is no method 'chain_ds'. Did you mean chain_sd? All ",
         ),
         ("device=oneplus_21", "there is no device 'oneplus_21'. Did you mean oneplus_12"),
         ("dataset=humanevel", "there is no dataset 'humanevel'. Did you mean humaneval"),
         ("model@target=smolm2_135m", "there is no model 'smolm2_135m'. Did you mean smollm2_135m"),
         ("experiment=quikstart", "there is no experiment 'quikstart'. Did you mean quickstart"),
+        ("experiment=lever/fig99", "there is no experiment 'lever/fig99'. Did you mean lever/fig"),
+        ("experiment=fig10", "there is no experiment 'fig10'. Did you mean lever/fig10 or "),
+        ("experiment/lever=fig10", "experiment/lever=fig10 is written experiment=lever/fig10"),
+        ("model=smollm2_135m", "a model is a target or a draft: model@target=smollm2_135m or model@draft="),
+        ("model@draft=null", "model@draft=null: a group has no value null; leave it out with ~model@draft"),
+        ("--hlep", "there is no flag --hlep; did you mean --help?"),
+        (
+            "prompts=100000",
+            "prompts is 100000, but dataset 'humaneval' has 3 rows; choose prompts=3",
+        ),
+        ("skip=2", "prompts is 2 after skip=2, but dataset 'humaneval' has 3 rows; choose prompts=1 or"),
+        ("device.dram.budget.value=0.001", "of OnePlus 12's budget of 1.00 MB only"),
         ("match=null", "the setting 'match' is called 'calibrate_draft_to' now; docs/changes.md"),
         ("workload=t5_squad", "the setting 'workload' is called 'setup' now; docs/changes.md"),
         (
             "method.lenght=4",
-            "there is no setting of method 'lenght'. Did you mean length? Choices: length",
+            "method chain_sd has no setting 'lenght'. Did you mean length? Choices: length",
         ),
         (
             "promts=4",

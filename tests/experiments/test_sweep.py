@@ -9,7 +9,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,9 @@ import torch
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.experiments.sweep import Note, Sweep, left, note_down, notes_in
+from repro.experiments.progress import timings
+from repro.experiments.progress.notes import Note, note_down, notes_in
+from repro.experiments.sweep import Sweep, left
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
 from repro.reports.tables import members
@@ -88,24 +89,35 @@ def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
     assert (project.store.folder / f"{note.key}.1.json").exists()
 
 
-def test_list_computes_nothing_and_estimates(project: Project) -> None:
+def test_list_computes_nothing_and_estimates(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "nothing_ran.jsonl")
     sweep(project, methods=("std", "draft"))
     done = project.store.all()
     listed = sweep(project, "sweep=list", methods=("std", "draft", "chain_sd"))
     assert states(listed) == ["done", "done", "todo"]
     assert [note.seconds for note in listed] == [0.0, 0.0, None], "nothing is known of chain_sd's time"
     assert [r.key for r in project.store.all()] == [r.key for r in done]
-    spent = replace(
-        done[0],
-        provenance=replace(
-            done[0].provenance, started="2026-01-01T00:00:00+00:00", finished="2026-01-01T00:01:00+00:00"
-        ),
-    )
-    project.store.put(spent)
-    method = spent.labels["method"]
-    (bigger,) = sweep(project, "sweep=list", "prompts=1", "max_tokens=24", methods=(method,))
+    work = timings.work_of(project.config(QUICK, "method=std"))
+    monkeypatch.setattr(timings, "_path", lambda: tmp_path / "timings.jsonl")
+    timings.keep(timings.Timing(work, 60.0, 1.0))
+    timings.keep(timings.Timing(work, 0.1, 0.0))
+    (bigger,) = sweep(project, "sweep=list", "prompts=1", "max_tokens=24", methods=("std",))
     assert (bigger.state, bigger.seconds) == ("todo", 120.0), "60 s for 12 tokens; 24 were asked for"
     assert left([*listed, bigger]) == "2 of 4 cells to do: about 120 s, and 1 of unknown time"
+
+
+def test_a_cell_s_time_is_kept_with_what_it_computed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+    sweep(project, methods=("flash_ar",))
+    sweep(project, "sweep=force", methods=("flash_ar", "std"))
+    std, again, first = timings.read()
+    assert (first.work.method, first.share) == ("flash_ar", 1.0)
+    assert (again.share, std.share) == (0.0, 0.0), "the target's logits were cached"
+    assert first.seconds > 0
 
 
 def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(

@@ -94,3 +94,11 @@ def test_a_full_disk_is_an_error_before_pip_runs(index, tmp_path, monkeypatch):
         fetch(wheel, tmp_path / "rows")
     with pytest.raises(InputError, match="disk too full"):
         fetch(pinned(b"rows", "one-file"), tmp_path / "rows", growth=2 * free)
+
+
+def test_the_size_that_pip_states_is_the_wheel_s() -> None:
+    said = "Collecting x==1\n  Downloading x-1-py3-none-any.whl.metadata (1.2 kB)\n"
+    assert wheels._stated_size(said) is None
+    assert wheels._stated_size(said + "  Downloading x-1-py3-none-any.whl (83.5 MB)\n") == 83_500_000
+    assert wheels._sum([5, None]) is None
+    assert wheels._sum([5, 6]) == 11

@@ -63,6 +63,16 @@ def load_rows(config: DatasetConfig, limit: int | None = None, data_dir: Path | 
     return Rows(tuple(rows), digest(config, rows, shots), source, tuple(shots))
 
 
+def require_enough(config: DatasetConfig, found: Rows, skip: int, count: int) -> None:
+    """InputError if a run asks for more examples than a dataset has after the first `skip`."""
+    there = len(found.rows)
+    if there >= skip + count:
+        return
+    after = f" after skip={skip}" if skip else ""
+    best = f"choose prompts={there - skip} or fewer" if there > skip else f"skip fewer than {there}"
+    raise InputError(f"prompts is {count}{after}, but dataset {config.name!r} has {there} rows; {best}")
+
+
 def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonRow] = ()) -> str:
     """SHA-256 in hexadecimal of the examples, the few-shot pool and the dataset's version."""
     return content_hash({"version": config.version, "rows": list(rows), "shots": list(shots)})

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 from repro.core.errors import InputError
 
+UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
 
 class Memory:
     """Bytes that models may hold; exceeding the budget is an error that lists the current holders."""
@@ -59,4 +61,6 @@ class Memory:
 
 
 def _gb(size: float) -> str:
-    return f"{size / 1e9:.2f} GB"
+    """Bytes with three significant digits or two decimals, so that a small budget is not shown as zero."""
+    unit, scale = next(((u, s) for u, s in UNITS if abs(size) >= s / 100), ("B", 1.0))
+    return f"{size / scale:.2f} {unit}" if scale > 1 else f"{size:.0f} B"

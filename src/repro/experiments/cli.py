@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
@@ -25,14 +26,17 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
+from repro.experiments.guide.completing import KEEP_AT, completed
+from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such
+from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import is_launchers, stopped, worker_died
 from repro.experiments.progress.notes import Note, note_down, notes_in, running
 from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
-from repro.experiments.renamed import check_overrides, renamed
+from repro.experiments.renamed import check_overrides as renamed_ones
+from repro.experiments.renamed import renamed
 from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files
 from repro.scenarios.registry import GROUPS, scenario_of
 
@@ -210,20 +214,46 @@ def tell_error(sentence: str) -> None:
     print(f"error: {sentence}", file=sys.stderr)
 
 
+def checked(arguments: list[str]) -> list[str]:
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name."""
+    flags = get_args_parser()._option_string_actions
+    takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
+    ordered = in_order(arguments, takes)
+    if {"-sc", "--shell-completion"} & set(ordered):
+        return ordered
+    renamed_ones(ordered)
+    elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
+    if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
+        check_overrides(ordered)
+    return ordered
+
+
+def complete(arguments: list[str]) -> bool:
+    """Answer a shell's question for names of a group. Returns whether that was all that was asked."""
+    if "install=bash" in arguments:
+        arguments[0] = "repro"  # what can be completed; `python -m repro` cannot
+        print(KEEP_AT)
+    if "query=bash" not in arguments:
+        return False
+    words = completed(os.environ.get("COMP_LINE", ""))
+    if words is not None:
+        print(*words)
+    return words is not None
+
+
 def explain(wrong: Exception) -> str:
     """An error of the command line or of the disk as a sentence that names the valid choices."""
     cause = wrong.__cause__
     if isinstance(wrong, MissingConfigException) and wrong.options:
         group, _, name = str(wrong.missing_cfg_file).rpartition("/")
-        return unknown(group, name, wrong.options)
+        return no_such(group, name, wrong.options)
     if isinstance(cause, (ConfigAttributeError, ConfigKeyError)) and isinstance(
         cause.parent_node, DictConfig
     ):
         above = str(cause.full_key).rpartition(".")[0]
         if not above and (sentence := renamed(str(cause.key))):
             return sentence
-        what = f"setting of {above}" if above else "setting"
-        return unknown(what, str(cause.key), [str(name) for name in cause.parent_node])
+        return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
     parts = [str(wrong), *([str(cause).partition("\n")[0]] if cause else [])]
@@ -236,7 +266,12 @@ def main() -> None:
     _shows_where = whole = bool(os.environ.get(FULL_ERROR))
     os.environ[FULL_ERROR] = "1"  # Hydra then raises its errors, which are explained here
     try:
-        check_overrides(sys.argv[1:])
+        sys.argv[1:] = checked(sys.argv[1:])
+        if {"--help", "-h"} & set(sys.argv[1:]):
+            print(help_text())
+            return
+        if complete(sys.argv):
+            return
         publish()
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")(task)()
     except (InputError, HydraException, OmegaConfBaseException, OSError) as wrong:

@@ -22,7 +22,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments.progress.notes import Note
-from repro.experiments.progress.timings import Timing, Work, expected, stopwatch, work_of
+from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tracking import Tracker
@@ -50,11 +50,11 @@ MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
 """Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
-Showing = Callable[[Work], AbstractContextManager[Progress]]
+Showing = Callable[[CellWork], AbstractContextManager[Progress]]
 """Opens the progress callback of a cell, given its work."""
 
 
-def unseen(work: Work) -> AbstractContextManager[Progress]:
+def unseen(work: CellWork) -> AbstractContextManager[Progress]:
     """A progress callback that shows nothing."""
     return nullcontext(lambda stage, done, total: None)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Effort:
+class ResultCount:
     """The keys of the results that were computed, and of those found in a cache, perhaps put there before."""
 
     computed: set[Hashable] = field(default_factory=set)
@@ -26,13 +26,13 @@ class Effort:
         return len(self.computed) / len(every) if every else 1.0
 
 
-_effort: ContextVar[Effort | None] = ContextVar("effort", default=None)
+_effort: ContextVar[ResultCount | None] = ContextVar("effort", default=None)
 
 
 @contextmanager
-def counting() -> Iterator[Effort]:
+def counting() -> Iterator[ResultCount]:
     """Count what is computed and found within the block."""
-    effort = Effort()
+    effort = ResultCount()
     token = _effort.set(effort)
     try:
         yield effort

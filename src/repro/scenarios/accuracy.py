@@ -76,11 +76,10 @@ class AccuracyScenario(OfflineScenario):
         """The evaluated examples: `prompts` of them after the first `skip`."""
         skip, count = self.config["skip"], self.config["prompts"]
         found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
+        data.require_enough(self.dataset, found, skip, count)
         if not skip:
             return found
         rows = found.rows[skip:]
-        if not rows:
-            raise InputError(f"dataset {self.dataset.name!r} has {len(found.rows)} rows; lower skip={skip}")
         return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
 
     @cached_property

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from repro.experiments.progress.timings import Work, stopwatch
+from repro.experiments.progress.timings import CellWork, stopwatch
 from repro.records.record import write_atomically
 
 EVERY_SECONDS = 0.5
@@ -79,7 +79,7 @@ def running_in(folder: Path) -> dict[int, Running]:
 
 
 @contextmanager
-def running(folder: Path, number: int, work: Work) -> Iterator[Callable[[str, int, int], None]]:
+def running(folder: Path, number: int, work: CellWork) -> Iterator[Callable[[str, int, int], None]]:
     """Note that a cell has begun. Yields its progress callback: (stage, steps done, total steps).
 
     The note stays until `note_down` removes it, so that a cell whose process died is known.

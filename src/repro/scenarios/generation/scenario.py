@@ -137,9 +137,9 @@ class GenerationScenario(Scenario):
         if self.cost_only:
             return data.Rows((), "none", "nowhere")
         skip, count = self.config["skip"], self.config["prompts"]
-        if not skip:
-            return data.load_rows(self.dataset, count, self.config.get("data_dir"))
-        return self._rows_after(skip, count, f"skip={skip} leaves too few of {count} prompts; lower either")
+        found = data.load_rows(self.dataset, skip + count, self.config.get("data_dir"))
+        data.require_enough(self.dataset, found, skip, count)
+        return self._after(found, skip)
 
     @cached_property
     def calibration_rows(self) -> data.Rows:
@@ -159,6 +159,13 @@ class GenerationScenario(Scenario):
                 f"dataset {self.dataset.name!r} has {len(found.rows)} rows, and rows {used} to "
                 f"{used + count - 1} were asked for: {wrong}"
             )
+        return self._after(found, used)
+
+    def _after(self, found: data.Rows, used: int) -> data.Rows:
+        """The examples after the first `used`."""
+        if not used:
+            return found
+        rows = found.rows[used:]
         return replace(found, rows=rows, digest=data.digest(self.dataset, rows, found.shots))
 
     @cached_property

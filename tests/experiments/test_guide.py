@@ -1,0 +1,173 @@
+"""Help, lists of choices and sentences about wrong names: what a newcomer meets first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from repro.core import registry
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.experiments.guide import choices, explaining, help, listing, source
+from repro.experiments.guide.completing import completed
+from repro.experiments.guide.explaining import in_order, nearest
+from repro.models.checkpoints.origin import PROJECT
+
+FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert listing.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_help_fits_a_screen() -> None:
+    lines = help.help_text().splitlines()
+    assert 20 < len(lines) <= 40
+    assert max(map(len, lines)) <= help.WIDTH
+
+
+def test_help_s_names_and_settings_exist() -> None:
+    for group, names in help.SHOWN:
+        assert set(names) <= set(choices.names(group)), group
+    text = help.help_text()
+    for word in ("chain_sd*", "oneplus_12*", "smollm2_135m*", "humaneval*", "prompts=10", "sweep=run"):
+        assert word in text
+
+
+@pytest.mark.parametrize("group", choices.GROUPS)
+def test_every_choice_has_a_few_words(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = choices.choices(group)
+    assert len(found) >= 2
+    assert [one.name for one in found.values() if not one.title] == []
+    lines = said(capsys, group).splitlines()
+    assert [line.split()[0] for line in lines] == list(found)
+
+
+def test_every_component_is_read_as_it_is() -> None:
+    registry.discover("repro.methods", "repro.data", "repro.metrics")
+    for group in ("method", "compression", "probe", "service"):
+        for name, cls in registry.registered(group).items():
+            found = choices.described(group, name)
+            assert found is not None, name
+            own = {one.name: one.default for one in found.settings}
+            assert list(own) == [field.name for field in fields(cls)], name
+
+
+def test_one_method_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "methods", "lever")
+    assert "paper:      docs/lever.md" in text
+    assert "construction" in text
+    assert "choices: greedy, opt_tree, specinfer" in text
+    assert "maximum depth of draft tokens" in text
+    assert said(capsys, "method", "lever") == text
+
+
+def test_one_file_in_full_and_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "experiments", "lever/fig10")
+    assert "choose it:  experiment=lever/fig10" in text
+    assert "conf/experiment/lever/fig10.yaml" in text
+    assert set(choices.GROUPS) <= {line.split()[0] for line in said(capsys).splitlines()}
+    assert "prompts=10" in said(capsys, "settings")
+
+
+def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert listing.main(["methods", "leevr"]) == 2
+    assert "Did you mean lever? All " in capsys.readouterr().err
+    assert listing.main(["methodes"]) == 2
+    assert "there is no group 'methodes'. Did you mean methods" in capsys.readouterr().err
+
+
+def test_listing_imports_nothing_heavy() -> None:
+    code = "import sys; from repro.experiments.guide.listing import main; main(['methods', 'lever'])\n"
+    code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_literals_and_bases_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kinds_of_mine.py").write_text("from typing import Literal\nKind = Literal['a', 'b']\n")
+    (tmp_path / "mine.py").write_text(
+        "from kinds_of_mine import Kind\n\n\nclass Base:\n    depth: int = 2\n\n\n"
+        "@register('method', 'own')\nclass Own(Base):\n"
+        '    """Does it. As one does.\n\n    Attributes:\n        kind: which\n            one.\n    """\n\n'
+        "    kind: Kind = 'a'\n    _hidden: int = 0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = source.component("mine", "method", "own")
+    assert found is not None
+    assert found.title == "Does it"
+    assert found.settings == (
+        source.Setting("depth", "int", "2"),
+        source.Setting("kind", "Kind", "'a'", ("a", "b"), "which one."),
+    )
+    assert source.component("mine", "method", "other") is None
+
+
+class TestNames:
+    KNOWN = ("quickstart", "lever/fig10", "lever/fig11", "mllm_npu/fig10", "edgellm/table4")
+
+    def test_the_same_name_in_any_folder(self) -> None:
+        assert nearest("fig10", self.KNOWN)[:2] == ["lever/fig10", "mllm_npu/fig10"]
+
+    def test_the_folder_s_own_names(self) -> None:
+        assert set(nearest("lever/fig19", self.KNOWN)) == {"lever/fig10", "lever/fig11"}
+
+    def test_a_slip(self) -> None:
+        assert nearest("quikstart", self.KNOWN) == ["quickstart"]
+
+    @pytest.mark.parametrize(
+        "override",
+        ["method=lever,chain_sd", "method=glob(*)", "+experiment=lever/fig10", "~method", "prompts=x"],
+    )
+    def test_right_ones_pass(self, override: str) -> None:
+        explaining.check_overrides([override])
+
+    def test_of_a_sweep_the_wrong_one_is_named(self) -> None:
+        with pytest.raises(InputError, match=r"there is no method 'leever'\. Did you mean lever"):
+            explaining.check_overrides(["method=chain_sd,leever"])
+
+    def test_few_choices_are_listed(self) -> None:
+        assert explaining.no_such("trace", "six", ["six_apps", "standalone"]).endswith(
+            "Choices: six_apps, standalone"
+        )
+
+
+class TestFlags:
+    def test_they_come_first_with_their_values(self) -> None:
+        given = ["method=std", "-m", "--cfg", "job", "prompts=2", "--info", "x=1"]
+        assert in_order(given, FLAGS) == ["-m", "--cfg", "job", "--info", "method=std", "prompts=2", "x=1"]
+        assert in_order(["--info", "searchpath"], FLAGS) == ["--info", "searchpath"]
+
+    def test_an_unknown_one_is_named(self) -> None:
+        with pytest.raises(InputError, match="there is no flag --mutirun; did you mean --multirun"):
+            in_order(["--mutirun"], FLAGS)
+        with pytest.raises(InputError, match="--help shows all"):
+            in_order(["--zzz"], FLAGS)
+
+
+class TestCompletion:
+    def test_names_below_a_folder(self) -> None:
+        found = completed("repro -m experiment=lever/fig1")
+        assert found is not None
+        assert "experiment=lever/fig10" in found
+        assert all(one.startswith("experiment=lever/fig1") for one in found)
+
+    def test_roles_and_sweeps(self) -> None:
+        assert completed("repro model@target=smollm2_135m_e") == ["model@target=smollm2_135m_eagle3"]
+        assert completed("repro method=std,chain_") == ["method=std,chain_sd"]
+
+    @pytest.mark.parametrize("line", ["repro model=x", "repro prompts=", "repro method.len", "repro "])
+    def test_the_rest_is_hydra_s(self, line: str) -> None:
+        assert completed(line) is None
+
+
+def test_every_yaml_of_a_group_is_listed() -> None:
+    assert len(choices.names("experiments")) == len(list((conf_dir() / "experiment").rglob("*.yaml")))
+    assert len(choices.names("devices")) == len(list((conf_dir() / "device").glob("*.yaml")))

@@ -1,0 +1,131 @@
+"""Runs that end early say in two lines what is kept and how to go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from repro.experiments.interrupted import is_launchers, stopped, worker_died
+from repro.experiments.progress.notes import Note, note_down, running
+from repro.experiments.progress.timings import CellWork
+from repro.experiments.progress.watch import Watcher
+from tiny_project import Project, write_project
+
+WORK = CellWork("lever", "Qwen3-8B", "humaneval", "emulated on cpu", 100)
+COMMAND = ["/home/me/src/repro/__main__.py", "-m", "method=std,lever", "labels={a: b}"]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watcher:
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
+    watcher = Watcher(tmp_path / "cells")
+    for method in ("std", "lever", "edgellm"):
+        watcher.plan.add(WORK, {"method": method})
+    note_down(tmp_path / "cells", 0, Note("", {}, "done", 1.0))
+    return watcher
+
+
+def test_ctrl_c_in_a_sweep(watched: Watcher) -> None:
+    assert stopped(COMMAND, watched).splitlines() == [
+        "stopped; 1 of 3 cells is done and kept",
+        "go on with: python -m repro -m method=std,lever 'labels={a: b}'",
+    ]
+    note_down(watched.folder, 1, Note("", {}, "cached", 0.0))
+    note_down(watched.folder, 2, Note("", {}, "failed", 0.0))
+    assert stopped(COMMAND, watched).startswith("stopped; 2 of 3 cells are done and kept\n")
+
+
+def test_ctrl_c_before_a_sweep_and_in_a_cell(tmp_path: Path) -> None:
+    assert stopped(COMMAND, Watcher(tmp_path)).startswith("stopped; no cell had begun\n")
+    assert stopped(["/env/bin/repro", "prompts=2"], None).splitlines() == [
+        "stopped; the cell is not done",
+        "go on with: repro prompts=2",
+    ]
+
+
+def test_a_dead_worker_s_cell_is_named(watched: Watcher) -> None:
+    with running(watched.folder, 1, WORK):
+        said = worker_died(COMMAND, watched).splitlines()
+    assert said[0].startswith("error: a worker died during lever (killed")
+    assert said[0].endswith("1 of 3 cells is done and kept")
+    assert said[1].startswith("go on with: python -m repro -m ")
+    assert len(said) == 2
+
+
+def test_only_a_launcher_s_errors_are_dead_workers() -> None:
+    own = type("TerminatedWorkerError", (RuntimeError,), {"__module__": "joblib.externals.loky"})
+    assert is_launchers(own())
+    assert not is_launchers(RuntimeError())
+    assert not is_launchers(type("Mine", (Exception,), {"__module__": "joblibs"})())
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+LONG = ("method=std,flash_ar", "-m", "max_tokens=400", "prompts=3", "memo=false")
+
+
+def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int, str]:
+    """Start a sweep, act on its process group once a cell runs, and return its exit code and stderr."""
+    command = project.command(*LONG, *more)
+    process = subprocess.Popen(
+        command,
+        cwd=project.root,
+        env=project.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while process.poll() is None and not any(begun(project)):
+            try:
+                process.wait(timeout=0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        act(process.pid)
+        _, err = process.communicate(timeout=60)
+        return process.returncode, err
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def begun(project: Project) -> Iterator[Path]:
+    return (project.out / "outputs").rglob("*.running")
+
+
+def test_ctrl_c_for_real(project: Project, tmp_path: Path) -> None:
+    code, err = ended(project.apart(tmp_path), lambda group: os.killpg(group, signal.SIGINT))
+    assert code == 130, err
+    said = err.splitlines()[-2:]
+    assert said[0].startswith("stopped; ")
+    assert said[1].startswith("go on with: python -m repro ")
+    assert "Traceback" not in err
+
+
+def kill_a_worker(session: int) -> None:
+    """Kill the process of the session that computes."""
+    found = subprocess.run(["pgrep", "-s", str(session), "-f", "LokyProcess"], capture_output=True, text=True)
+    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_for_real(project: Project, tmp_path: Path) -> None:
+    if importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is None:
+        pytest.skip("needs the extra joblib")
+    several = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    code, err = ended(project.apart(tmp_path), kill_a_worker, *several)
+    assert code == 1, err
+    said = err.splitlines()[-2:]
+    assert said[0].startswith("error: a worker died")
+    assert said[1].startswith("go on with: ")
+    assert "Traceback" not in err
