@@ -19,7 +19,7 @@ from repro.core.paths import conf_dir
 from repro.experiments.guide.source import Component, component, first_sentence
 
 CONF_ENTRY_POINTS = "repro.conf"
-"""NamedChoice point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
+"""Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 FIELD = re.compile(r"^(name|  title|  kind|hub): *(.+)$", re.MULTILINE)
 
 
