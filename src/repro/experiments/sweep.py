@@ -247,6 +247,8 @@ def left(notes: list[Note]) -> str:
     """The number of cells to do, and their expected time."""
     todo = [note for note in notes if note.state in ("todo", "failed")]
     known = [note.seconds for note in todo if note.seconds is not None]
+    if todo and not known:
+        return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"
     unknown_time = f", and {len(todo) - len(known)} of unknown time" if len(known) < len(todo) else ""
     return f"{len(todo)} of {len(notes)} cells to do: about {sum(known):.0f} s{unknown_time}"
 
