@@ -6,20 +6,16 @@ Reads component sources and the first lines of YAML files; imports no component 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
 from repro.core import registry
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_folders
 from repro.experiments.guide.source import Component, component, first_sentence
 
-CONF_ENTRY_POINTS = "repro.conf"
-"""Entry point group of packages with YAML folders (`mine = "my_package.conf"`): devices, models and so on."""
 FIELD = re.compile(r"^(name|  title|  kind|hub): *(.+)$", re.MULTILINE)
 
 
@@ -134,19 +130,12 @@ def _files(folder: str) -> dict[str, Path]:
     if not folder:
         return {}
     found = {}
-    for root in _conf_folders():
+    for root in conf_folders():
         for path in sorted((root / folder).rglob("*.yaml")):
             name = path.relative_to(root / folder).with_suffix("").as_posix()
             if folder == "experiment" or "/" not in name:
                 found[name] = path
     return found
-
-
-def _conf_folders() -> Iterator[Path]:
-    yield conf_dir()
-    for entry in entry_points(group=CONF_ENTRY_POINTS):
-        spec = find_spec(entry.value)
-        yield from (Path(folder) for folder in (spec.submodule_search_locations or () if spec else ()))
 
 
 def group_named(name: str) -> str:
