@@ -1,8 +1,11 @@
-"""Rebuild tables and figures from the records, without running anything.
+"""Rebuild tables and figures from their cells, without running anything.
 
-python scripts/tables.py                      every experiment that has records
-python scripts/tables.py quickstart           one of them
+python scripts/tables.py                              all tables of outputs/results
+python scripts/tables.py quickstart lever/fig10       these
+python scripts/tables.py --results results            all tables of results, the committed ones
+python scripts/tables.py lever --results results      those of a paper
 python scripts/tables.py quickstart --format tex --out paper/
+python scripts/tables.py --convert FOLDER             bring a folder of the older layout to the present one
 """
 
 from __future__ import annotations
@@ -11,65 +14,47 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
-from repro.experiments.cli import publish, screen, table_section
+from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
 from repro.experiments.sweep import computes_nothing, write_read
-from repro.records.record import Store
+from repro.experiments.tables import asked_of, made_table, overrides_of, update_index
+from repro.records.results import Results, open_results
+from repro.reports.convert import convert
 from repro.reports.figures.timeline import chosen, write_timeline
-from repro.reports.files import FORMATS, write_all
+from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.reference.bibliography import load_bibliography
-from repro.reports.reference.reference import load_cells
-from repro.reports.spec.spec import TableSpec
-from repro.reports.tables import members
-from repro.reports.tables.build import build
 
 
-def experiments() -> list[str]:
-    """Names of all experiments, as `experiment=` accepts them."""
-    root = conf_dir() / "experiment"
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
-
-
-def table_of(experiment: str) -> dict[str, Any]:
-    """The `table:` section of an experiment's file, as plain dictionaries and lists.
+def regenerate(name: str, results: Results, out: Path, formats: Sequence[str], console: Console) -> None:
+    """Build one table, or a page that has no cells; show it and write it.
 
     Raises:
-        InputError: there is no such experiment, or its file has no table.
+        InputError: there is no such experiment, or it has no table.
     """
-    if experiment not in experiments():
-        raise InputError(unknown("experiment", experiment, experiments()))
-    publish()  # the configuration names methods, which Hydra knows only after this
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("config", overrides=[f"experiment={experiment}"])
+    members = results.members(name)
+    config = composed(*overrides_of(name, members))
     section = table_section(config)
     if section is None:
-        raise InputError(f"experiment {experiment!r} has no `table` section")
-    return section
-
-
-def regenerate(experiment: str, records: Path, out: Path, formats: Sequence[str], console: Console) -> None:
-    """Build one experiment's page, from its records if it needs any; show it and write it."""
-    section, store = table_of(experiment), Store(records)
+        raise InputError(f"experiment {name!r} has no `table` section")
     if computes_nothing(section):
-        show(console, *write_read(experiment, section, out, formats))
+        show(console, *write_read(name, section, out, formats))
         return
     bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
-    spec = TableSpec.parse(experiment, section)
-    known = members.read(out, experiment, store)
-    table = build(spec, known or store.all(experiment), load_cells(), {r.key for r in known} or None)
+    asked = asked_of(name, members, axes(config))
+    records = results.records(members)
+    table = made_table(asked, section, members, records)
     files = write_all(table, out, bibliography, formats)
-    if spec.timeline and known:
-        rounds = store.rounds(chosen(spec.timeline, known).key)
-        files |= write_timeline(table, spec.timeline, known, rounds, out)
+    spec = asked.spec(section)
+    if spec.timeline and records:
+        rounds = results.rounds(chosen(spec.timeline, records).key)
+        files |= write_timeline(table, spec.timeline, records, rounds, out)
     show(console, page(table), files)
 
 
@@ -80,28 +65,46 @@ def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
         console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
 
 
+def wanted(names: Sequence[str], results: Results) -> list[str]:
+    """Tables to build: the named ones and those of named papers; by default all that were made before.
+
+    Raises:
+        InputError: a name is no experiment, paper or table; or nothing was made yet.
+    """
+    known = experiment_names()
+    made = [name for name in written(results.root) if not name.endswith("/errors")]
+    made = list(dict.fromkeys([*made, *results.tables()]))
+    found: list[str] = []
+    for name in names:
+        own = [one for one in made if one.startswith(f"{name}/")]
+        if name not in (*known, *made) and not own:
+            raise InputError(unknown("experiment", name, known))
+        found += [name] if name in (*known, *made) else own
+    # Claims are compared with the other tables, which come first.
+    found = found or sorted(made, key=lambda name: name.endswith("/claims"))
+    if not found:
+        raise InputError(f"there are no tables in {results.root}; experiments: {', '.join(known)}")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "experiments", nargs="*", metavar="EXPERIMENT", help="all with records when none is given"
-    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all that were made when none is given")
     parser.add_argument("--format", nargs="+", choices=list(FORMATS), default=list(FORMATS), dest="formats")
-    parser.add_argument("--records", type=Path, default=Path("results/records"), help="folder of the records")
-    parser.add_argument("--out", type=Path, default=Path("results/tables"), help="folder for the tables")
+    parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
+    parser.add_argument("--out", type=Path, help="folder for the tables; that of the results by default")
+    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the older layout")
     options = parser.parse_args(arguments)
-    made = {record.experiment for record in Store(options.records).all()}
-    # Tables made only of other experiments' cells.
-    made |= {name for name in experiments() if members.exist(options.out, name)}
     try:
-        wanted = options.experiments or [name for name in experiments() if name in made]
-        if not wanted:
-            raise InputError(
-                f"there are no records in {options.records}; experiments: {', '.join(experiments())}"
-            )
-        for experiment in wanted:
-            regenerate(experiment, options.records, options.out, options.formats, screen())
+        if options.convert:
+            update_index(convert(options.convert))
+            return 0
+        results = open_results(options.results)
+        for name in wanted(options.tables, results):
+            regenerate(name, results, options.out or results.root, options.formats, screen())
+        update_index(results)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

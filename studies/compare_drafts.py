@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.records.record import Store, write_atomically
+from repro.records.record import write_atomically
+from repro.records.results import Results, open_results
 
 TOTAL = "all"
 
@@ -52,7 +53,7 @@ def by_request(rounds: Sequence[Mapping[str, object]]) -> dict[str, tuple[int, i
     return found
 
 
-def paired(store: Store, experiment: str, drafts: Sequence[str], method: str) -> dict[str, list[Prompt]]:
+def paired(store: Results, experiment: str, drafts: Sequence[str], method: str) -> dict[str, list[Prompt]]:
     """The prompts that both drafts answered, by dataset.
 
     Raises:
@@ -128,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seed", type=int, default=0)
     add("--out", type=Path, help="JSON file to write")
     args = parser.parse_args(argv)
-    groups = paired(Store(args.results / "records"), args.experiment, args.drafts, args.method)
+    groups = paired(open_results(args.results), args.experiment, args.drafts, args.method)
     results = {name: compared([group], args.draws, args.seed) for name, group in groups.items()}
     results[TOTAL] = compared(list(groups.values()), args.draws, args.seed)
     print(table(args.drafts, results))

@@ -30,8 +30,10 @@ from repro.experiments import cli
 from repro.experiments.cli import plain, publish
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
+from repro.experiments.tables import Asked, matter
 from repro.models.checkpoints.origin import PROJECT
-from repro.records.record import Record, Store
+from repro.records.record import Record
+from repro.records.results import Results
 from tiny_checkpoints import CONTROL, write_tokenizer
 
 METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
@@ -95,15 +97,15 @@ class Project:
         return [*(f"{name}={folder}" for name, folder in self.folders.items()), *USUAL, *self.more]
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Results:
         """Its records."""
-        return Store(self.out / "results" / "records")
+        return Results(self.out / "results")
 
     def tables(self) -> dict[str, bytes]:
         """The tables that were written, by name, but for pictures, which carry their library's version."""
-        folder = self.out / "results" / "tables"
-        texts = (path for path in sorted(folder.iterdir()) if path.suffix in (".md", ".csv", ".tex"))
-        return {path.name: path.read_bytes() for path in texts}
+        folder = self.out / "results"
+        texts = (path for path in sorted(folder.rglob("table.*")) if path.suffix in (".md", ".csv", ".tex"))
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in texts}
 
     def timelines(self) -> dict[str, bytes]:
         """The timelines by their place below `outputs/timelines`."""
@@ -139,12 +141,13 @@ class Project:
         """A sweep in this process, with nothing on the screen."""
         return Sweep(self.config(*overrides), Console(file=io.StringIO()))
 
-    def table(self, notes: list[Note]) -> tuple[dict[str, Path], str]:
-        """The quickstart's table of these cells: its files, and what stood on the screen."""
+    def table(self, notes: list[Note], *overrides: str) -> tuple[dict[str, Path], str]:
+        """The quickstart's table of these cells, with overrides: its files, and the screen."""
         config = self.composed("experiment=quickstart")
         screen = io.StringIO()
         sweep = Sweep(plain(config), Console(file=screen, width=200))
-        return sweep.finish("quickstart", spec_of(config), notes), screen.getvalue()
+        asked = Asked("quickstart", matter("quickstart", overrides), frozenset({"method"}))
+        return sweep.finish(asked, spec_of(config), notes), screen.getvalue()
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of `python -m repro` here."""

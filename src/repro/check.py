@@ -34,8 +34,8 @@ from repro.experiments.composing import load_components
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
-from repro.records.record import Record, Scalar, Spread, Store, canonical
-from repro.reports.tables import members
+from repro.records.record import Record, Scalar, Spread, canonical
+from repro.records.results import open_results
 from repro.scenarios.base import Scenario
 from repro.scenarios.registry import made
 
@@ -174,27 +174,20 @@ def _short(value: Any) -> str:
 # --- which cells --------------------------------------------------------------------------------------------
 
 
-def artifacts(tables: Path) -> list[str]:
-    """Names of all tables with a `.cells.json` file."""
-    suffix = ".cells.json"
-    found = sorted(tables.rglob(f"*{suffix}"))
-    return [path.relative_to(tables).as_posix().removesuffix(suffix) for path in found]
-
-
 def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
     """Records by key, of the named tables and papers, or of all tables if none is named.
 
     Raises:
         InputError: a name is neither a table nor a paper.
     """
-    known = artifacts(results / "tables")
+    store = open_results(results)
+    known = store.tables()
     for name in names:
         if name not in known and not any(one.startswith(f"{name}/") for one in known):
             papers = {one.partition("/")[0] for one in known}
             raise InputError(unknown("table with cells", name, {*known, *papers}))
     wanted = [one for one in known if not names or one in names or one.partition("/")[0] in names]
-    store = Store(results / "records")
-    return {r.key: r for one in wanted for r in members.read(results / "tables", one, store)}
+    return {r.key: r for one in wanted for r in store.read(one)}
 
 
 def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, Record]:

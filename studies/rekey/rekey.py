@@ -22,7 +22,8 @@ import yaml
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.composing import load_components
 from repro.records.identity import portable
-from repro.records.record import Record, Store, content_hash, write_atomically
+from repro.records.record import Record, content_hash, write_atomically
+from repro.records.store import Store
 from repro.scenarios.registry import made
 
 HERE = Path(__file__).resolve().parent

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from repro.core.paths import project_root
-from repro.records.record import Record, Store, content_hash, write_atomically
+from repro.records.record import Record, content_hash, write_atomically
+from repro.records.store import Store
 
 
 def renamed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from repro.core.errors import InputError
 from repro.records.code_version import source_hash
 from repro.records.identity import cell_key
 from repro.records.provenance import PACKAGES, circumstances, git_state, peak_resident_bytes
-from repro.records.record import Record, Store, write_atomically
+from repro.records.record import Record, write_atomically
+from repro.records.store import Store
 
 KEY = "ab" * 32
 
@@ -150,7 +151,7 @@ class TestStore:
     def test_a_kill_at_any_moment_leaves_whole_records(self, tmp_path: Path) -> None:
         code = """
             import itertools, sys
-            from repro.records.record import Store
+            from repro.records.store import Store
             from records import record
             store = Store(sys.argv[1])
             print("ready", flush=True)
@@ -180,7 +181,7 @@ class TestStore:
     def test_two_writers_of_one_cell_lose_nothing(self, tmp_path: Path) -> None:
         code = """
             import sys
-            from repro.records.record import Store
+            from repro.records.store import Store
             from records import record
             for n in range(20):
                 Store(sys.argv[1]).put(record("std", {"writer": sys.argv[2], "n": n}, key="00000001"))
@@ -212,7 +213,7 @@ class TestStore:
         before = store.put(record("std", {"speed": 1.0})).read_bytes()
         code = """
             import resource, signal, sys
-            from repro.records.record import Store
+            from repro.records.store import Store
             from records import record
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

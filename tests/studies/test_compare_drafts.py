@@ -9,11 +9,12 @@ import pytest
 
 from records import provenance
 from repro.core.errors import InputError
-from repro.records.record import Record, Store
+from repro.records.record import Record
+from repro.records.results import Results
 from studies import compare_drafts
 
 
-def put(store: Store, key: str, draft: str, dataset: str, emitted: list[list[int]]) -> None:
+def put(store: Results, key: str, draft: str, dataset: str, emitted: list[list[int]]) -> None:
     """A finished cell whose request i has these tokens a verification."""
     labels = {"draft": draft, "dataset": dataset, "method": "chain_sd"}
     rounds = [
@@ -25,8 +26,8 @@ def put(store: Store, key: str, draft: str, dataset: str, emitted: list[list[int
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "results" / "records")
+def store(tmp_path: Path) -> Results:
+    made = Results(tmp_path / "results")
     put(made, "a", "head", "humaneval", [[4, 2], [3, 3], [6]])
     put(made, "b", "small", "humaneval", [[2, 2, 2], [3, 3], [1, 5]])
     put(made, "c", "head", "gsm8k", [[2, 2]])
@@ -34,7 +35,7 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def test_totals_over_totals_of_pairs(store: Store) -> None:
+def test_totals_over_totals_of_pairs(store: Results) -> None:
     groups = compare_drafts.paired(store, "drafts", ["head", "small"], "chain_sd")
     assert list(groups) == ["gsm8k", "humaneval"]
     assert groups["humaneval"][0] == compare_drafts.Prompt((6, 6), (2, 3))
@@ -51,7 +52,7 @@ def test_the_interval_of_a_steady_difference_leaves_zero_out() -> None:
     assert one.low == one.high == 1.0
 
 
-def test_table_and_file(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_file(store: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "drafts.json"
     options = ["--drafts", "head", "small", "--draws", "50", "--out", str(out)]
     compare_drafts.main(["--results", str(tmp_path / "results"), *options])
@@ -59,7 +60,7 @@ def test_table_and_file(store: Store, tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(out.read_text())["acceptance_length"]["all"]["prompts"] == 4
 
 
-def test_wrong_pairs_are_named(store: Store) -> None:
+def test_wrong_pairs_are_named(store: Results) -> None:
     with pytest.raises(InputError, match="nobody"):
         compare_drafts.paired(store, "drafts", ["head", "nobody"], "chain_sd")
     put(store, "e", "head", "humaneval", [[1]])

@@ -9,12 +9,15 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException
@@ -38,6 +41,7 @@ from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files
+from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -66,6 +70,27 @@ def _plain_value(config: DictConfig, name: str) -> Any:
     if not isinstance(value, Container):
         return value
     return OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments on Hydra's search path, as `experiment=` accepts them."""
+    publish()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return sorted(_options(GlobalHydra.instance().config_loader(), "experiment"))
+
+
+def _options(loader: ConfigLoader, group: str) -> Iterator[str]:
+    for name in loader.get_group_options(group):
+        yield f"{group}/{name}".partition("/")[2]
+    for name in loader.list_groups(group):
+        yield from _options(loader, f"{group}/{name}")
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The configuration of a sweep with these overrides, not resolved."""
+    publish()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("config", overrides=list(overrides), return_hydra_config=True)
 
 
 def notes_folder(config: DictConfig) -> Path:
@@ -119,7 +144,7 @@ def finish(config: DictConfig) -> int:
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
-    show_files(console, sweep.finish(str(config.name), table_section(config), notes))
+    show_files(console, sweep.finish(asked(config), table_section(config), notes))
     failed = [note for note in notes if note.state == "failed"]
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
@@ -127,6 +152,17 @@ def finish(config: DictConfig) -> int:
     if failed:
         console.print("sweep=retry runs failed cells alone", style="red")
     return len(failed)
+
+
+def asked(config: DictConfig) -> Asked:
+    """What a sweep's command asked of its experiment."""
+    given = [str(one) for one in config.hydra.overrides.task]
+    return Asked(str(config.name), matter(str(config.name), given), frozenset(axes(config)))
+
+
+def axes(config: DictConfig) -> set[str]:
+    """The settings that the experiment's own sweep varies."""
+    return {str(name) for name in config.hydra.sweeper.params or ()}
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
@@ -161,7 +197,7 @@ def task(config: DictConfig) -> None:
         given = plain(config)
         sweep = Sweep(given, screen())
         note = sweep.cell(given, alone)
-        sweep.finish(str(config.name), None, [note])
+        sweep.finish(Asked(str(config.name)), None, [note])
         if note.state == "failed":
             raise InputError(note.error)
         record = sweep.store.get(note.key)

@@ -25,11 +25,14 @@ from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
+from repro.experiments.tables import Asked, made_table, update_index
 from repro.experiments.tracking import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.effort import counting
-from repro.records.record import Record, Round, Store, write_atomically
+from repro.records.packed import Member
+from repro.records.record import Record, Round, write_atomically
+from repro.records.results import open_results
 from repro.reports.claims.claims import ClaimsSpec
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import FORMATS, write_all
@@ -40,11 +43,10 @@ from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
-from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.base import Progress, Scenario
-from repro.scenarios.registry import is_current, made
+from repro.scenarios.registry import made
 
 MODES = ("run", "list", "retry", "force")
 NEED = 20_000_000
@@ -68,7 +70,7 @@ class Sweep:
         if self.mode not in MODES:
             raise InputError(unknown("sweep mode", self.mode, MODES))
         self.results = Path(config["results"])
-        self.store = Store(self.results / "records")
+        self.store = open_results(self.results)
         self.tracker = Tracker(config["wandb"]["mode"], config["wandb"]["project"], Path(config["outputs"]))
         self.outputs = Path(config["outputs"])
         self.console = console or Console()
@@ -137,36 +139,48 @@ class Sweep:
         with FileLock(cache_root() / "wall-clock.lock"):
             yield
 
-    def finish(self, experiment: str, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
-        """Print the summary; build the experiment's table from these cells and current earlier ones."""
+    def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:
+        """Print the summary; pack these cells in the table's folder and build it, with its earlier cells."""
         self.console.print(summary(notes, self.mode))
         if self.mode == "list":
             self.console.print(left(notes))
-        own = members.records([(note.key, note.labels) for note in notes if note.key], self.store)
-        if self.mode == "list" or not spec or not own:
+        if self.mode == "list" or not spec:
+            return {}
+        found = [Member(note.key, note.labels, asked.overrides) for note in notes if note.key]
+        own = [member for member in found if self.store.get(member.key)]
+        if not own:
             return {}
         members.require_apart(own)
-        tables = self.results / "tables"
-        records = members.join(own, filter(is_current, members.read(tables, experiment, self.store)))
-        parsed = TableSpec.parse(experiment, dict(spec))
-        table = build(parsed, records, load_cells(), {r.key for r in records})
-        files = write_all(table, tables, load_bibliography(conf_dir() / "reference" / "papers.bib"))
-        members.write(tables, experiment, records)
+        whole = asked.whole and len(own) == len(notes)
+        cells = members.join(own, self.store.members(asked.folder), whole)
+        parsed, records = asked.spec(spec), self.store.records(cells)
+        table = made_table(asked, spec, cells, records)
+        self._pack(asked.folder, cells)
+        files = write_all(table, self.results, load_bibliography(conf_dir() / "reference" / "papers.bib"))
         files |= self._timeline(parsed, table, records)
+        update_index(self.store)
         self.console.print(to_screen(page(table)))
         tracked = self.tracker.sweep(table, files)
         files |= {
             f"timeline {r.labels['method']}": self.outputs / r.provenance.trace
-            for r in own
-            if r.provenance.trace
+            for r in records
+            if r.provenance.trace and r.key in {member.key for member in own}
         }
         if tracked:
             files["wandb"] = tracked
         return files
 
+    def _pack(self, folder: str, cells: Sequence[Member]) -> None:
+        try:
+            self.store.pack(folder, cells)
+        except OSError as wrong:
+            reason = f"{wrong.strerror}; all records are whole"
+            raise InputError(f"the cells of {folder} could not be packed: {reason}") from wrong
+
     def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
         """Write and print the table of a section without cells."""
-        shown, files = write_read(experiment, section, self.results / "tables")
+        shown, files = write_read(experiment, section, self.results)
+        update_index(self.store)
         self.console.print(to_screen(shown))
         return files
 
@@ -178,8 +192,7 @@ class Sweep:
 
         try:
             rounds = self.store.rounds(chosen(spec.timeline, records).key)
-            folder = self.results / "tables"
-            return write_timeline(table, spec.timeline, records, rounds, folder, self.outputs)
+            return write_timeline(table, spec.timeline, records, rounds, self.results, self.outputs)
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
             return {}
@@ -225,7 +238,8 @@ def show_files(console: Console, files: Mapping[str, Path]) -> None:
     """Print one line for each file."""
     names = {
         **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
-        **{"excerpt": "part of a timeline", "spans": "its spans", "diagram": "its picture"},
+        **{"pdf": "picture as PDF", "excerpt": "part of a timeline", "spans": "its spans"},
+        **{"diagram": "its picture", "vector": "its picture as PDF"},
     }
     for kind, path in files.items():
         console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ Owns their names and how they are written. The formats own their contents.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -21,14 +21,43 @@ FORMATS: dict[str, Callable[[Table, Sequence[str]], str | bytes]] = {
     "md": lambda table, bibtex: to_markdown(page(table), bibtex),
     "csv": lambda table, bibtex: to_csv(table),
     "tex": lambda table, bibtex: to_latex(page(table), bibtex),
-    "png": lambda table, bibtex: _picture(table),
+    "png": lambda table, bibtex: _picture(table, "png"),
+    "pdf": lambda table, bibtex: _picture(table, "pdf"),
 }
+
+ALTERED = "@"
+"""Separates an experiment's name from its changed settings in the name of a table's folder."""
+
+PICTURES = ("png", "pdf")
+"""Formats of a table's figure."""
+
+
+def path_of(folder: Path, experiment: str, format: str) -> Path:
+    """The file of a table in a folder of results: `<experiment>/table.<format>`, or `figure.<format>`."""
+    return folder / experiment / f"{'figure' if format in PICTURES else 'table'}.{format}"
+
+
+def written(folder: Path) -> list[str]:
+    """Names of all tables, pages of claims and so on that a folder of results has, sorted."""
+    return sorted(path.parent.relative_to(folder).as_posix() for path in folder.rglob("table.csv"))
+
+
+def formats_of(wanted: Collection[str], figure: bool) -> list[str]:
+    """The wanted formats in the usual order, without pictures if there is no figure.
+
+    Raises:
+        InputError: an unknown format.
+    """
+    for name in wanted:
+        if name not in FORMATS:
+            raise InputError(unknown("table format", name, FORMATS))
+    return [name for name in FORMATS if name in wanted and (figure or name not in PICTURES)]
 
 
 def write_all(
     table: Table, folder: Path, bibliography: dict[str, str], formats: Collection[str] = tuple(FORMATS)
 ) -> dict[str, Path]:
-    """Write a table as `<folder>/<experiment>.<format>`; a table without a figure has no `png`.
+    """Write a table's files; a table without a figure has no pictures.
 
     `bibliography` holds BibTeX entries by key, as `load_bibliography` reads them. Files are replaced
     atomically.
@@ -36,32 +65,28 @@ def write_all(
     Raises:
         InputError: an unknown format, a cited paper without an entry, a folder that cannot be written to.
     """
-    for name in formats:
-        if name not in FORMATS:
-            raise InputError(unknown("table format", name, FORMATS))
+    wanted = formats_of(formats, table.figure is not None)
     bibtex = citations(table.papers, bibliography)
-    wanted = [name for name in FORMATS if name in formats and (name != "png" or table.figure)]
     return write_files(table.experiment, folder, {name: FORMATS[name](table, bibtex) for name in wanted})
 
 
 def write_files(experiment: str, folder: Path, contents: Mapping[str, str | bytes]) -> dict[str, Path]:
-    """Write contents by format as `<folder>/<experiment>.<format>`, each atomically.
+    """Write contents by format as `path_of` names them, each atomically.
 
     Raises:
         InputError: the folder cannot be written to.
     """
-    path = folder / PurePath(experiment)
+    files = {name: path_of(folder, experiment, name) for name in contents}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files = {name: path.parent / f"{path.name}.{name}" for name in contents}
         for name, file in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, contents[name])
     except OSError as wrong:
         raise InputError(f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}") from wrong
     return files
 
 
-def _picture(table: Table) -> bytes:
+def _picture(table: Table, format: str) -> bytes:
     from repro.reports.figures.figure import draw  # imported late: matplotlib takes a second
 
-    return draw(table)
+    return draw(table, format)

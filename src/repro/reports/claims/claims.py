@@ -17,6 +17,7 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import MARKS, Published
@@ -160,10 +161,10 @@ def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) 
     """
     require_complete(spec, cells)
     wanted = list(dict.fromkeys(table for claim in spec.claims for table in claim.tables))
-    if lacking := [name for name in wanted if not (folder / f"{name}.csv").is_file()]:
+    if lacking := [name for name in wanted if not path_of(folder, name, "csv").is_file()]:
         commands = "; ".join(f"experiment={name}" for name in lacking)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
-    tables = {name: read_table(folder / f"{name}.csv") for name in wanted}
+    tables = {name: read_table(path_of(folder, name, "csv")) for name in wanted}
     return [_claim(claim, tables, cells) for claim in spec.claims]
 
 

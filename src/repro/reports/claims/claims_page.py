@@ -34,7 +34,7 @@ def write_claims(
     bibliography: dict[str, str],
     formats: Collection[str] = ("md", "csv", "tex"),
 ) -> tuple[Page, dict[str, Path]]:
-    """Compare a paper's claims with the tables in a folder and write them there, as `<experiment>.<format>`.
+    """Compare a paper's claims with the tables in a folder and write a page of them there.
 
     Returns:
         the page, and its files by format.

@@ -15,6 +15,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM, Line, read_table
+from repro.reports.files import ALTERED, path_of, written
 from repro.reports.reference.reference import PublishedCell, find
 
 MISS = 0.25
@@ -120,10 +121,14 @@ def report(
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
-    """Every line of every table's CSV file below a folder, with the table's name."""
-    for path in sorted(folder.rglob("*.csv")):
-        for line in read_table(path):
-            yield path.relative_to(folder).with_suffix("").as_posix(), line
+    """Every line of every table's CSV file below a folder, with the table's name.
+
+    Tables of experiments with changed settings are left out.
+    """
+    for name in written(folder):
+        if ALTERED not in name:
+            for line in read_table(path_of(folder, name, "csv")):
+                yield name, line
 
 
 def _paper(line: Line, cells: Mapping[str, PublishedCell]) -> str:

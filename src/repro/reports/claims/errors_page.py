@@ -53,7 +53,7 @@ def page(found: Report) -> Page:
     dates, commits = _origin(found)
     said.append(f"{dates or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`.")
     return Page(
-        f"{found.paper}_errors", f"How far our predictions of {found.paper} are off", grids, tuple(said)
+        f"{found.paper}/errors", f"How far our predictions of {found.paper} are off", grids, tuple(said)
     )
 
 
@@ -100,7 +100,7 @@ def to_csv(found: Report) -> str:
 
 
 def write_report(found: Report, folder: Path, bibliography: dict[str, str]) -> dict[str, Path]:
-    """Write the report as `<folder>/<paper>_errors.<format>`; InputError if it cannot be written."""
+    """Write the report in `<folder>/<paper>/errors/`; InputError if it cannot be written."""
     shown, bibtex = page(found), citations([found.paper], bibliography)
     contents = {"md": to_markdown(shown, bibtex), "csv": to_csv(found), "tex": to_latex(shown, bibtex)}
     return write_files(shown.experiment, folder, contents)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from repro.reports.figures.bars import grouped, panels, stacked
 from repro.reports.figures.lines import lines
-from repro.reports.figures.paint import GREY, diamond_key, png
+from repro.reports.figures.paint import GREY, diamond_key, exported
 from repro.reports.figures.shown import Shown, origin, shown
 from repro.reports.tables.table import Table
 
@@ -29,8 +29,8 @@ LETTERS_AN_INCH = {"title": 11, "below": 18}
 """Characters per inch at the font sizes used here."""
 
 
-def draw(table: Table) -> bytes:
-    """The figure as PNG, 200 dpi; the same table gives the same bytes.
+def draw(table: Table, format: str = "png") -> bytes:
+    """The figure as PNG of 200 dpi, or as PDF; the same table gives the same bytes.
 
     Raises:
         ValueError: the table's spec has no `figure` section.
@@ -44,7 +44,7 @@ def draw(table: Table) -> bytes:
     if spec.kind != "stacked" and any(entry.published for entry in content.entries):
         keys.append(diamond_key())
     frame(picture, spec.title or table.title, keys, origin(table, content.entries))
-    return png(picture)
+    return exported(picture, format)
 
 
 def frame(picture: Figure, title: str, keys: list[Artist], below: str) -> None:

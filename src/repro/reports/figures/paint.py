@@ -1,4 +1,4 @@
-"""Colours and drawing helpers shared by all figures, and their export to PNG.
+"""Colours and drawing helpers shared by all figures, and their export to PNG and PDF.
 
 Owns the look. Must not know tables or what is drawn.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
@@ -26,10 +27,18 @@ def canvas(width: float, height: float) -> Figure:
     return picture
 
 
-def png(picture: Figure) -> bytes:
-    """The figure as PNG; the same drawing gives the same bytes."""
+METADATA = {
+    "png": {"Software": None},
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+}
+"""Metadata that would change from one drawing to the next, by format."""
+
+
+def exported(picture: Figure, format: str = "png") -> bytes:
+    """The figure as PNG or PDF; the same drawing gives the same bytes."""
     out = io.BytesIO()
-    picture.savefig(out, format="png", metadata={"Software": None})
+    with rc_context({"pdf.fonttype": 42}):  # text that stays text in an editor
+        picture.savefig(out, format=format, metadata=METADATA[format])
     return out.getvalue()
 
 

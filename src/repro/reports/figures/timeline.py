@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.records.record import Record, Round, write_atomically
 from repro.reports.figures.excerpt import PREFILL, ROUNDS, Block, DrawnSpan, excerpt, lanes, spans_of, to_csv
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, colour, pale, png, tidy
+from repro.reports.figures.paint import GREY, canvas, colour, exported, pale, tidy
 from repro.reports.figures.shown import origin
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
@@ -31,7 +31,7 @@ def write_timeline(
     folder: Path,
     outputs: Path | None = None,
 ) -> dict[str, Path]:
-    """Write the excerpt, its spans as CSV and its figure as `<experiment>.timeline.*`.
+    """Write the excerpt, its spans as CSV and its figure as `<experiment>/timeline.*`.
 
     The excerpt is cut from the timeline that the cell stored below `outputs`, or is the one written earlier.
 
@@ -40,17 +40,20 @@ def write_timeline(
             spans; or the timeline no longer exists.
     """
     record = chosen(spec, records)
-    path = folder / f"{table.experiment}.timeline"
+    path = folder / table.experiment / "timeline"
     kept, stored = Path(f"{path}.json"), outputs and outputs / (record.provenance.trace or "")
     if stored and stored.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, excerpt(stored.read_text(), rounds, spec.windows, record.key))
     text = kept.read_text() if kept.exists() else "{}"
     if json.loads(text).get("otherData") != {"key": record.key}:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
-    files = {"excerpt": kept, "spans": Path(f"{path}.csv"), "diagram": Path(f"{path}.png")}
+    files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
     write_atomically(files["spans"], to_csv(blocks))
-    write_atomically(files["diagram"], draw(table, spec, blocks, spans_of(text)[ROUNDS]))
+    for kind, format in (("diagram", "png"), ("vector", "pdf")):
+        files[kind] = Path(f"{path}.{format}")
+        write_atomically(files[kind], draw(table, spec, blocks, spans_of(text)[ROUNDS], format))
     return files
 
 
@@ -65,8 +68,14 @@ def chosen(spec: TimelineSpec, records: Sequence[Record]) -> Record:
     return found[0]
 
 
-def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequence[DrawnSpan]) -> bytes:
-    """The figure as PNG: one panel per window, one row per lane, a dashed line at the end of each round."""
+def draw(
+    table: Table,
+    spec: TimelineSpec,
+    blocks: Sequence[Block],
+    rounds: Sequence[DrawnSpan],
+    format: str = "png",
+) -> bytes:
+    """The figure as PNG or PDF: a panel per window, a row per lane, a dashed line at each round's end."""
     picture = canvas(9.0, 0.9 + (0.75 + 0.3 * len(spec.lanes)) * len(spec.windows))
     panels = picture.subplots(len(spec.windows), 1, squeeze=False)[:, 0]
     for panel, window in zip(panels, spec.windows, strict=True):
@@ -80,7 +89,7 @@ def draw(table: Table, spec: TimelineSpec, blocks: Sequence[Block], rounds: Sequ
             keys.append(Patch(color=pale(colour(i)), label=f"{lane.name}, while: {lane.during}"))
     entries = [entry for row in table.rows for entry in row.entries]
     frame(picture, spec.title or table.title, keys, origin(table, entries))
-    return png(picture)
+    return exported(picture, format)
 
 
 def _words(each: DrawnSpan) -> str:

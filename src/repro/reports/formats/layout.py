@@ -12,6 +12,7 @@ from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import MARKS, Aside, Entry, Published, Table, TableRow
 
 ABSENT = "—"
+NOT_RUN = "not run"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion parameters", "": ""}
 
@@ -61,8 +62,13 @@ def grid(table: Table) -> Grid:
     for column, wide in zip(table.columns, compared, strict=True):
         headings.append(Heading(heading(column), ("ours", "paper", "ratio") if wide else ("",)))
     shared = shared_marks(table)
-    lines = [(row.name, *_line(row, table.columns, compared, shared)) for row in table.rows]
+    lines = [(_row_name(row), *_line(row, table.columns, compared, shared)) for row in table.rows]
     return Grid(tuple(headings), tuple(lines), "l" + "r" * sum(len(h.parts) for h in headings[1:]))
+
+
+def _row_name(row: TableRow) -> str:
+    """The row's name; of a row without a cell also that it was not run."""
+    return row.name if row.run else f"{row.name} ({NOT_RUN})"
 
 
 def _line(
@@ -132,9 +138,15 @@ def notes(table: Table) -> list[str]:
     lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
     lines += [f"[{i}] {text}" for i, text in enumerate(table.footnotes, 1)]
-    lines += _error_lines(table)
+    lines += [*_error_lines(table), *([table.amounts] if table.amounts else [])]
     commits = ", ".join(table.commits) or "none"
-    return [*lines, f"{table.date or 'No records'}, commit {commits}, made by `{table.command}`."]
+    made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
+    lines.append(f"{table.date or 'No records'}, commit {commits}, made by {made}.")
+    if any(commit.endswith("+") for commit in table.commits):
+        lines.append(
+            "A commit with +: code or configuration had uncommitted changes when a cell was computed."
+        )
+    return lines
 
 
 def _error_lines(table: Table) -> list[str]:

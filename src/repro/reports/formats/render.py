@@ -15,12 +15,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.reports.formats.layout import Grid, Page
+from repro.reports.formats.layout import NOT_RUN, Grid, Page
 from repro.reports.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
     *("row", "id", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),
-    *("ratio", "marks", "failed", "reference", "note", "commit", "date"),
+    *("ratio", "marks", "failed", "reference", "note", "commit", "date", "cell", "baseline"),
 )
 
 
@@ -65,25 +65,37 @@ def _markdown(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """CSV with one unrounded line per value, with published value, marks and source; aside values last."""
+    """CSV with one unrounded line per value, with published value, marks and source; aside values last.
+
+    `cell` and `baseline` are beginnings of the keys of the cells that a value is made from and compared with;
+    `failed` says so, or that the row was not run.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
-            writer.writerow([row.name, row.id, column.key, column.unit, *_csv_entry(entry), "", *origin])
+            found = [
+                *_csv_entry(entry, row.run),
+                "",
+                *origin,
+                " ".join(entry.cells),
+                " ".join(entry.baseline),
+            ]
+            writer.writerow([row.name, row.id, column.key, column.unit, *found])
     for aside in table.aside:
         entry = Entry(published=aside.published)
-        writer.writerow([aside.label, "", "aside", aside.unit, *_csv_entry(entry), aside.note, *origin])
+        found = [*_csv_entry(entry), aside.note, *origin, "", ""]
+        writer.writerow([aside.label, "", "aside", aside.unit, *found])
     return out.getvalue()
 
 
-def _csv_entry(entry: Entry) -> list[object]:
+def _csv_entry(entry: Entry, run: bool = True) -> list[object]:
     published = entry.published or Published("", None, None)
     low, high = entry.spread if isinstance(entry.spread, tuple) else (None, None)
     if isinstance(entry.spread, float) and isinstance(entry.ours, (int, float)):
         low, high = entry.ours - entry.spread, entry.ours + entry.spread
-    failed = "failed" if entry.failed is not None else ""
+    failed = "failed" if entry.failed is not None else "" if run else NOT_RUN
     marks = " ".join(entry.marks)
     return [entry.ours, low, high, published.low, published.high, entry.ratio, marks, failed, published.id]

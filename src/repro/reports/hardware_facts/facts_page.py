@@ -13,9 +13,9 @@ from pathlib import Path
 from repro.reports.claims.claims_page import ends
 from repro.reports.figures.bars import panels
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import diamond_key, png
+from repro.reports.figures.paint import diamond_key, exported
 from repro.reports.figures.shown import Shown
-from repro.reports.files import FORMATS, write_files
+from repro.reports.files import formats_of, write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
 from repro.reports.formats.render import CSV_HEADER, to_markdown
@@ -32,10 +32,10 @@ ORIGIN = "No measurement: read from conf/reference and conf/device"
 def write_facts(
     spec: FactsSpec, folder: Path, sources: Sources, bibliography: dict[str, str], formats: Collection[str]
 ) -> tuple[Page, dict[str, Path]]:
-    """Compare facts with our device files and write them to a folder, as `<experiment>.<format>`.
+    """Compare facts with our device files and write them to a folder, as `files.path_of` names them.
 
     Returns:
-        the page, and its files by format; only a spec with a `picture` has a `png`.
+        the page, and its files by format; only a spec with a `picture` has pictures.
 
     Raises:
         InputError: as `read_facts`, or a paper has no BibTeX entry, or the folder cannot be written to.
@@ -47,8 +47,9 @@ def write_facts(
         "csv": lambda: to_csv(stated),
         "tex": lambda: to_latex(shown, bibtex),
         "png": lambda: draw(spec, stated),
+        "pdf": lambda: draw(spec, stated, "pdf"),
     }
-    wanted = [name for name in FORMATS if name in formats and (name != "png" or spec.picture)]
+    wanted = formats_of(formats, bool(spec.picture))
     return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
 
 
@@ -96,8 +97,8 @@ def to_csv(stated: Sequence[Stated]) -> str:
     return out.getvalue()
 
 
-def draw(spec: FactsSpec, stated: Sequence[Stated]) -> bytes:
-    """PNG of our numbers as bars with the published ones over them; the same facts give the same bytes."""
+def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> bytes:
+    """PNG or PDF of our numbers as bars, with the published ones; the same facts give the same bytes."""
     drawn = [one for one in stated if isinstance(one.ours, float)]
     entries = [Entry(ours=one.ours, published=_number(one)) for one in drawn]
     rows = [
@@ -108,7 +109,7 @@ def draw(spec: FactsSpec, stated: Sequence[Stated]) -> bytes:
     picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], ()))
     picture.set_figwidth(7.2)
     frame(picture, spec.picture, [*keys, diamond_key()], ORIGIN)
-    return png(picture)
+    return exported(picture, format)
 
 
 def _line(one: Stated) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from repro.records.record import Record, Scalar, Spread
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, figure, relative
+from repro.reports.tables.amounts import amounts
 from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
 
 SEPARATOR = " / "
@@ -35,19 +36,21 @@ def build(
     records: Sequence[Record],
     cells: Mapping[str, PublishedCell],
     keys: Collection[str] | None = None,
+    older: Collection[str] = (),
 ) -> Table:
     """The table of a spec.
 
     Of records with the same labels only the newest counts. With `keys`, exactly these cells are used,
-    whichever experiment computed them first.
+    whichever experiment computed them first. `older` are keys of cells made by an older version of a
+    component.
 
     Raises:
         InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
             several records where the column wants one.
     """
     chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
-    current, older = _newest([r for r in chosen if matches(r, spec.where)])
-    return _Builder(spec, current, cells).table(older)
+    current, replaced = _newest([r for r in chosen if matches(r, spec.where)])
+    return _Builder(spec, current, cells, older).table(replaced)
 
 
 def matches(record: Record, where: Mapping[str, str]) -> bool:
@@ -67,17 +70,22 @@ class _Builder:
     """Builds one table: groups records into rows and collects footnotes."""
 
     def __init__(
-        self, spec: TableSpec, records: Sequence[Record], cells: Mapping[str, PublishedCell]
+        self,
+        spec: TableSpec,
+        records: Sequence[Record],
+        cells: Mapping[str, PublishedCell],
+        older: Collection[str],
     ) -> None:
         self.spec = spec
         self.cells = cells
+        self.older = older
         self.records = records
         self.footnotes: list[str] = list(spec.footnotes)
         self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
         for record in sorted(records, key=self._order):
             self.groups.setdefault(self._row_id(record), []).append(record)
 
-    def table(self, older: int) -> Table:
+    def table(self, replaced: int) -> Table:
         spec = self.spec
         rows = tuple(
             TableRow(
@@ -85,13 +93,14 @@ class _Builder:
                 spec.rows.names.get(row, row),
                 tuple(self._entry(row, column) for column in spec.columns),
                 labels=dict(zip(spec.rows.by, row.split(SEPARATOR), strict=False)),
+                run=bool(found),
             )
-            for row in self.groups
+            for row, found in self.groups.items()
         )
         for note in sorted({note for record in self.records for note in record.provenance.notes}):
             self._footnote(note)
-        if older:
-            self._footnote(f"Left out: {older} older record(s) of the same cells.")
+        if replaced:
+            self._footnote(f"Left out: {replaced} older record(s) of the same cells.")
         return Table(
             experiment=spec.experiment,
             title=spec.title,
@@ -105,6 +114,7 @@ class _Builder:
             date=max((r.provenance.finished for r in self.records), default="")[:10],
             papers=self._papers(),
             figure=spec.figure,
+            amounts=amounts(self.records),
         )
 
     def _order(self, record: Record) -> list[tuple[float, str]]:
@@ -125,11 +135,13 @@ class _Builder:
         failed = [record for record in records if not record.done]
         if failed:
             last = str(failed[0].error).strip().splitlines()[-1]
-            return Entry(published=published, failed=self._footnote(f"{row} failed: {last}"))
+            number = self._footnote(f"{row} failed: {last}")
+            return Entry(published=published, failed=number, cells=_short(records))
         baseline = self._baseline(row, column)
         ours = self._ours(row, column, records, baseline)
+        own, base = _short(records), _short(baseline)
         if ours is None:
-            return Entry(published=published)
+            return Entry(published=published, cells=own, baseline=base)
         ratio = published.ratio(ours) if published else None
         alone = len(records) == 1 and column.value and not column.baseline
         return Entry(
@@ -137,7 +149,9 @@ class _Builder:
             spread=_scaled(records[0].uncertainty.get(str(column.value)), column.scale) if alone else None,
             published=published,
             ratio=ratio,
-            marks=reservations(column, records, baseline, published, ratio),
+            marks=reservations(column, records, baseline, published, ratio, self.older),
+            cells=own,
+            baseline=base,
         )
 
     def _of(self, row: str, column: ColumnSpec) -> list[Record]:
@@ -200,9 +214,11 @@ def reservations(
     baseline: Sequence[Record],
     published: Published | None,
     ratio: float | None,
+    older: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The marks of a value made from these records, in the order of the legend.
 
+    `older` are keys of cells made by an older version of a component.
     A ratio to a fitted baseline still counts as a prediction; every other mark of the baseline is kept.
     """
     determined = {column.key, column.value, column.total, column.per, published.id if published else None}
@@ -212,12 +228,18 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _fitted(r, column, determined),
+        "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
     marks = [name for name, test in tests.items() if any(map(test, [*records, *baseline]))]
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)
+
+
+def _short(records: Sequence[Record]) -> tuple[str, ...]:
+    """Beginnings of the records' keys, long enough to find them."""
+    return tuple(record.key[:12] for record in records)
 
 
 def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:

@@ -1,92 +1,65 @@
-"""The list of a table's cells and their labels, stored beside the table's files.
+"""Which cells a table has after a run, and which commands made them.
 
-Owns that list and the rule by which earlier cells stay in it. Must not know how cells are computed.
+Owns the rules by which earlier cells stay. Must not know how cells are computed or where they are stored.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+import shlex
+from collections.abc import Sequence
 
 from repro.core.errors import InputError
-from repro.records.record import Record, Store, write_atomically
-
-TERMS = ("prompts", "max_tokens", "sampling", "seed")
-"""Configuration entries that must be equal for cells to share a table, apart from their labels."""
+from repro.records.packed import Member
+from repro.records.record import canonical
 
 
-def records(members: Iterable[tuple[str, Mapping[str, str]]], store: Store) -> list[Record]:
-    """The records of these keys, with labels replaced by the given ones.
-
-    A key with several sets of labels gives several records; a key without a record is left out.
-    """
-    found = [(store.get(key), dict(labels)) for key, labels in members]
-    labelled = [replace(record, labels=labels) for record, labels in found if record]
-    return list({(r.key, tuple(sorted(r.labels.items()))): r for r in labelled}.values())
-
-
-def require_apart(own: Sequence[Record]) -> None:
+def require_apart(own: Sequence[Member]) -> None:
     """Check that no two cells of a sweep have the same labels, because a table would hide one of them.
 
     Raises:
         InputError: two cells have the same labels.
     """
-    first: dict[tuple[tuple[str, str], ...], Record] = {}
-    for record in own:
-        other = first.setdefault(tuple(sorted(record.labels.items())), record)
-        if other.key != record.key:
+    first: dict[str, Member] = {}
+    for member in own:
+        other = first.setdefault(canonical(member.labels), member)
+        if other.key != member.key:
             raise InputError(
-                f"two cells have the same labels, {' '.join(record.labels.values())}; name the setting in "
+                f"two cells have the same labels, {' '.join(member.labels.values())}; name the setting in "
                 'which they differ, as in labels: {length: "${method.length}"}'
             )
 
 
-def join(own: Sequence[Record], earlier: Iterable[Record]) -> list[Record]:
-    """A sweep's own records, plus earlier ones with other keys and labels and the same `TERMS`.
+def join(own: Sequence[Member], earlier: Sequence[Member], whole: bool = False) -> list[Member]:
+    """A run's own cells, and earlier ones with other keys and other labels.
 
-    This way a method that is run alone is added to the existing rows.
+    This way a method that is run alone is added to the existing rows, and empties none. If the run was the
+    `whole` sweep of the experiment, only those earlier cells stay that a command with overrides had added. A
+    cell that was in the table already keeps the shorter of both commands.
     """
-    labels = [record.labels for record in own]
-    keys = {record.key for record in own}
-    terms = [_terms(record) for record in own]
-    others = (r for r in earlier if r.key not in keys and r.labels not in labels)
-    return [*own, *(r for r in others if r.done and _terms(r) in terms)]
+    keys, labels = {member.key for member in own}, {canonical(member.labels) for member in own}
+    before = {(member.key, canonical(member.labels)): member for member in earlier}
+    kept = [_shorter(member, before.get((member.key, canonical(member.labels)))) for member in own]
+    others = [m for m in earlier if m.key not in keys and canonical(m.labels) not in labels]
+    return kept + [member for member in others if member.overrides or not whole]
 
 
-def exist(folder: Path, experiment: str) -> bool:
-    """Whether the table was written before."""
-    return _path(folder, experiment).exists()
+def commands(experiment: str, members: Sequence[Member]) -> tuple[str, ...]:
+    """The commands that made a table's cells, those with the fewest overrides first."""
+    found = {member.overrides for member in members} or {()}
+    ordered = sorted(found, key=lambda overrides: (len(overrides), overrides))
+    return tuple(f"python -m repro {shlex.join(_full(experiment, each))}" for each in ordered)
 
 
-def read(folder: Path, experiment: str, store: Store) -> list[Record]:
-    """The records of the table as last written, with its labels; empty if it was never written.
-
-    Raises:
-        InputError: the list is corrupt.
-    """
-    path = _path(folder, experiment)
-    if not path.exists():
-        return []
-    try:
-        listed = [(str(each["key"]), dict(each["labels"])) for each in json.loads(path.read_text())]
-    except (ValueError, TypeError, KeyError) as wrong:
-        raise InputError(f"{path} is corrupt ({wrong}); remove it and run the experiment again") from wrong
-    return records(listed, store)
+def _full(experiment: str, overrides: Sequence[str]) -> list[str]:
+    named = any(one.startswith("experiment=") for one in overrides)
+    return [*overrides] if named else [f"experiment={experiment}", *overrides]
 
 
-def write(folder: Path, experiment: str, records: Iterable[Record]) -> None:
-    """Store the keys and labels of a table's cells."""
-    path = _path(folder, experiment)
-    listed = [{"key": record.key, "labels": dict(record.labels)} for record in records]
-    listed.sort(key=lambda each: json.dumps(each, sort_keys=True))
-    write_atomically(path, json.dumps(listed, indent=1, sort_keys=True) + "\n")
+def shared_overrides(members: Sequence[Member]) -> tuple[str, ...]:
+    """The overrides that all of a table's cells have, in their order."""
+    first, *others = [member.overrides for member in members] or [()]
+    return tuple(one for one in first if all(one in other for other in others))
 
 
-def _path(folder: Path, experiment: str) -> Path:
-    return folder / f"{experiment}.cells.json"
-
-
-def _terms(record: Record) -> list[object]:
-    return [record.provenance.config.get(name) for name in TERMS]
+def _shorter(member: Member, earlier: Member | None) -> Member:
+    return earlier if earlier and set(earlier.overrides) <= set(member.overrides) else member

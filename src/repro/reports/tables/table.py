@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from repro.records.record import Scalar, Spread
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
@@ -18,6 +17,7 @@ MARKS = {
     "dequantized": ("d", "computed from a checkpoint that came quantized"),
     "matched": ("§", "draft-target agreement of the proxy pair matched to the published one"),
     "fitted": ("‡", "used in a fit or determined by one, so no prediction; left out of the error figure"),
+    "older": ("o", "made by an older version of a component; run the table's command to renew it"),
     "wall": ("w", "wall clock of a real device, not emulated"),
     "off": ("!", "differs from the published value by more than the column's tolerance"),
 }
@@ -49,6 +49,8 @@ class Entry:
     """One table entry, at a row and a column.
 
     `marks` are keys of `MARKS`; `failed` is the number of the footnote with the traceback's last line.
+    `cells` are beginnings of the keys of the cells that it is made from, `baseline` of those that it is
+    compared with; a table's `cells.jsonl` has their records.
     """
 
     ours: Scalar = None
@@ -57,6 +59,8 @@ class Entry:
     ratio: float | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
+    cells: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
 
     @property
     def predicted(self) -> bool:
@@ -66,12 +70,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row; `id` joins its labels in one string, `labels` holds them by name."""
+    """One row; `id` joins its labels in one string, `labels` holds them by name. `run`: it has a cell."""
 
     id: str
     name: str
     entries: tuple[Entry, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    run: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and columns with titles, notes and sources; the same records give an equal table."""
+    """Rows and columns with titles, notes and sources; the same records give an equal table.
+
+    `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its cells; the
+    first recreates the table.
+    """
 
     experiment: str
     title: str
@@ -114,16 +123,13 @@ class Table:
     date: str
     papers: tuple[str, ...]
     figure: FigureSpec | None
+    amounts: str = ""
+    commands: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:
         """Command that recreates the table; cells that have a record are not computed again."""
-        return f"python -m repro experiment={self.experiment}"
-
-    @property
-    def name(self) -> str:
-        """Name of its files, without a suffix."""
-        return PurePath(self.experiment).name
+        return self.commands[0] if self.commands else f"python -m repro experiment={self.experiment}"
 
     def entry(self, row: str, column: str) -> Entry:
         """The entry at a row's id and a column's key.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from repro.reports.files import FORMATS, write_files
+from repro.reports.files import formats_of, write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import Page
 from repro.reports.formats.render import CSV_HEADER, to_markdown
@@ -35,7 +35,7 @@ def write_forms(
     bibliography: dict[str, str],
     formats: Collection[str],
 ) -> tuple[Page, dict[str, Path]]:
-    """Write forms to a folder as `<experiment>.<format>`.
+    """Write forms to a folder, as `files.path_of` names them.
 
     Args:
         spec: the forms as configured.
@@ -57,14 +57,15 @@ def write_forms(
         "md": lambda: to_markdown(shown, bibtex),
         "csv": lambda: to_csv(asked, figures),
         "tex": lambda: to_latex(shown, bibtex),
-        "png": picture,
+        "png": lambda: picture("png"),
+        "pdf": lambda: picture("pdf"),
     }
-    wanted = [name for name in FORMATS if name in formats]
+    wanted = formats_of(formats, figure=True)
     return shown, write_files(spec.experiment, folder, {name: contents[name]() for name in wanted})
 
 
-Made = tuple[Page, Sequence[Figures], Callable[[], bytes]]
-"""The page, the numbers of each form, and a function that draws the figure."""
+Made = tuple[Page, Sequence[Figures], Callable[[str], bytes]]
+"""The page, the numbers of each form, and a function that draws the figure in a format."""
 
 
 def _masks(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> Made:

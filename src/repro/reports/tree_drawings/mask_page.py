@@ -12,7 +12,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, canvas, png
+from repro.reports.figures.paint import GREY, canvas, exported
 from repro.reports.formats.layout import Grid, Heading, Page
 from repro.reports.tree_drawings.forms import DiagramsSpec, Mask
 
@@ -50,8 +50,8 @@ def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 
 
-def draw(spec: DiagramsSpec, masks: Sequence[Mask]) -> bytes:
-    """PNG with one panel per mask, queries by keys; the same masks give the same bytes."""
+def draw(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -> bytes:
+    """PNG or PDF with one panel per mask, queries by keys; the same masks give the same bytes."""
     picture = canvas(0.4 + INCHES * len(masks), INCHES + 1.35)
     panels = picture.subplots(1, len(masks), squeeze=False)[0]
     for panel, form, mask in zip(panels, spec.masks, masks, strict=True):
@@ -71,4 +71,4 @@ def draw(spec: DiagramsSpec, masks: Sequence[Mask]) -> bytes:
     panels[0].set_ylabel("query", fontsize=8)
     keys = [Patch(color=NEEDED, label="computed"), Patch(color=IDLE, label="not needed")]
     frame(picture, spec.picture, list(keys), f"Columns are keys, in the rows' order. {ORIGIN}.")
-    return png(picture)
+    return exported(picture, format)

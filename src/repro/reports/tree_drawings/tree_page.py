@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, png
+from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
 from repro.reports.tables.table import MARKS
 from repro.reports.tree_drawings.forms import DiagramsSpec, Path, VerificationDiagram
@@ -81,8 +81,8 @@ def _nodes(form: VerificationDiagram) -> Grid:
     return Grid(headings, tuple(lines), "lrrll")
 
 
-def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> bytes:
-    """PNG with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
+def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str = "png") -> bytes:
+    """PNG or PDF with one panel per tree, nodes as circles with their accuracy in percent; deterministic."""
     widest = max(x for form in forms for x, _ in _places(form).values())
     depths = [max(map(len, _places(form))) for form in forms]
     heights = [TITLE + LEVEL * depth for depth in depths]
@@ -98,7 +98,7 @@ def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> bytes:
         list(_keys(forms)),
         f"In a node: how often its rank of its head is right, in percent. {ORIGIN}.",
     )
-    return png(picture)
+    return exported(picture, format)
 
 
 def _tree(panel: Axes, form: VerificationDiagram) -> None:

@@ -1,0 +1,131 @@
+"""What a run asked of its experiment, and the table of its cells.
+
+Owns which overrides matter, where their results go and what a table says about them. Must not know Hydra, nor
+how cells are computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from repro.core.paths import conf_dir
+from repro.records.packed import Member
+from repro.records.record import Record
+from repro.records.results import Results
+from repro.reports.files import ALTERED
+from repro.reports.index import write_index
+from repro.reports.reference.reference import load_cells
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables import members as membership
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
+from repro.scenarios.registry import is_current
+
+NAMES = ("experiment", "name")
+"""Overrides that name an experiment."""
+
+HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
+"""Settings that change no outcome: where things lie and what is done with them."""
+
+LONGEST = 60
+"""Characters of a folder's suffix; a longer one is cut and ends in a hash."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An experiment and the overrides of the command that ran it.
+
+    Attributes:
+        name: the experiment's name, which is that of its table.
+        overrides: those that can change an outcome, sorted.
+        axes: the settings that the experiment's own sweep varies.
+    """
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    axes: frozenset[str] = frozenset()
+
+    @cached_property
+    def settings(self) -> tuple[str, ...]:
+        """Overrides of settings that the sweep does not vary: with these it is another experiment."""
+        return tuple(one for one in self.overrides if _key(one) not in {*self.axes, *NAMES})
+
+    @property
+    def whole(self) -> bool:
+        """Whether the experiment's whole sweep was asked for."""
+        return not any(_key(one) in self.axes for one in self.overrides)
+
+    @property
+    def folder(self) -> str:
+        """The folder of the table: the experiment's name, with the changed settings if there are any."""
+        if not self.settings:
+            return self.name
+        suffix = re.sub(r"[^\w.=,+-]+", "_", ",".join(one.lstrip("+") for one in self.settings))
+        if len(suffix) > LONGEST:
+            digest = hashlib.sha256(" ".join(self.settings).encode()).hexdigest()[:8]
+            suffix = f"{suffix[: LONGEST - 9]}-{digest}"
+        return f"{self.name}{ALTERED}{suffix}"
+
+    def spec(self, section: Mapping[str, Any]) -> TableSpec:
+        """The experiment's table; with changed settings its title names them.
+
+        If they are settings of what the rows are named after (`method.length`), rows have their labels
+        instead of fixed names, which may state another setting.
+        """
+        spec = TableSpec.parse(self.folder, section)
+        if not self.settings:
+            return spec
+        groups = {_key(one).partition(".")[0] for one in self.settings}
+        rows = spec.rows
+        if groups & set(rows.by):
+            rows = replace(rows, names={label: label for label in rows.names})
+        return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
+
+
+def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of an experiment's command that can change an outcome, or its name, sorted."""
+    kept = (one for one in overrides if _key(one).partition(".")[0] not in HARMLESS)
+    return tuple(sorted(one for one in kept if one != f"experiment={name}"))
+
+
+def made_table(
+    asked: Asked, section: Mapping[str, Any], members: Sequence[Member], records: Sequence[Record]
+) -> Table:
+    """The table of an experiment from its cells and their records."""
+    older = older_keys(records)
+    table = build(asked.spec(section), records, load_cells(), {r.key for r in records}, older)
+    return replace(table, commands=membership.commands(asked.name, members))
+
+
+def older_keys(records: Iterable[Record]) -> set[str]:
+    """Keys of the records that an older version of a component made."""
+    unique = {record.key: record for record in records}
+    return {key for key, record in unique.items() if not is_current(record)}
+
+
+def update_index(results: Results) -> None:
+    """Write the README of a folder of results again."""
+    write_index(results, load_cells(), conf_dir() / "reference" / "artifacts.csv")
+
+
+def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:
+    """The overrides that compose the experiment of a table's folder, as its cells have them."""
+    shared = membership.shared_overrides(members)
+    kept = [one for one in shared if ALTERED in folder or _key(one) in NAMES]
+    named = any(_key(one) == "experiment" for one in kept)
+    return kept if named else [f"experiment={folder.partition(ALTERED)[0]}", *kept]
+
+
+def asked_of(folder: str, members: Sequence[Member], axes: Collection[str]) -> Asked:
+    """What the cells in a table's folder were asked: the settings that they share."""
+    shared = membership.shared_overrides(members) if ALTERED in folder else ()
+    return Asked(folder.partition(ALTERED)[0], shared, frozenset(axes))
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0].partition("@")[0]

@@ -1,0 +1,147 @@
+"""Blocks: large parts of plain data, stored once by content.
+
+Owns how data are split into blocks, and the file that holds them. Must not know what the data mean.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.records.record import canonical, write_atomically
+
+REF = "$block"
+"""The one key of a mapping that stands for a block."""
+
+BEFORE, BETWEEN = '{"id":"', '","block":'
+"""What stands before a block's name and before its content in a line of the file."""
+
+LEAST = 120
+"""Length of canonical JSON from which a mapping, list or string becomes a block."""
+
+
+def split(value: Any, found: dict[str, str]) -> Any:
+    """Plain data with its large parts replaced by references to blocks.
+
+    The blocks' canonical JSON is added to `found` by name. A block's own parts are split in the same way.
+
+    Raises:
+        InputError: a mapping has the reserved key `$block`.
+    """
+    if isinstance(value, Mapping):
+        if REF in value:
+            raise InputError(f"the key {REF!r} is reserved for blocks")
+        value = {str(name): split(part, found) for name, part in value.items()}
+    elif isinstance(value, (list, tuple)):
+        value = [split(part, found) for part in value]
+    elif not isinstance(value, str):
+        return value
+    text = canonical(value)
+    if len(text) < LEAST:
+        return value
+    name = sha256(text.encode()).hexdigest()[:16]
+    found[name] = text
+    return {REF: name}
+
+
+class Blocks:
+    """Blocks by name, as read from a file. Equal parts of joined data are one object: do not change it."""
+
+    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
+        self.path = path
+        self.texts = texts
+        self._joined: dict[str, Any] = {}
+
+    def joined(self, value: Any) -> Any:
+        """The data that `split` was given; InputError if a block is missing."""
+        if isinstance(value, dict):
+            if value.keys() == {REF}:
+                return self._block(value[REF])
+            return {name: self.joined(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self.joined(part) for part in value]
+        return value
+
+    def reach(self, names: Iterable[str]) -> dict[str, str]:
+        """The texts of these blocks and of all blocks that they refer to."""
+        left, found = list(names), dict[str, str]()
+        while left:
+            name = left.pop()
+            if name not in found:
+                found[name] = self._text(name)
+                left += references(json.loads(found[name]))
+        return found
+
+    def _block(self, name: str) -> Any:
+        if name not in self._joined:
+            self._joined[name] = self.joined(json.loads(self._text(name)))
+        return self._joined[name]
+
+    def _text(self, name: str) -> str:
+        if name not in self.texts:
+            raise InputError(f"{self.path} lacks the block {name}, to which a cell refers; restore the file")
+        return self.texts[name]
+
+
+def references(value: Any) -> list[str]:
+    """Names of the blocks to which plain data refer directly."""
+    if isinstance(value, dict):
+        if value.keys() == {REF}:
+            return [str(value[REF])]
+        value = list(value.values())
+    return [name for part in value for name in references(part)] if isinstance(value, list) else []
+
+
+def read_blocks(path: Path) -> Blocks:
+    """The blocks of a file; none if there is no file.
+
+    Raises:
+        InputError: the file is damaged; the line is named.
+    """
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return Blocks(path, {})
+    return _read(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, *_: int) -> Blocks:
+    """The arguments beside the path change with the file, so that the cache keeps nothing old."""
+    texts: dict[str, str] = {}
+    for number, line in enumerate(unzipped(path), 1):
+        name, text = line[len(BEFORE) : len(BEFORE) + 16], line[len(BEFORE) + 16 + len(BETWEEN) : -1]
+        if line != _line(name, text) or sha256(text.encode()).hexdigest()[:16] != name:
+            raise InputError(f"{path}, line {number}, is damaged: it is not the block that it names")
+        texts[name] = text
+    return Blocks(path, texts)
+
+
+def write_blocks(path: Path, texts: Mapping[str, str]) -> None:
+    """Write blocks, sorted by name; the same blocks give the same bytes."""
+    write_zipped(path, (_line(name, texts[name]) for name in sorted(texts)))
+
+
+def _line(name: str, text: str) -> str:
+    return f"{BEFORE}{name}{BETWEEN}{text}}}"
+
+
+def unzipped(path: Path) -> list[str]:
+    """Lines of a compressed text file; InputError if it is damaged."""
+    try:
+        return gzip.decompress(path.read_bytes()).decode().splitlines()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as wrong:
+        raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
+
+
+def write_zipped(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a compressed text file atomically, without the time of writing."""
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomically(path, gzip.compress(text.encode(), compresslevel=9, mtime=0))

@@ -1,0 +1,244 @@
+"""The cells of one table in two files: `cells.jsonl` and, compressed, their detail lines.
+
+Owns the format of these files. Must not know which cells belong to a table, nor where else a cell is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.records.blocks import Blocks, read_blocks, split, unzipped, write_zipped
+from repro.records.provenance import Provenance
+from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
+
+LOOSE = "records"
+"""The folder of loose records in the folder of the results."""
+
+CELLS = "cells.jsonl"
+PROVENANCE = "provenance.jsonl.gz"
+"""The file of all provenance blocks, in the folder of the results."""
+
+BEFORE = '{"key":"'
+"""What stands before the key in a line of details."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A cell of a table: its key, its labels there, and the overrides of the command that added it."""
+
+    key: str
+    labels: Mapping[str, str]
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of `cells.jsonl`: a cell as a member of a table, with its record.
+
+    `place` is the line's file and number; `content` the parsed line.
+    """
+
+    place: str
+    content: Mapping[str, Any]
+
+    @cached_property
+    def key(self) -> str:
+        """The cell's key."""
+        return str(self.content["key"])
+
+    @property
+    def member(self) -> Member:
+        """The cell as a member of this table."""
+        labels = {str(n): str(v) for n, v in self.content["labels"].items()}
+        return Member(self.key, labels, tuple(self.content.get("overrides", ())))
+
+    @property
+    def block(self) -> str:
+        """Name of the block that holds the provenance."""
+        return str(self.content["provenance"])
+
+    def record(self, blocks: Blocks) -> Record:
+        """The cell's record, as it was stored.
+
+        Raises:
+            InputError: a block is missing, or the line is no record.
+        """
+        about = self.content
+        try:
+            spreads = about.get("uncertainty", {}).items()
+            return Record(
+                key=self.key,
+                experiment=about["experiment"],
+                labels=about.get("own_labels", about["labels"]),
+                status=about["status"],
+                values=about["values"],
+                provenance=Provenance(**blocks.joined({"$block": self.block})),
+                uncertainty={n: tuple(v) if isinstance(v, list) else v for n, v in spreads},
+                error=about.get("error"),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
+            raise InputError(f"{self.place}, is damaged: {wrong}") from wrong
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The lines of one `cells.jsonl`, and a sentence for each damaged line."""
+
+    lines: tuple[Line, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+    @cached_property
+    def by_key(self) -> dict[str, Line]:
+        """The first line of each cell."""
+        return {line.key: line for line in reversed(self.lines)}
+
+
+def read_cells(folder: Path) -> Cells:
+    """The cells in a table's folder; none without a file."""
+    path = folder / CELLS
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return Cells()
+    return _cells(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _cells(path: Path, *_: int) -> Cells:
+    """The arguments beside the path change with the file, so that the cache keeps nothing old."""
+    lines, damaged = [], []
+    for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not raw:
+            continue
+        place = f"{path}, line {number}"
+        try:
+            content = json.loads(raw)
+            if not (KEY.fullmatch(content["key"]) and content["provenance"] and {**content["labels"]}):
+                raise ValueError("it is no cell")
+            lines.append(Line(place, content))
+        except (ValueError, TypeError, KeyError) as wrong:
+            damaged.append(f"{place}, is damaged ({wrong}); restore the file, or remove the line")
+    return Cells(tuple(lines), tuple(damaged))
+
+
+def packed_line(member: Member, record: Record, found: dict[str, str]) -> dict[str, Any]:
+    """The content of a cell's line; the blocks of its provenance are added to `found` by name."""
+    plain = json.loads(record.to_json())
+    block = split(plain["provenance"], found)
+    content: dict[str, Any] = {
+        "key": record.key,
+        "labels": dict(sorted(member.labels.items())),
+        "status": record.status,
+        "values": plain["values"],
+    }
+    optional = {
+        "uncertainty": plain["uncertainty"],
+        "error": record.error,
+        "overrides": list(member.overrides),
+        "own_labels": plain["labels"] if plain["labels"] != dict(member.labels) else {},
+    }
+    content |= {name: value for name, value in optional.items() if value}
+    return content | {"experiment": record.experiment, "provenance": block["$block"]}
+
+
+def write_cells(folder: Path, contents: Iterable[Mapping[str, Any]]) -> None:
+    """Write a table's cells, sorted by labels; the same cells give the same bytes."""
+    lines = sorted(contents, key=lambda c: (canonical(c["labels"]), c["key"]))
+    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / CELLS, text)
+
+
+def details_path(folder: Path, kind: str) -> Path:
+    """The file with the detail lines of a table's cells."""
+    return folder / f"{kind}.jsonl.gz"
+
+
+def read_details(folder: Path, kind: str) -> Mapping[str, list[dict[str, Scalar]]]:
+    """Detail lines of a table's cells by key, of one kind in `store.DETAILS`; each is parsed when it is read.
+
+    Raises:
+        InputError: the file is damaged; the line is named.
+    """
+    path = details_path(folder, kind)
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return {}
+    return DetailLines(path, kind, _details(path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=256)
+def _details(path: Path, *_: int) -> dict[str, tuple[int, str]]:
+    """Number and text of each cell's line; the arguments beside the path change with the file."""
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in enumerate(unzipped(path), 1):
+        key = line[len(BEFORE) :].partition('"')[0]
+        if not (line.startswith(BEFORE) and KEY.fullmatch(key)):
+            raise InputError(f"{path}, line {number}, is damaged: it names no cell; restore the file")
+        found[key] = number, line
+    return found
+
+
+class DetailLines(Mapping[str, list[dict[str, Scalar]]]):
+    """Detail lines by key, parsed when they are read."""
+
+    def __init__(self, path: Path, kind: str, lines: Mapping[str, tuple[int, str]]) -> None:
+        self._path = path
+        self._kind = kind
+        self._lines = lines
+
+    def __getitem__(self, key: str) -> list[dict[str, Scalar]]:
+        """The lines of a cell; InputError if they are damaged."""
+        number, line = self._lines[key]
+        try:
+            return list(json.loads(line)[self._kind])
+        except (ValueError, TypeError, KeyError) as wrong:
+            raise InputError(
+                f"{self._path}, line {number}, is damaged ({wrong}); restore the file"
+            ) from wrong
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys."""
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        """Number of cells with lines."""
+        return len(self._lines)
+
+
+def write_details(folder: Path, kind: str, details: Mapping[str, Sequence[Round]]) -> None:
+    """Write detail lines by key; a file that would be empty is removed, an equal one is left alone."""
+    path = details_path(folder, kind)
+    kept = [
+        f'{BEFORE}{key}","{kind}":{canonical([dict(each) for each in details[key]])}}}'
+        for key in sorted(details)
+        if details[key]
+    ]
+    if not kept:
+        path.unlink(missing_ok=True)
+    elif not path.exists() or unzipped(path) != kept:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_zipped(path, kept)
+
+
+def all_blocks(root: Path) -> Blocks:
+    """The provenance blocks of all tables in a folder of results."""
+    return read_blocks(root / PROVENANCE)
+
+
+def folders(root: Path) -> list[str]:
+    """Names of all tables with cells in a folder of results, sorted."""
+    found = []
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if name != LOOSE]
+        if CELLS in files:
+            found.append(Path(folder).relative_to(root).as_posix())
+    return sorted(found)

@@ -1,0 +1,300 @@
+"""A folder of results: loose records of running sweeps, and records packed in the folders of their tables.
+
+Owns where a record is stored and how it moves. Must not know what a table shows. The layout and its rules are
+described in docs/results.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from repro.core.errors import InputError
+from repro.records.blocks import write_blocks
+from repro.records.packed import (
+    LOOSE,
+    PROVENANCE,
+    Cells,
+    Line,
+    Member,
+    all_blocks,
+    folders,
+    packed_line,
+    read_cells,
+    read_details,
+    write_cells,
+    write_details,
+)
+from repro.records.record import Record, Round, Scalar, canonical
+from repro.records.store import DETAILS, Store
+
+OLDER = "tables"
+"""A folder that only the older layout has."""
+
+Details = dict[str, dict[str, list[dict[str, Scalar]]]]
+"""Detail lines by kind and key."""
+
+log = logging.getLogger(__name__)
+
+
+class Results:
+    """The records of a folder of results, wherever they are stored.
+
+    A loose record is newer than a packed one of the same key, and is preferred. `open_results` also checks
+    the folder's layout.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.loose = Store(self.root / LOOSE)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[str]:
+        """Names of all tables with cells, sorted."""
+        return folders(self.root)
+
+    def get(self, key: str) -> Record | None:
+        """The record of a cell; `None` if there is none.
+
+        Raises:
+            InputError: it is corrupt; or it is not found and lines are damaged, of which one might be it.
+        """
+        record = self.loose.get(key) or self._packed(key)
+        if record is None and (damaged := self._damaged()):
+            raise InputError(damaged[0])
+        return record
+
+    def all(self, experiment: str | None = None) -> list[Record]:
+        """All records, optionally of one experiment, sorted by key. What cannot be read is logged."""
+        for sentence in self._damaged():
+            log.warning("%s", sentence)
+        found: dict[str, Record] = {}
+        for key, (_, line) in self._lines().items():
+            try:
+                found[key] = line.record(all_blocks(self.root))
+            except InputError as wrong:
+                log.warning("%s", wrong)
+        found |= {record.key: record for record in self.loose.all()}
+        return [found[k] for k in sorted(found) if experiment in (None, found[k].experiment)]
+
+    def rounds(self, key: str) -> list[dict[str, Scalar]]:
+        """The rounds of a cell; empty if there are none."""
+        return self.details(key, "rounds")
+
+    def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
+        """The detail lines of a cell, of a kind in `DETAILS`; empty if there are none."""
+        if self.loose.get(key):
+            return self.loose.details(key, kind)
+        table, _ = self._lines().get(key, ("", None))
+        return read_details(self.root / table, kind).get(key, []) if table else []
+
+    def members(self, table: str) -> list[Member]:
+        """The cells of a table; empty if it has none.
+
+        Raises:
+            InputError: a line is damaged.
+        """
+        return [line.member for line in self._whole(table).lines]
+
+    def records(self, members: Iterable[Member]) -> list[Record]:
+        """The records of a table's cells, with their labels in it; a cell without a record is left out."""
+        found = [(self.get(member.key), dict(member.labels)) for member in members]
+        labelled = [replace(record, labels=labels) for record, labels in found if record]
+        return list({(r.key, canonical(r.labels)): r for r in labelled}.values())
+
+    def read(self, table: str) -> list[Record]:
+        """The records of a table as last written, with its labels."""
+        return self.records(self.members(table))
+
+    def problems(self) -> list[str]:
+        """One sentence for each file or line that is damaged, foreign, or left behind by a killed writer."""
+        said = [*self.loose.problems(), *self._damaged()]
+        for _, line in self._lines().values():
+            try:
+                line.record(all_blocks(self.root))
+            except InputError as wrong:
+                said.append(str(wrong))
+        return said
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def check_writable(self, min_bytes: int = 0) -> None:
+        """Check before the run that its results can be stored; InputError otherwise."""
+        self.loose.check_writable(min_bytes)
+
+    def put(self, record: Record, rounds: Sequence[Round] = (), **others: Sequence[Round]) -> None:
+        """Store a record durably, loose until its sweep ends. A record that it replaces is kept.
+
+        A failed record never replaces a finished one.
+
+        Raises:
+            OSError: the disk is full or read-only; earlier records are unchanged.
+        """
+        packed = None if record.done else self._packed(record.key)
+        if packed and packed.done:
+            self.loose.remember(record, {"rounds": rounds, **others})
+        else:
+            self.loose.put(record, rounds, **others)
+
+    def pack(self, table: str, members: Sequence[Member]) -> None:
+        """Make these cells the table's cells: move their loose records into its folder.
+
+        Cells that the table had before and that no other table has become loose; a packed record that is
+        replaced goes to its cell's history. Other tables with the same cells get the same records. Loose
+        files are removed only after everything else is on the disk, so a kill at any moment loses nothing.
+
+        Raises:
+            InputError: a member has no record, or a line of a table is damaged.
+            OSError: the disk is full or read-only.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / ".lock"):
+            _Packing(self, table, members).run()
+
+    # --- details --------------------------------------------------------------------------------------------
+
+    def _lines(self) -> dict[str, tuple[str, Line]]:
+        """Each packed cell's first table and its line there."""
+        found: dict[str, tuple[str, Line]] = {}
+        for table in reversed(self.tables()):
+            found |= {key: (table, line) for key, line in read_cells(self.root / table).by_key.items()}
+        return found
+
+    def _packed(self, key: str) -> Record | None:
+        for table in self.tables():
+            if line := read_cells(self.root / table).by_key.get(key):
+                return line.record(all_blocks(self.root))
+        return None
+
+    def _damaged(self) -> list[str]:
+        return [s for table in self.tables() for s in read_cells(self.root / table).damaged]
+
+    def _whole(self, table: str) -> Cells:
+        cells = read_cells(self.root / table)
+        if cells.damaged:
+            raise InputError(cells.damaged[0])
+        return cells
+
+
+def open_results(root: Path | str) -> Results:
+    """The results in a folder, which need not exist yet.
+
+    Raises:
+        InputError: the folder has the older layout.
+    """
+    if (Path(root) / OLDER).is_dir():
+        raise InputError(
+            f"{root} has the older layout, with a folder `{OLDER}`; convert it once with "
+            f"`python scripts/tables.py --convert {root}`"
+        )
+    return Results(root)
+
+
+class _Packing:
+    """One packing of a table's cells, under the lock of the results."""
+
+    def __init__(self, results: Results, table: str, members: Sequence[Member]) -> None:
+        self.results = results
+        self.table = table
+        self.members = members
+        self.root = results.root
+        others = [name for name in results.tables() if name != table]
+        self.before = {name: results._whole(name) for name in (table, *others)}
+        self.blocks = all_blocks(self.root)
+        self.records: dict[str, Record] = {}
+        self.details: Details = {kind: {} for kind in DETAILS}
+        for key in dict.fromkeys(member.key for member in members):
+            self._find(key)
+
+    def _find(self, key: str) -> None:
+        """Read a cell's record and detail lines, from its loose files or from the first table that has it."""
+        loose, tables = self.results.loose, [n for n, cells in self.before.items() if key in cells.by_key]
+        record = loose.get(key)
+        if record:
+            found = {kind: loose.details(key, kind) for kind in DETAILS}
+        elif tables:
+            record, found = self._old(self.before[tables[0]].by_key[key]), self._details(tables[0], key)
+        else:
+            raise InputError(f"table {self.table!r} cannot have the cell {key[:12]}: it has no record")
+        self.records[key] = record
+        for kind in DETAILS:
+            self.details[kind][key] = found[kind]
+
+    def run(self) -> None:
+        written: dict[str, str] = {}
+        contents: dict[str, list[Mapping[str, Any]]] = {
+            self.table: [packed_line(m, self.records[m.key], written) for m in self.members]
+        }
+        for name, cells in self.before.items():
+            if name != self.table and (self._changed(cells) or not cells.by_key):
+                contents[name] = [self._content(line, written) for line in cells.lines]
+        self._keep_replaced()
+        self._write_blocks(written)
+        for name, lines in contents.items():
+            self._write(name, lines)
+        self._verify()
+        for record in self.records.values():
+            self.results.loose.forget(record)
+
+    def _changed(self, cells: Cells) -> list[Line]:
+        """Lines of other tables whose cells have a newer record now."""
+        own = [line for line in cells.lines if line.key in self.records]
+        return [line for line in own if self._old(line) != self.records[line.key]]
+
+    def _content(self, line: Line, written: dict[str, str]) -> Mapping[str, Any]:
+        record = self.records.get(line.key)
+        return packed_line(line.member, record, written) if record else line.content
+
+    def _old(self, line: Line) -> Record:
+        return line.record(self.blocks)
+
+    def _keep_replaced(self) -> None:
+        """Store what leaves the table: dropped cells as loose records, replaced records in the history."""
+        elsewhere = {k for name, cells in self.before.items() if name != self.table for k in cells.by_key}
+        loose = self.results.loose
+        for name, cells in self.before.items():
+            for key, line in cells.by_key.items():
+                newer = self.records.get(key)
+                if newer is None and name == self.table and key not in elsewhere:
+                    if loose.get(key) is None:
+                        loose.put(self._old(line), **self._details(name, key))
+                    else:
+                        loose.remember(self._old(line), self._details(name, key))
+                elif newer is not None and self._old(line) != newer:
+                    loose.remember(self._old(line), self._details(name, key))
+
+    def _verify(self) -> None:
+        """Read everything back before loose files are removed; RuntimeError if anything differs."""
+        folder, blocks = self.root / self.table, all_blocks(self.root)
+        lines = read_cells(folder).by_key
+        for key, record in self.records.items():
+            read = {kind: read_details(folder, kind).get(key, []) for kind in DETAILS}
+            wanted = {kind: [dict(each) for each in self.details[kind][key]] for kind in DETAILS}
+            if lines[key].record(blocks) != record or read != wanted:
+                raise RuntimeError(f"{folder} does not give back the cell {key}; its loose files are kept")
+
+    def _details(self, table: str, key: str) -> dict[str, list[dict[str, Scalar]]]:
+        return {kind: read_details(self.root / table, kind).get(key, []) for kind in DETAILS}
+
+    def _write_blocks(self, written: Mapping[str, str]) -> None:
+        """Write the blocks of all cells, before and after; what nothing refers to is left out."""
+        reached = self.blocks.reach(line.block for cells in self.before.values() for line in cells.lines)
+        kept = {**reached, **written}
+        if self.blocks.texts != kept:
+            write_blocks(self.root / PROVENANCE, kept)
+
+    def _write(self, name: str, contents: Sequence[Mapping[str, Any]]) -> None:
+        """Write a table's detail lines and cells; the cells come last, since they make the details count."""
+        folder = self.root / name
+        keys = [str(content["key"]) for content in contents]
+        for kind in DETAILS:
+            before = read_details(folder, kind)
+            both = {key: self.details[kind].get(key, before.get(key, [])) for key in keys}
+            write_details(folder, kind, both)
+        write_cells(folder, contents)

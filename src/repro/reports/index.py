@@ -1,0 +1,177 @@
+"""The README of a folder of results: one row for each artifact of a paper and each further table.
+
+Owns what the rows say. Reads the tables' files and the records' provenance; must not know how they are made.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from repro.records.record import Record, write_atomically
+from repro.records.results import Results
+from repro.reports.files import ALTERED, path_of, written
+from repro.reports.reference.reference import PublishedCell
+from repro.reports.tables.amounts import amounts
+
+STAND_INS = {
+    "proxy": "proxy",
+    "costs_only": "costs only",
+    "dequantized": "dequantized",
+    "matched": "matched",
+    "fitted": "fitted",
+}
+"""Marks that say what stands in for the paper's own models and measurements, with their words."""
+
+PAGES = {"claim": "claims", "fact": "facts"}
+"""Kinds of pages without cells, by the `column` of their lines."""
+
+HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
+
+PREFACE = """# Results
+
+Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
+`table.csv`, `table.tex`), its picture (`figure.png`, `figure.pdf`), and its cells with their figures
+(`cells.jsonl`, `rounds.jsonl.gz`). A value's `cell` in `table.csv` is the beginning of a `key` in
+`cells.jsonl`; [docs/results.md](../docs/results.md) describes the rest.
+
+`python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;
+`python scripts/tables.py NAME --results results` builds it from its cells alone; `python -m repro.check NAME`
+computes cells again and compares them.
+
+- state: *from records* (computed with weights), *costs only* (no weights computed), *facts*, *claims*,
+  *errors* or *drawn* (no cells), or *absent* and why. *stale* counts figures that an older version of a
+  component made, *not run* rows without a cell.
+- stands in: *proxy* (a smaller model's weights), *dequantized*, *matched* (draft-target agreement brought to
+  the published one), *fitted* (some figures were used in a fit or follow from one).
+- predicted, median error: figures that are compared with the paper and not fitted, and the median of their
+  relative errors.
+- minutes: the time that the cells took, each on its own; tables share cells.
+"""
+
+
+class Artifact(NamedTuple):
+    """A figure or table of a paper, with what it shows."""
+
+    paper: str
+    name: str
+    shows: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the index, as text."""
+
+    name: str
+    cells: tuple[str, ...]
+
+
+def write_index(results: Results, cells: Mapping[str, PublishedCell], artifacts: Path) -> Path:
+    """Write `README.md` of a folder of results; the same files give the same text."""
+    listed = read_artifacts(artifacts)
+    papers = list(dict.fromkeys([a.paper for a in listed] + [cell.paper for cell in cells.values()]))
+    names = written(results.root)
+    parts = [PREFACE]
+    for paper in papers:
+        own = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
+        rows = [*_absent(paper, listed, own), *(_row(results, name) for name in own)]
+        if own:
+            parts.append(f"## {paper}\n\n{_grid(rows)}")
+    others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
+    if others:
+        parts.append(f"## Other tables\n\n{_grid([_row(results, name) for name in others])}")
+    path = results.root / "README.md"
+    results.root.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(parts)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        write_atomically(path, text)
+    return path
+
+
+def read_artifacts(path: Path) -> list[Artifact]:
+    """The papers' figures and tables, from `conf/reference/artifacts.csv`."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [Artifact(x["paper"], x["artifact"], x["what_it_shows"]) for x in csv.DictReader(file)]
+
+
+def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Iterator[Row]:
+    """A row for each artifact of a paper without a table; `fig12a` and `fig12_mean` are tables of `fig12`."""
+    made = [name.partition("/")[2] for name in names]
+    for artifact in listed:
+        part = re.compile(rf"{re.escape(artifact.name)}([a-z]?(_.*)?)?")
+        if artifact.paper == paper and not any(part.fullmatch(name) for name in made):
+            drawing = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", artifact.shows)
+            why = "a diagram or an example" if drawing else f"no table of it: {artifact.shows}"
+            yield Row(f"{paper}/{artifact.name}", (f"absent: {why}", *[""] * (len(HEADINGS) - 2)))
+
+
+def _row(results: Results, name: str) -> Row:
+    with path_of(results.root, name, "csv").open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line.get("column") != "aside"]
+    records = results.read(name)
+    marks = {mark for line in lines for mark in line.get("marks", "").split()}
+    errors = [
+        abs(float(line["ratio"]) - 1)
+        for line in lines
+        if line.get("ratio") and "fitted" not in line.get("marks", "").split()
+    ]
+    words = (
+        _state(lines, records),
+        ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
+        amounts(records).removeprefix("n: ").removesuffix("."),
+        str(len(errors) or ""),
+        f"{statistics.median(errors):.1%}" if errors else "",
+        f"{_minutes(records):.1f}" if records else "",
+        _command(results.root, name),
+    )
+    return Row(f"[{name}]({name}/table.md)", words)
+
+
+def _state(lines: Sequence[Mapping[str, str]], records: Sequence[Record]) -> str:
+    if not records:
+        kinds = {PAGES.get(line.get("column", ""), "") for line in lines}
+        if lines and "id" not in lines[0]:
+            return "errors"
+        return kinds.pop() if len(kinds) == 1 and kinds != {""} else "drawn" if _drawn(lines) else "no cells"
+    said = ["costs only" if all(r.provenance.weights == "none" for r in records) else "from records"]
+    stale = sum("older" in line["marks"].split() for line in lines)
+    idle = len({line["id"] for line in lines if line.get("failed") == "not run"})
+    said += [f"{stale} figures stale"] if stale else []
+    said += [f"{idle} rows not run"] if idle else []
+    return ", ".join(said)
+
+
+def _drawn(lines: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a page without cells has figures of its own, as drawings of trees have."""
+    return any(line.get("ours") and not line.get("cell") for line in lines)
+
+
+def _command(root: Path, name: str) -> str:
+    """The first command in the notes of a table's Markdown."""
+    text = path_of(root, name, "md").read_text(encoding="utf-8")
+    found = re.search(r"made by (`[^`]+`)", text)
+    return found[1] if found else ""
+
+
+def _minutes(records: Sequence[Record]) -> float:
+    """The time that cells took, in minutes."""
+    times = {r.key: (r.provenance.started, r.provenance.finished) for r in records}
+    spans = (datetime.fromisoformat(end) - datetime.fromisoformat(start) for start, end in times.values())
+    return sum(span.total_seconds() for span in spans) / 60
+
+
+def _grid(rows: Sequence[Row]) -> str:
+    """GitHub Markdown of rows, in the order of their names with numbers by size."""
+    ordered = sorted(rows, key=lambda row: _natural(row.name.strip("[").partition("]")[0]))
+    lines = [HEADINGS, ("---",) * len(HEADINGS), *((row.name, *row.cells) for row in ordered)]
+    return "\n".join(f"| {' | '.join(word.replace('|', '/') for word in line)} |" for line in lines) + "\n"
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
