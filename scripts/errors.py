@@ -1,9 +1,9 @@
 """List a paper's predicted values with their errors over all existing tables, worst first.
 
 python scripts/errors.py edgellm
-python scripts/errors.py edgellm --tables outputs/results/tables
+python scripts/errors.py edgellm --results outputs/results
 
-Reads the tables' CSV files and conf/reference/reasons.yaml; writes <tables>/<paper>_errors.md, .csv and .tex.
+Reads the tables' CSV files and conf/reference/reasons.yaml; writes <results>/<paper>/errors/.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("paper", help="as in the column `paper` of conf/reference/cells.csv")
-    parser.add_argument("--tables", type=Path, default=Path("results/tables"), help="folder of the tables")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the tables")
     options = parser.parse_args(arguments)
     reference, cells = conf_dir() / "reference", load_cells()
     try:
         reasons = read_reasons(reference / "reasons.yaml", cells)
-        found = report(options.paper, options.tables, cells, reasons)
-        files = write_report(found, options.tables, load_bibliography(reference / "papers.bib"))
+        found = report(options.paper, options.results, cells, reasons)
+        files = write_report(found, options.results, load_bibliography(reference / "papers.bib"))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """Copy the quickstart's table, as the run wrote it, into README.md between its markers.
 
 python scripts/readme_table.py
-python scripts/readme_table.py --table outputs/results/tables/quickstart.md
+python scripts/readme_table.py --table outputs/results/quickstart/table.md
 
 Owns the markers and which part of the table's file the README shows. Must not know what is in the table.
 """
@@ -18,7 +18,7 @@ from repro.core.paths import project_root
 from repro.records.record import write_atomically
 
 START, END = "<!-- quickstart -->", "<!-- /quickstart -->"
-TABLE = Path("results/tables/quickstart.md")
+TABLE = Path("results/quickstart/table.md")
 
 
 def shown(table: str) -> str:

@@ -47,7 +47,7 @@ def write_table(folder: Path, name: str, *lines: Mapping[str, Any]) -> None:
     writer.writeheader()
     usual = {"unit": "x", "commit": "c1", "date": "2026-01-01"}
     writer.writerows([{**usual, "row": line.get("id", ""), **line} for line in lines])
-    path = folder / f"{name}.csv"
+    path = folder / name / "table.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(out.getvalue())
 

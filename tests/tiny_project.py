@@ -142,12 +142,20 @@ class Project:
         return Sweep(self.config(*overrides), Console(file=io.StringIO()))
 
     def table(self, notes: list[Note], *overrides: str) -> tuple[dict[str, Path], str]:
-        """The quickstart's table of these cells, with overrides: its files, and the screen."""
+        """The quickstart's table of these cells, with further overrides: its files, and the screen."""
         config = self.composed("experiment=quickstart")
         screen = io.StringIO()
         sweep = Sweep(plain(config), Console(file=screen, width=200))
-        asked = Asked("quickstart", matter("quickstart", overrides), frozenset({"method"}))
-        return sweep.finish(asked, spec_of(config), notes), screen.getvalue()
+        return sweep.finish(self.asked(*overrides), spec_of(config), notes), screen.getvalue()
+
+    def asked(self, *overrides: str) -> Asked:
+        """What the quickstart's command asks here."""
+        return Asked("quickstart", matter("quickstart", [*self.overrides, *overrides]), frozenset({"method"}))
+
+    @property
+    def quickstart(self) -> Path:
+        """The folder of the quickstart's table, whose name has the settings that differ here."""
+        return self.out / "results" / self.asked().folder
 
     def command(self, *arguments: str) -> list[str]:
         """The command line of `python -m repro` here."""

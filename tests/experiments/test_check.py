@@ -15,8 +15,8 @@ from faults import dearer_launches, shorter_paths
 from repro import check as checking
 from repro.check import CheckedCell, check, chosen, differences, fixed, in_order, main, report
 from repro.core.errors import InputError
+from repro.records.packed import Member
 from repro.records.record import Record
-from repro.reports.tables import members
 from tiny_project import Project, write_project
 
 CELL = ("experiment=quickstart", "method=chain_sd", "sweep=run")
@@ -34,9 +34,7 @@ def project(made: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("REPRO_MODELS", str(made.root))  # a record keeps the last part of a folder
     methods = ("std", "draft", "chain_sd")
     records = [made.record("experiment=quickstart", f"method={name}") for name in methods]
-    tables = made.out / "results" / "tables"
-    tables.mkdir(exist_ok=True)
-    members.write(tables, "quickstart", records)
+    made.store.pack("quickstart", [Member(record.key, record.labels) for record in records])
     return made
 
 

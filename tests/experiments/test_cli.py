@@ -43,14 +43,20 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
-    tables = project.out / "results" / "tables"
-    for kind, name in (("Markdown", "md"), ("CSV", "csv"), ("LaTeX", "tex"), ("picture", "png")):
-        path = tables / f"quickstart.{name}"
+    made = project.quickstart
+    files = {"Markdown": "table.md", "CSV": "table.csv", "LaTeX": "table.tex"}
+    for kind, name in {**files, "picture": "figure.png", "picture as PDF": "figure.pdf"}.items():
+        path = made / name
         assert f"{kind:<20} {path}\n" in done.stdout
         assert path.stat().st_size > 500
-    assert (tables / "quickstart.png").read_bytes().startswith(b"\x89PNG")
-    assert r"\toprule" in (tables / "quickstart.tex").read_text()
-    assert "made by `python -m repro experiment=quickstart`" in (tables / "quickstart.md").read_text()
+    assert (made / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert r"\toprule" in (made / "table.tex").read_text()
+    shown = (made / "table.md").read_text()
+    assert "made by `python -m repro experiment=quickstart " in shown
+    assert "max_tokens=6 method=std,chain_sd prompts=2" in shown
+    assert "results=" not in shown
+    assert "n: 2 cells, 2 prompts a cell" in shown
+    assert "| Flash-AR (not run) | — |" in shown
     header = next(line for line in done.stdout.splitlines() if "Acceptance length" in line)
     assert 80 < len(header.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
     assert "Target calls ↓" in done.stdout
@@ -97,7 +103,7 @@ def test_cells_side_by_side(project: Project, tmp_path: Path, launcher: str) -> 
     done = mine.run(QUICK, "method=std,chain_sd", f"hydra/launcher={launcher}", several[launcher])
     assert done.returncode == 0, done.stdout + done.stderr
     assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
-    md = (tmp_path / "results" / "tables" / "quickstart.md").read_text()
+    md = (mine.quickstart / "table.md").read_text()
     assert "| Chain-SD (8) | —" not in md
     assert "| Std (resident) | 1.00" in md
 

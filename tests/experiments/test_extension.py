@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from repro.models.checkpoints.origin import PROJECT
-from repro.reports.tables import members
 from tiny_project import Project, write_project
 
 EXAMPLE = re.compile(r"`([\w./]+\.(?:toml|py|yaml|csv|bib))`[^`]*?:\n\n```\w+\n(.*?)```", re.DOTALL)
@@ -128,9 +127,9 @@ def test_all_five_in_one_cell(project: Project, said: str) -> None:
 
 
 def test_a_method_of_one_s_own_joins_an_existing_table(quickstart: Project, said: str) -> None:
-    tables = quickstart.out / "results" / "tables"
-    rows = [line.split(" | ")[0] for line in (tables / "quickstart.md").read_text().splitlines()]
+    made = quickstart.quickstart
+    rows = [line.split(" | ")[0] for line in (made / "table.md").read_text().splitlines()]
     assert rows.index("| lookup") > rows.index("| Flash-AR") > rows.index("| Std (resident)")
-    assert len(members.read(tables, "quickstart", quickstart.store)) == 3
-    speeds = [line for line in (tables / "quickstart.csv").read_text().splitlines() if ",speedup," in line]
+    assert len(quickstart.store.members(made.name)) == 3
+    speeds = [line for line in (made / "table.csv").read_text().splitlines() if ",speedup," in line]
     assert float(next(line for line in speeds if line.startswith("lookup")).split(",")[4]) > 0

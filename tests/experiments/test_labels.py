@@ -1,18 +1,15 @@
 """Labels of an experiment's own: no part of a cell's identity, chosen by every sweep, kept by its table."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from records import record
 from repro.core.errors import InputError
 from repro.experiments.cli import attempt
 from repro.experiments.sweep import Note
-from repro.records.record import Store
-from repro.reports.tables import members
+from repro.experiments.tables import Asked
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
 from tiny_project import Project, composed, write_project
@@ -76,12 +73,14 @@ def test_one_record_under_two_labels_is_two_rows_of_the_table(project: Project) 
     }
 
     def rows(*notes: Note) -> list[str]:
-        files = project.sweep().finish("tasks", spec, list(notes))
+        asked = Asked(
+            "tasks", tuple(f"method={note.labels['method']}" for note in notes), frozenset({"method"})
+        )
+        files = project.sweep().finish(asked, spec, list(notes))
         return [line.split(",")[1] for line in files["csv"].read_text().splitlines()[1:]]
 
     assert rows(first, second, first) == ["summary", "translation"]
-    listed = json.loads((project.out / "results" / "tables" / "tasks.cells.json").read_text())
-    assert [(each["key"], each["labels"]["task"]) for each in listed] == [
+    assert [(each.key, each.labels["task"]) for each in project.store.members("tasks")] == [
         (first.key, "summary"),
         (first.key, "translation"),
     ]
@@ -99,15 +98,6 @@ def test_cells_that_no_label_tells_apart_are_an_error_and_not_a_choice(project: 
     }
     notes = [project.cell("method=chain_sd", f"method.length={length}") for length in (2, 3)]
     with pytest.raises(InputError, match=r"two cells have the same labels, chain_sd .* name the setting"):
-        project.sweep().finish("lengths", spec, notes)
+        project.sweep().finish(Asked("lengths"), spec, notes)
     told = [replace(note, labels={**note.labels, "length": str(i)}) for i, note in enumerate(notes)]
-    assert "csv" in project.sweep().finish("lengths", {**spec, "rows": {"by": ["length"]}}, told)
-
-
-def test_a_list_of_members_that_is_corrupt_is_named(tmp_path: Path) -> None:
-    store = Store(tmp_path / "records")
-    store.put(record("std", {}))
-    for text in ("[", '["0123456789"]', '[{"key": "0123456789"}]'):
-        (tmp_path / "t.cells.json").write_text(text)
-        with pytest.raises(InputError, match=r"t\.cells\.json is corrupt .* run the experiment again"):
-            members.read(tmp_path, "t", store)
+    assert "csv" in project.sweep().finish(Asked("lengths"), {**spec, "rows": {"by": ["length"]}}, told)

@@ -145,7 +145,7 @@ class TestClaims:
         _, files = write_claims(spec(), folder, CELLS, BIBTEX)
         before = [path.read_bytes() for path in files.values()]
         assert {name: path.relative_to(folder).as_posix() for name, path in files.items()} == {
-            name: f"edgellm/claims.{name}" for name in ("md", "csv", "tex")
+            name: f"edgellm/claims/table.{name}" for name in ("md", "csv", "tex")
         }
         _, again = write_claims(spec(), folder, CELLS, BIBTEX)
         assert [path.read_bytes() for path in again.values()] == before
@@ -159,7 +159,7 @@ class TestClaims:
         """From a file of claims to its table, with the error of a claim that is forgotten."""
         project = write_project(tmp_path)
         write_table(
-            project.out / "results" / "tables",
+            project.out / "results",
             "edgellm/fig15",
             {"id": "t5", "ours": "3", "column": "speedup"},
         )
@@ -174,7 +174,7 @@ class TestClaims:
         search = f"hydra.searchpath=[file://{tmp_path}/conf]"
         done = project.here(search, "experiment=edgellm/every_claim")
         assert done.returncode == 0, done.stderr
-        assert (project.out / "results" / "tables" / "edgellm" / "every_claim.md").exists()
+        assert (project.out / "results" / "edgellm" / "every_claim" / "table.md").exists()
         assert f"Of {len(ids)} claims" in done.stdout
         assert project.store.all() == []
         done = project.here(search, "experiment=edgellm/forgetful")

@@ -134,13 +134,13 @@ class TestErrors:
             report(paper, folder, CELLS, {})
 
     def test_the_script(self, compared: Path, capsys: pytest.CaptureFixture[str], script: ModuleType) -> None:
-        assert script.main(["edgellm", "--tables", str(compared)]) == 0
+        assert script.main(["edgellm", "--results", str(compared)]) == 0
         assert "6 are predicted" in capsys.readouterr().out
-        assert sorted(path.name for path in compared.glob("edgellm_errors.*")) == [
-            *("edgellm_errors.csv", "edgellm_errors.md", "edgellm_errors.tex"),
+        assert sorted(path.name for path in (compared / "edgellm" / "errors").iterdir()) == [
+            *("table.csv", "table.md", "table.tex"),
         ]
-        assert script.main(["edgellm", "--tables", str(compared)]) == 0, "its own CSV is no table"
-        assert script.main(["edgelm", "--tables", str(compared)]) == 2
+        assert script.main(["edgellm", "--results", str(compared)]) == 0, "its own CSV is no table"
+        assert script.main(["edgelm", "--results", str(compared)]) == 2
         assert "error: there is no paper 'edgelm'" in capsys.readouterr().err
 
     @pytest.fixture

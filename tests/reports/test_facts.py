@@ -170,7 +170,8 @@ def test_the_command_computes_no_cell(tmp_path: Path) -> None:
     project = write_project(tmp_path)
     done = project.here("experiment=edgellm/table2")
     assert done.returncode == 0, done.stderr
-    tables = project.out / "results" / "tables" / "edgellm"
-    assert sorted(path.name for path in tables.iterdir()) == ["table2.csv", "table2.md", "table2.tex"]
+    tables = project.out / "results" / "edgellm" / "table2"
+    assert sorted(path.name for path in tables.iterdir()) == ["table.csv", "table.md", "table.tex"]
+    assert "| facts |" in (project.out / "results" / "README.md").read_text()
     assert "Snapdragon 8 Gen 1" in done.stdout
     assert project.store.all() == []

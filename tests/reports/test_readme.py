@@ -53,15 +53,16 @@ def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
 def test_the_quickstarts_table_can_be_made_again_from_records_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["quickstart", "--records", str(tmp_path), "--out", str(tmp_path / "tables")]
-    assert tables.main(arguments) == 0
+    assert tables.main(["quickstart", "--results", str(tmp_path)]) == 0
     assert "No records" in capsys.readouterr().out
-    assert "No records" in (tmp_path / "tables" / "quickstart.md").read_text()
+    text = (tmp_path / "quickstart" / "table.md").read_text()
+    assert "No records" in text
+    assert "| Flash-AR (not run) | — |" in text
 
 
 def test_files_that_the_readme_links_to_are_there() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
-    made_by_the_run = {"results/tables/quickstart.png"}
+    made_by_the_run = {"results/quickstart/figure.png"}
     named = set(links) - made_by_the_run
     assert len(named) >= 8
     assert [name for name in sorted(named) if not (project_root() / name).exists()] == []

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,10 @@ from rich.console import Console
 from records import record
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.records.record import Record, Store
+from repro.experiments import cli
+from repro.records.packed import Member
+from repro.records.record import Record
+from repro.records.results import Results
 from repro.reports.files import write_all
 from repro.reports.formats.latex import latex, to_latex
 from repro.reports.formats.layout import page
@@ -359,7 +361,9 @@ MARKDOWN = r"""## Invented & small
 - [1] Invented.
 - [2] edgellm failed: OSError: gone \| away
 - Against the paper, over 1 predicted cell: median error 25.0%, worst 25.0% (Chain SD, Speed). 1 fitted left out.
+- n: 4 cells, 10 prompts a cell.
 - 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
+- A commit with +: code or configuration had uncommitted changes when a cell was computed.
 
 ```bibtex
 @misc{lever,
@@ -423,7 +427,8 @@ class TestFormats:
             **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
             **{"ours": "5.0", "ratio": "1.25"},
             **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
-            **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02"},
+            **{"commit": "0123456789 fedcba9876+", "date": "2026-01-02", "baseline": ""},
+            "cell": record("chain_sd", {}).key[:12],
         }
         rouge = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "rouge"))
         assert (rouge["spread_low"], rouge["spread_high"]) == ("99.25", "99.75")
@@ -449,17 +454,21 @@ class TestFormats:
 
     def test_a_table_without_records_is_all_absent(self) -> None:
         text = to_markdown(page(build(spec(columns=[SPEED, SPEEDUP]), [], CELLS)), [])
-        assert "| Flash AR | — | — |" in text
+        assert "| Flash AR (not run) | — | — |" in text
         assert "- No records, commit none" in text
 
 
 class TestFiles:
     def test_the_same_records_give_the_same_bytes(self, tmp_path: Path) -> None:
         one, two = (write_all(whole_table(), tmp_path / name, BIBTEX) for name in ("a", "b"))
-        assert sorted(one) == ["csv", "md", "png", "tex"]
+        assert sorted(one) == ["csv", "md", "pdf", "png", "tex"]
         assert [path.read_bytes() for path in one.values()] == [path.read_bytes() for path in two.values()]
         assert one["png"].read_bytes().startswith(b"\x89PNG")
-        assert sorted(p.name for p in (tmp_path / "a").iterdir()) == [f"table.{f}" for f in sorted(one)]
+        assert one["pdf"].read_bytes().startswith(b"%PDF")
+        assert b"Date" not in one["pdf"].read_bytes()
+        assert sorted(path.name for path in (tmp_path / "a" / "table").iterdir()) == [
+            *("figure.pdf", "figure.png", "table.csv", "table.md", "table.tex"),
+        ]
 
     def test_the_picture_follows_the_figures(self, tmp_path: Path) -> None:
         table = whole_table()
@@ -472,12 +481,12 @@ class TestFiles:
         table = replace(whole_table(), experiment="lever/table5", figure=None)
         files = write_all(table, tmp_path, BIBTEX)
         assert {path.relative_to(tmp_path).as_posix() for path in files.values()} == {
-            f"lever/table5.{name}" for name in ("md", "csv", "tex")
+            f"lever/table5/table.{name}" for name in ("md", "csv", "tex")
         }
 
     def test_bad_input(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="no table format 'pdf'"):
-            write_all(whole_table(), tmp_path, BIBTEX, ["pdf"])
+        with pytest.raises(InputError, match="no table format 'svg'"):
+            write_all(whole_table(), tmp_path, BIBTEX, ["svg"])
         with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
             write_all(whole_table(), tmp_path, {"repro": ""})
         (tmp_path / "file").write_text("")
@@ -509,38 +518,44 @@ class TestScript:
         (conf / "experiment" / "bare.yaml").write_text("# @package _global_\nseed: 1\n")
         (conf / "reference" / "papers.bib").write_text(BIBTEX["repro"])
         monkeypatch.setattr(script, "conf_dir", lambda: conf)
+        monkeypatch.setattr(cli, "conf_dir", lambda: conf)
         monkeypatch.chdir(tmp_path)
-        for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0)):
-            Store("results/records").put(run(method, 4, seconds, experiment="lever/tiny"))
+        made = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
+        for each in made:
+            Results("outputs/results").put(each)
+        Results("outputs/results").pack("lever/tiny", [Member(each.key, each.labels) for each in made])
         return script
 
-    def test_makes_the_tables_of_all_records(
-        self, script: ModuleType, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_makes_all_tables_again(self, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
         assert script.main([]) == 0
-        assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in Path("results/tables/lever/tiny.md").read_text()
-        assert "results/tables/lever/tiny.tex" in capsys.readouterr().out
+        shown = Path("outputs/results/lever/tiny/table.md").read_text()
+        assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in shown
+        assert "n: 2 cells" in shown
+        assert "outputs/results/lever/tiny/table.tex" in capsys.readouterr().out
+        assert "[lever/tiny](lever/tiny/table.md)" in Path("outputs/results/README.md").read_text()
 
-    def test_also_of_experiments_whose_cells_were_computed_for_others(self, script: ModuleType) -> None:
-        (key,) = (r.key for r in Store("results/records").all() if r.labels["method"] == "edgellm")
-        listed = [{"key": key, "labels": {"method": "ours"}}]
-        Path("results/tables").mkdir()
-        Path("results/tables/other.cells.json").write_text(json.dumps(listed))
+    def test_also_of_cells_that_were_computed_for_others(self, script: ModuleType) -> None:
+        results = Results("outputs/results")
+        (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
+        results.pack("other", [Member(key, {"method": "ours"})])
         spec = Path("conf/experiment/lever/tiny.yaml").read_text()
         Path("conf/experiment/other.yaml").write_text(spec)
-        assert script.main([]) == 0
-        assert "| ours | 4.00 |" in Path("results/tables/other.md").read_text()
+        assert script.main(["other"]) == 0
+        shown = Path("outputs/results/other/table.md").read_text()
+        assert "| ours | 4.00 o |" in shown
+        assert "- o made by an older version of a component" in shown, "these records have no versions"
 
     def test_formats_and_folder(self, script: ModuleType) -> None:
         assert script.main(["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
-        assert [path.name for path in Path("paper").rglob("*.*")] == ["tiny.csv"]
+        assert [path.as_posix() for path in Path("paper").rglob("*.*")] == ["paper/lever/tiny/table.csv"]
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
             (["lever/tony"], "error: there is no experiment 'lever/tony'. Did you mean lever/tiny"),
             (["bare"], "error: experiment 'bare' has no `table` section"),
-            (["--records", "empty"], "error: there are no records in empty; experiments: bare, lever/tiny"),
+            (["--results", "empty"], "error: there are no tables in empty; experiments: bare, lever/tiny"),
+            (["--convert", "empty"], "error: empty has no folder `tables`, so there is nothing to convert"),
         ],
     )
     def test_bad_input(

@@ -14,6 +14,7 @@ from records import record
 from repro.core.errors import InputError
 from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
+from repro.experiments.tables import Asked
 from repro.records.record import Record
 from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, to_csv
 from repro.reports.figures.timeline import chosen, write_timeline
@@ -144,9 +145,10 @@ def test_files_are_the_same_every_time_also_when_the_timeline_itself_is_gone(
 ) -> None:
     files = written(stored, tmp_path / "a")
     assert {kind: path.name for kind, path in files.items()} == {
-        "excerpt": "fig21.timeline.json",
-        "spans": "fig21.timeline.csv",
-        "diagram": "fig21.timeline.png",
+        "excerpt": "timeline.json",
+        "spans": "timeline.csv",
+        "diagram": "timeline.png",
+        "vector": "timeline.pdf",
     }
     assert files["diagram"].read_bytes().startswith(b"\x89PNG")
     again = written(stored, tmp_path / "b")
@@ -195,14 +197,14 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
         "columns": [{"key": "calls", "heading": "Calls", "value": "target_calls"}],
         "timeline": SPEC,
     }
-    files = project.sweep().finish("fig21", section, notes)
+    files = project.sweep().finish(Asked("fig21"), section, notes)
     assert {"md", "csv", "tex", "excerpt", "spans", "diagram"} <= set(files)
     spans = list(csv.DictReader(io.StringIO(files["spans"].read_text())))
     assert {row["lane"] for row in spans} == {"Flash", "Target", "Draft"}
     assert {row["round"] for row in spans} == {"0", "1"}
     screen = io.StringIO()
     sweep = Sweep(project.config(), Console(file=screen, width=200))
-    files = sweep.finish("fig22", section, notes[:1])
+    files = sweep.finish(Asked("fig22"), section, notes[:1])
     assert "No timeline: the timeline's `where` {'method': 'edgellm'} finds 0 finished" in screen.getvalue()
     assert files["md"].exists()
     assert "excerpt" not in files

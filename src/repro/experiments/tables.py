@@ -89,7 +89,7 @@ class Asked:
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
     """The overrides of an experiment's command that can change an outcome, or its name, sorted."""
-    kept = (one for one in overrides if _key(one).partition(".")[0] not in HARMLESS)
+    kept = (one for one in overrides if re.split(r"[./]", _key(one))[0] not in HARMLESS)
     return tuple(sorted(one for one in kept if one != f"experiment={name}"))
 
 

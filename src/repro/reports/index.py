@@ -154,8 +154,8 @@ def _drawn(lines: Sequence[Mapping[str, str]]) -> bool:
 
 def _command(root: Path, name: str) -> str:
     """The first command in the notes of a table's Markdown."""
-    text = path_of(root, name, "md").read_text(encoding="utf-8")
-    found = re.search(r"made by (`[^`]+`)", text)
+    path = path_of(root, name, "md")
+    found = path.exists() and re.search(r"made by (`[^`]+`)", path.read_text(encoding="utf-8"))
     return found[1] if found else ""
 
 
