@@ -22,7 +22,6 @@ from repro.experiments.progress.notes import Note, note_down, notes_in
 from repro.experiments.sweep import Sweep, left
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
-from repro.reports.tables import members
 from repro.scenarios import versions
 from tiny_project import METHODS, Project, write_project
 
@@ -86,7 +85,7 @@ def test_force_runs_again_and_keeps_the_older_record(project: Project) -> None:
     (note,) = sweep(project, methods=("std",))
     (again,) = sweep(project, "sweep=force", methods=("std",))
     assert (again.key, again.state) == (note.key, "done")
-    assert (project.store.folder / f"{note.key}.1.json").exists()
+    assert (project.store.loose.folder / f"{note.key}.1.json").exists()
 
 
 def test_list_computes_nothing_and_estimates(
@@ -142,7 +141,8 @@ def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     mended = project.store.get(notes[1].key)
     assert mended is not None
     assert mended.done
-    kept = (project.store.folder / f"{notes[1].key}.1.json").read_text()
+    project.table(sweep(project, methods=("std", "edgellm", "flash_ar")))
+    kept = (project.store.loose.folder / f"{notes[1].key}.1.json").read_text()
     assert json.loads(kept)["status"] == "failed", "the failure is history, not lost"
 
 
@@ -169,23 +169,59 @@ def test_a_cell_of_another_experiment_is_used_and_shown(project: Project) -> Non
     assert states(notes) == ["cached", "done"]
     assert notes[0].key == by_hand.key
     files, _ = project.table(notes)
-    known = members.read(files["md"].parent, "quickstart", project.store)
-    assert {record.key for record in known} == {note.key for note in notes}
+    known = project.store.members(project.asked().folder)
+    assert {member.key for member in known} == {note.key for note in notes}
     assert "| Std (resident) | 1.00" in files["md"].read_text()
 
 
 def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.table(sweep(project, methods=("std", "flash_ar")))
-    files, _ = project.table(sweep(project, methods=("chain_sd",)))
+    project.table(sweep(project, methods=("std", "flash_ar")), "method=std,flash_ar")
+    files, _ = project.table(sweep(project, methods=("chain_sd",)), "method=chain_sd")
     shown = files["md"].read_text()
     for row in ("| Std (resident) | 1.00", "| Flash-AR | 1.00", "| Chain-SD (8) | "):
         assert row in shown
     assert "| Chain-SD (8) | —" not in shown
-    files, _ = project.table(sweep(project, "max_tokens=4", methods=("chain_sd",)))
-    assert "| Flash-AR | —" in files["md"].read_text(), "other answers' lengths do not mix"
+    assert "method=std,flash_ar prompts=2" in shown
+    assert "method=chain_sd prompts=2" in shown, "both commands made it"
+    assert "| EdgeLLM (not run) | —" in shown
     monkeypatch.setitem(versions.COSTS, "cost model", 2)
-    files, _ = project.table(sweep(project, "max_tokens=4", methods=("std",)))
-    assert "| Chain-SD (8) | —" in files["md"].read_text(), "cells of older versions do not mix"
+    files, _ = project.table(sweep(project, methods=("std",)), "method=std")
+    shown = files["md"].read_text()
+    assert "o made by an older version of a component" in shown
+    older = next(line for line in shown.splitlines() if line.startswith("| Chain-SD (8) | "))
+    assert older.split(" | ")[1].endswith(" o"), "cells of older versions stay and are marked"
+    assert next(line for line in shown.splitlines() if line.startswith("| Std")).split(" | ")[1] == "1.00"
+
+
+def test_changed_settings_have_a_table_of_their_own(project: Project) -> None:
+    """Other prompts or another setting of a method never stand under the rows of the first table."""
+    first, _ = project.table(sweep(project, methods=("flash_ar", "chain_sd")), "method=flash_ar,chain_sd")
+    before = first["md"].read_bytes()
+    asked = ("method.length=4", "skip=1")
+    notes = sweep(project, *asked, methods=("chain_sd",))
+    files, _ = project.table(notes, "method=chain_sd", *asked)
+    assert files["md"].parent != first["md"].parent
+    assert first["md"].read_bytes() == before
+    shown = files["md"].read_text()
+    assert "method.length=4, prompts=2, skip=1" in shown.splitlines()[0]
+    assert "| chain_sd | " in shown, "a fixed name would state another length"
+    assert "| flash_ar (not run) | —" in shown
+    command = next(line for line in shown.splitlines() if "made by `" in line)
+    for override in ("method=chain_sd", "method.length=4", "prompts=2", "skip=1"):
+        assert f" {override}" in command
+
+
+def test_a_whole_sweep_replaces_its_own_rows_and_keeps_added_ones(project: Project) -> None:
+    notes = sweep(project, methods=("std", "flash_ar", "chain_sd"))
+    project.table(notes[:1] + notes[2:], "method=std,chain_sd")
+    project.table(notes[:2])
+    members = project.store.members(project.asked().folder)
+    assert {member.labels["method"] for member in members} == {"std", "flash_ar", "chain_sd"}
+    project.table(notes)
+    project.table(notes[:2])
+    members = project.store.members(project.asked().folder)
+    assert {member.labels["method"] for member in members} == {"std", "flash_ar"}
+    assert project.store.get(notes[2].key) is not None, "what a table drops is loose again"
 
 
 def test_the_same_sweep_twice_is_the_same_byte_for_byte(
@@ -199,7 +235,7 @@ def test_the_same_sweep_twice_is_the_same_byte_for_byte(
         project.table(sweep(project))
         made.append((project.tables(), project.timelines()))
     (tables, timelines), (tables_again, timelines_again) = made
-    assert list(tables) == ["quickstart.csv", "quickstart.md", "quickstart.tex"]
+    assert [Path(name).name for name in tables] == ["table.csv", "table.md", "table.tex"]
     assert len(timelines) == 5
     assert tables == tables_again
     assert timelines == timelines_again
@@ -299,7 +335,7 @@ def test_a_killed_sweep_resumed_gives_the_unbroken_table(
         process = forked.Process(target=worker, args=(broken, started))
         process.start()
         started.wait()
-        while not attempt and process.is_alive() and not any(broken.store.folder.glob("*.json")):
+        while not attempt and process.is_alive() and not any(broken.store.loose.folder.glob("*.json")):
             time.sleep(0.001)
         time.sleep(chance.uniform(0, lasts / 2) if attempt else 0)
         os.kill(process.pid or 0, signal.SIGKILL)

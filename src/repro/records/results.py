@@ -264,7 +264,7 @@ class _Packing:
                 if newer is None and name == self.table and key not in elsewhere:
                     if loose.get(key) is None:
                         loose.put(self._old(line), **self._details(name, key))
-                    else:
+                    elif loose.get(key) != self._old(line):
                         loose.remember(self._old(line), self._details(name, key))
                 elif newer is not None and self._old(line) != newer:
                     loose.remember(self._old(line), self._details(name, key))

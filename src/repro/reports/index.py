@@ -72,8 +72,10 @@ class Row:
     cells: tuple[str, ...]
 
 
-def write_index(results: Results, cells: Mapping[str, PublishedCell], artifacts: Path) -> Path:
-    """Write `README.md` of a folder of results; the same files give the same text."""
+def write_index(
+    results: Results, cells: Mapping[str, PublishedCell], artifacts: Path, folder: Path | None = None
+) -> Path:
+    """Write `README.md` of results into their folder or another; the same files give the same text."""
     listed = read_artifacts(artifacts)
     papers = list(dict.fromkeys([a.paper for a in listed] + [cell.paper for cell in cells.values()]))
     names = written(results.root)
@@ -86,8 +88,8 @@ def write_index(results: Results, cells: Mapping[str, PublishedCell], artifacts:
     others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
     if others:
         parts.append(f"## Other tables\n\n{_grid([_row(results, name) for name in others])}")
-    path = results.root / "README.md"
-    results.root.mkdir(parents=True, exist_ok=True)
+    path = (folder or results.root) / "README.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(parts)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         write_atomically(path, text)

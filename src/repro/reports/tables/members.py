@@ -33,14 +33,16 @@ def join(own: Sequence[Member], earlier: Sequence[Member], whole: bool = False) 
     """A run's own cells, and earlier ones with other keys and other labels.
 
     This way a method that is run alone is added to the existing rows, and empties none. If the run was the
-    `whole` sweep of the experiment, only those earlier cells stay that a command with overrides had added. A
+    `whole` sweep of the experiment, only those earlier cells stay that another command had added. A
     cell that was in the table already keeps the shorter of both commands.
     """
     keys, labels = {member.key for member in own}, {canonical(member.labels) for member in own}
     before = {(member.key, canonical(member.labels)): member for member in earlier}
-    kept = [_shorter(member, before.get((member.key, canonical(member.labels)))) for member in own]
+    once = {(member.key, canonical(member.labels)): member for member in own}
+    kept = [_shorter(member, before.get(place)) for place, member in once.items()]
     others = [m for m in earlier if m.key not in keys and canonical(m.labels) not in labels]
-    return kept + [member for member in others if member.overrides or not whole]
+    same = {member.overrides for member in own} if whole else set()
+    return kept + [member for member in others if member.overrides not in same]
 
 
 def commands(experiment: str, members: Sequence[Member]) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""The committed results: every table follows from its cells, every cell is there, and they stay small."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.core.paths import project_root
+from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.tables import asked_of, made_table, overrides_of
+from repro.records.packed import LOOSE
+from repro.records.results import Results, open_results
+from repro.reports.files import FORMATS, PICTURES, written
+from repro.reports.index import write_index
+from repro.reports.reference.bibliography import citations, load_bibliography
+from repro.reports.reference.reference import load_cells
+
+RESULTS = project_root() / "results"
+REFERENCE = project_root() / "conf" / "reference"
+TEXTS = [name for name in FORMATS if name not in PICTURES]
+
+
+@cache
+def committed() -> Results:
+    return open_results(RESULTS)
+
+
+@cache
+def files() -> dict[Path, int]:
+    return {path: path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()}
+
+
+def test_there_are_few_files_and_they_are_small() -> None:
+    assert len(files()) < 1000
+    assert sum(files().values()) < 30e6
+    assert len(committed().tables()) > 80
+    assert committed().problems() == []
+    loose = [path for path in files() if path.parent.name == LOOSE and path.suffix == ".json"]
+    assert loose == [], "a sweep's records are not packed yet"
+
+
+def test_every_table_is_what_its_cells_make() -> None:
+    results, bibliography = committed(), load_bibliography(REFERENCE / "papers.bib")
+    different = []
+    for name in results.tables():
+        members = results.members(name)
+        records = results.records(members)
+        assert len({r.key for r in records}) == len({m.key for m in members}), name
+        config = composed(*overrides_of(name, members))
+        section: dict[str, Any] = table_section(config) or {}
+        table = made_table(asked_of(name, members, axes(config)), section, members, records)
+        bibtex = citations(table.papers, bibliography)
+        for format in TEXTS:
+            path = RESULTS / name / f"table.{format}"
+            if path.read_text(encoding="utf-8") != FORMATS[format](table, bibtex):
+                different.append(f"{name}/table.{format}")
+    assert different == [], "make them again with `python scripts/tables.py --results results`"
+
+
+def test_the_cells_that_a_table_names_are_beside_it() -> None:
+    for name in committed().tables():
+        keys = {member.key[:12] for member in committed().members(name)}
+        with (RESULTS / name / "table.csv").open(newline="", encoding="utf-8") as file:
+            for line in csv.DictReader(file):
+                named = {*line["cell"].split(), *line["baseline"].split()}
+                assert named <= keys, f"{name}: {line['row']}, {line['column']}"
+                assert named or not line["ours"], f"{name}: {line['row']}, {line['column']}"
+
+
+def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
+    before = (RESULTS / "README.md").read_text(encoding="utf-8")
+    text = write_index(committed(), load_cells(), REFERENCE / "artifacts.csv", tmp_path).read_text()
+    assert text == before
+    for name in written(RESULTS):
+        assert f"[{name}]({name}/table.md)" in text
+
+
+@pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])
+def test_a_picture_is_there_twice(name: str) -> None:
+    assert (RESULTS / name / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (RESULTS / name / "figure.pdf").read_bytes().startswith(b"%PDF")

@@ -1,0 +1,219 @@
+"""Packed records: equal to what was stored, never lost, and damage is named with its line."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from records import record
+from repro.core.errors import InputError
+from repro.records.blocks import Blocks, split
+from repro.records.packed import PROVENANCE, Member
+from repro.records.record import Record
+from repro.records.results import Results, open_results
+
+ROUNDS = [{"round": n, "rows": 4, "stop": None, "text": "ä\u2028"} for n in range(3)]
+LARGE = {"device": {f"fact{n}": {"value": n, "note": "x" * 40} for n in range(20)}, "method": {"length": 8}}
+
+
+def cell(method: str, speed: float = 1.5, **changes: object) -> Record:
+    changes = {"uncertainty": {"speed": (1.0, 2.0), "joules": 0.25}, "config": LARGE, **changes}
+    return record(method, {"speed": speed, "text": "ä\u2028", "none": None, "calls": 3}, **changes)
+
+
+def members(*records: Record, **labels: str) -> list[Member]:
+    return [Member(each.key, {**each.labels, **labels}) for each in records]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """A table of two cells, one with rounds."""
+    made = Results(tmp_path / "results")
+    made.put(cell("std"), ROUNDS)
+    made.put(cell("edgellm", fitted=["speed"], notes=["n" * 200], memory={"resident_set": 5}))
+    made.pack("lever/fig4", members(cell("std"), cell("edgellm")))
+    return made
+
+
+def loose(results: Results) -> list[str]:
+    return sorted(path.name for path in results.loose.folder.glob("*.json*"))
+
+
+def files(results: Results) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(results.root.rglob("*")) if p.is_file()}
+
+
+def test_a_packed_record_is_the_one_that_was_stored(results: Results) -> None:
+    stored = cell("edgellm", fitted=["speed"], notes=["n" * 200], memory={"resident_set": 5})
+    assert results.get(stored.key) == stored
+    assert results.get(stored.key).to_json() == stored.to_json()  # type: ignore[union-attr]
+    assert results.rounds(cell("std").key) == ROUNDS
+    assert results.rounds(stored.key) == []
+    assert loose(results) == []
+    assert [r.labels["method"] for r in results.read("lever/fig4")] == ["edgellm", "std"]
+    assert {r.key for r in results.all()} == {cell("std").key, stored.key}
+    assert results.problems() == []
+    assert (results.root / PROVENANCE).stat().st_size < 3000
+
+
+def test_a_failed_record_is_packed_with_its_traceback(results: Results) -> None:
+    failed = cell("lever", status="failed", error="Traceback\nOSError: gone", uncertainty={})
+    results.put(failed)
+    results.pack("lever/fig5", members(failed))
+    assert results.get(failed.key) == failed
+
+
+def test_packing_again_changes_no_byte(results: Results) -> None:
+    before = files(results)
+    results.pack("lever/fig4", members(cell("edgellm"), cell("std")))
+    assert files(results) == before
+
+
+def test_two_tables_share_a_cell_under_their_own_labels(results: Results) -> None:
+    results.pack("lever/fig5", members(cell("std"), row="one"))
+    (shared,) = results.read("lever/fig5")
+    assert shared.labels == {"method": "std", "row": "one"}
+    assert results.get(shared.key) == cell("std"), "its own labels are those that it was stored with"
+    results.put(cell("std", speed=9.0), ROUNDS[:1])
+    results.pack("lever/fig5", members(cell("std"), row="one"))
+    assert [r.values["speed"] for r in results.read("lever/fig4") if r.key == shared.key] == [9.0]
+    assert Results(results.root).rounds(shared.key) == ROUNDS[:1], "both tables have the newer cell"
+    assert loose(results) == [f"{shared.key}.1.json", f"{shared.key}.1.rounds.jsonl"], "the older is history"
+
+
+def test_what_a_table_drops_is_loose_again(results: Results) -> None:
+    results.pack("lever/fig4", members(cell("edgellm")))
+    assert results.get(cell("std").key) == cell("std")
+    assert results.rounds(cell("std").key) == ROUNDS
+    assert loose(results) == [f"{cell('std').key}.json", f"{cell('std').key}.rounds.jsonl"]
+
+
+def test_a_failure_never_replaces_a_packed_record(results: Results) -> None:
+    results.put(replace(cell("std"), status="failed", error="Traceback", uncertainty={}))
+    assert results.get(cell("std").key) == cell("std")
+    assert loose(results) == [f"{cell('std').key}.1.json"]
+
+
+def test_a_cell_without_a_record_is_an_error(results: Results) -> None:
+    with pytest.raises(InputError, match=r"'lever/fig4' cannot have the cell 000000000000: it has no record"):
+        results.pack("lever/fig4", [Member("0" * 64, {"method": "std"})])
+
+
+def test_a_damaged_line_is_named_and_nothing_is_written_over_it(results: Results) -> None:
+    path = results.root / "lever" / "fig4" / "cells.jsonl"
+    whole = path.read_text()
+    path.write_text(whole.replace('"status"', '"sta', 1))
+    sentence = r"fig4/cells\.jsonl, line 1, is damaged"
+    with pytest.raises(InputError, match=sentence):
+        results.read("lever/fig4")
+    with pytest.raises(InputError, match=sentence):
+        results.get(cell("edgellm").key)
+    assert results.get(cell("std").key) == cell("std")
+    results.put(cell("lever"))
+    with pytest.raises(InputError, match=sentence):
+        results.pack("lever/fig4", members(cell("lever")))
+    assert [s for s in results.problems() if "line 1, is damaged" in s]
+    path.write_text(whole)
+    assert results.problems() == []
+
+
+def test_damage_of_compressed_files_is_named(results: Results) -> None:
+    blocks, rounds = results.root / PROVENANCE, results.root / "lever" / "fig4" / "rounds.jsonl.gz"
+    whole, lines = blocks.read_bytes(), gzip.decompress(rounds.read_bytes())
+    rounds.write_bytes(gzip.compress(lines.replace(b'"rounds":[', b'"rounds":[[', 1)))
+    with pytest.raises(InputError, match=r"rounds\.jsonl\.gz, line 1, is damaged"):
+        results.rounds(cell("std").key)
+    blocks.write_bytes(gzip.compress(gzip.decompress(whole).replace(b"fact1", b"fict1", 1)))
+    with pytest.raises(InputError, match=r"provenance\.jsonl\.gz, line \d+, is damaged"):
+        results.get(cell("std").key)
+    blocks.write_bytes(gzip.compress(gzip.decompress(whole).split(b"\n", 1)[1]))
+    with pytest.raises(InputError, match=r"provenance\.jsonl\.gz lacks the block [0-9a-f]{16}"):
+        results.read("lever/fig4")
+    blocks.write_bytes(whole[:40])
+    with pytest.raises(InputError, match=r"provenance\.jsonl\.gz is damaged"):
+        results.get(cell("std").key)
+
+
+def test_blocks_give_back_what_was_split() -> None:
+    found: dict[str, str] = {}
+    value = {"a": LARGE, "b": [LARGE, "x" * 300, 1, 1.0, None, True], "c": "é"}
+    parts = split(value, found)
+    assert Blocks(Path("b"), found).joined(parts) == value
+    assert len(found) == 3, "the device once, the long text and the whole"
+    assert Blocks(Path("b"), found).reach([parts["$block"]]) == found
+    with pytest.raises(InputError, match=r"'\$block' is reserved"):
+        split({"$block": 1}, found)
+
+
+def test_the_older_layout_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    with pytest.raises(InputError, match=r"older layout.*`python scripts/tables\.py --convert "):
+        open_results(tmp_path)
+
+
+PACK = """
+    import sys
+    from records import record
+    from repro.records import packed, record as records
+    from repro.records.packed import Member
+    from repro.records.results import Results
+    results = Results(sys.argv[1])
+    left = int(sys.argv[2])
+    whole = records.write_atomically
+    def write(path, content):
+        global left
+        left -= 1
+        if left < 0:
+            import os, signal
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(path, content)
+    import repro.records.blocks, repro.records.store
+    for module in (packed, repro.records.blocks, repro.records.store):
+        module.write_atomically = write
+    cells = [record(m, {"speed": 2.0}) for m in ("std", "lever")]
+    results.pack("lever/fig4", [Member(c.key, c.labels) for c in cells])
+"""
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_kill_at_any_write_loses_nothing(tmp_path: Path, writes: int) -> None:
+    results = Results(tmp_path)
+    results.put(record("std", {"speed": 1.0}), ROUNDS)
+    results.put(record("edgellm", {"speed": 1.0}), ROUNDS)
+    results.pack("lever/fig4", members(record("std", {}), record("edgellm", {})))
+    results.pack("lever/fig5", members(record("std", {})))
+    results.put(record("std", {"speed": 2.0}), ROUNDS[:2])
+    results.put(record("lever", {"speed": 2.0}), ROUNDS)
+    assert run_python(PACK, str(tmp_path), str(writes)) in (0, -signal.SIGKILL)
+    results = Results(tmp_path)
+    assert speeds(results) == {"std": 2.0, "edgellm": 1.0, "lever": 2.0}
+    assert run_python(PACK, str(tmp_path), "99") == 0
+    results = Results(tmp_path)
+    assert speeds(results) == {"std": 2.0, "edgellm": 1.0, "lever": 2.0}
+    assert {r.labels["method"] for r in results.read("lever/fig4")} == {"std", "lever"}
+    assert [r.values["speed"] for r in results.read("lever/fig5")] == [2.0]
+    std, edgellm = record("std", {}).key, record("edgellm", {}).key
+    assert results.rounds(std) == ROUNDS[:2]
+    assert results.rounds(edgellm) == ROUNDS
+    kept = [name for name in loose(results) if name.endswith(".json")]
+    assert kept == sorted([f"{std}.1.json", f"{edgellm}.json"])
+
+
+def speeds(results: Results) -> dict[str, object]:
+    return {r.labels["method"]: r.values["speed"] for r in results.all()}
+
+
+def run_python(code: str, *arguments: str) -> int:
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests.parent / "src"), str(tests)])
+    command: Sequence[str] = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
