@@ -3,7 +3,7 @@
 python studies/compare_tables.py OLD NEW
 
 A value is found by its table, row and column. Equal are those with the same figure, interval, published
-value, ratio, reference and marks (apart from `older`). Every value that is different, gone or fresh is printed,
+value, ratio, reference and marks (apart from `older`). Values that are different, gone or fresh are printed,
 and the number of each. OLD may have the older layout (`tables/<name>.csv`). The exit status is 1 unless all
 are equal.
 """

@@ -11,7 +11,7 @@ import pytest
 
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
-from repro.experiments.tables import asked_of, made_table, overrides_of
+from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
 from repro.records.packed import LOOSE
 from repro.records.results import Results, open_results
 from repro.reports.files import FORMATS, PICTURES, written
@@ -45,14 +45,14 @@ def test_there_are_few_files_and_they_are_small() -> None:
 
 def test_every_table_is_what_its_cells_make() -> None:
     results, bibliography = committed(), load_bibliography(REFERENCE / "papers.bib")
-    different = []
+    different, older = [], older_keys(results.all())
     for name in results.tables():
         members = results.members(name)
         records = results.records(members)
         assert len({r.key for r in records}) == len({m.key for m in members}), name
         config = composed(*overrides_of(name, members))
         section: dict[str, Any] = table_section(config) or {}
-        table = made_table(asked_of(name, members, axes(config)), section, members, records)
+        table = made_table(asked_of(name, members, axes(config)), section, members, records, older)
         bibtex = citations(table.papers, bibliography)
         for format in TEXTS:
             path = RESULTS / name / f"table.{format}"

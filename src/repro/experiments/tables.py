@@ -94,10 +94,17 @@ def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
 
 
 def made_table(
-    asked: Asked, section: Mapping[str, Any], members: Sequence[Member], records: Sequence[Record]
+    asked: Asked,
+    section: Mapping[str, Any],
+    members: Sequence[Member],
+    records: Sequence[Record],
+    older: Collection[str] | None = None,
 ) -> Table:
-    """The table of an experiment from its cells and their records."""
-    older = older_keys(records)
+    """The table of an experiment from its cells and their records.
+
+    `older` are keys of cells that an older version of a component made; `None` to find out.
+    """
+    older = older_keys(records) if older is None else older
     table = build(asked.spec(section), records, load_cells(), {r.key for r in records}, older)
     return replace(table, commands=membership.commands(asked.name, members))
 

@@ -104,8 +104,17 @@ class Results:
 
     def records(self, members: Iterable[Member]) -> list[Record]:
         """The records of a table's cells, with their labels in it; a cell without a record is left out."""
-        found = [(self.get(member.key), dict(member.labels)) for member in members]
-        labelled = [replace(record, labels=labels) for record, labels in found if record]
+        lines, blocks = self._lines(), all_blocks(self.root)
+        found: dict[str, Record | None] = {}
+        labelled = []
+        for member in members:
+            if member.key not in found:
+                packed = lines.get(member.key)
+                found[member.key] = self.loose.get(member.key) or (
+                    packed[1].record(blocks) if packed else None
+                )
+            if record := found[member.key]:
+                labelled.append(replace(record, labels=dict(member.labels)))
         return list({(r.key, canonical(r.labels)): r for r in labelled}.values())
 
     def read(self, table: str) -> list[Record]:
