@@ -118,7 +118,7 @@ def test_a_sweep_is_one_run_with_table_and_picture(tmp_path: Path) -> None:
     artifacts = [line["artifact"] for line in wandb_logs.lines(run) if line["type"] == "artifact"]
     manifest = next(a for a in artifacts if a["type"] == "table")["manifest"]
     assert sorted(each["path"] for each in manifest["contents"]) == [
-        f"table.{n}" for n in ("csv", "md", "png", "tex")
+        *("figure.pdf", "figure.png", "table.csv", "table.md", "table.tex"),
     ]
 
 
