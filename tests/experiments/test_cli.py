@@ -70,7 +70,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
 
     runs = wandb_runs(project.out / "outputs" / "wandb")
     assert {run["state"] for run in runs} == {"finished"}
-    assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", "quickstart", "std"]
+    assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", project.asked().folder, "std"]
 
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
     listed = [project.cell(QUICK, f"method={m}", "sweep=list") for m in reversed(methods)]

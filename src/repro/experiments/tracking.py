@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Round
+from repro.reports.files import ALTERED
 from repro.reports.formats.layout import aside_grid, grid, notes
 from repro.reports.tables.table import Table
 
@@ -83,10 +85,12 @@ class Tracker:
                 run.summary.update({"error/median": table.errors.median, "error/worst": table.errors.worst})
             for path in files.values():
                 _log_picture(run, path)
-            _log_files(run, f"table-{table.experiment.replace('/', '-')}", "table", list(files.values()))
+            artifact = re.sub(r"[^\w.-]+", "-", f"table-{table.experiment}")  # what wandb allows in a name
+            _log_files(run, artifact, "table", list(files.values()))
 
         config = {"experiment": table.experiment, "command": table.command, "commits": list(table.commits)}
-        return self._write(fill, table.experiment, f"{table.experiment} table", "sweep", config, failed=False)
+        group = table.experiment.partition(ALTERED)[0]  # that of its cells
+        return self._write(fill, group, f"{table.experiment} table", "sweep", config, failed=False)
 
     def _write(
         self,
