@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         reasons = read_reasons(reference / "reasons.yaml", cells)
         found = report(options.paper, options.results, cells, reasons)
-        files = write_report(found, options.results, load_bibliography(reference / "papers.bib"))
+        files = write_report(found, options.results, load_bibliography())
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

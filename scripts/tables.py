@@ -18,7 +18,6 @@ from pathlib import Path
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
 from repro.core.registry import unknown
 from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
 from repro.experiments.sweep import computes_nothing, write_read
@@ -46,7 +45,7 @@ def regenerate(name: str, results: Results, out: Path, formats: Sequence[str], c
     if computes_nothing(section):
         show(console, *write_read(name, section, out, formats))
         return
-    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    bibliography = load_bibliography()
     asked = asked_of(name, members, axes(config))
     records = results.records(members)
     table = made_table(asked, section, members, records)

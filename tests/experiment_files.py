@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from repro.core.paths import conf_dir
+from repro.reports.spec.experiment import experiment_file, grid_of
+from repro.reports.spec.grid import word
 from tiny_project import composed, spec_of
 
 
@@ -21,7 +21,9 @@ def section(paper: str, name: str) -> dict[str, Any]:
 
 
 def swept(paper: str, name: str) -> dict[str, list[str]]:
-    """What an experiment's sweep goes through: the values of each setting."""
-    loaded = OmegaConf.load(conf_dir() / "experiment" / paper / f"{name}.yaml")
-    params = OmegaConf.select(loaded, "hydra.sweeper.params") or {}
-    return {str(setting): str(values).split(",") for setting, values in params.items()}
+    """What an experiment's sweep goes through: the values of each setting, in order."""
+    found: dict[str, dict[str, None]] = {}
+    for point in grid_of(experiment_file(f"{paper}/{name}")).points() or []:
+        for setting, value in point.items():
+            found.setdefault(setting, {}).setdefault(word(value))
+    return {setting: list(values) for setting, values in found.items()}

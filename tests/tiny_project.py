@@ -217,10 +217,10 @@ def _composed(folder: Path, overrides: tuple[str, ...]) -> Any:
 
 
 def spec_of(config: Any) -> dict[str, Any]:
-    """The plain `table:` section of a composed configuration."""
-    section = OmegaConf.to_container(config.table, resolve=True)
-    assert isinstance(section, dict)
-    return {str(name): value for name, value in section.items()}
+    """The `table:` section of a composed configuration, written out."""
+    section = cli.table_section(config)
+    assert section is not None
+    return section
 
 
 def write_project(root: Path) -> Project:

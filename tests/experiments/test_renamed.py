@@ -7,7 +7,7 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.renamed import RENAMED, check_overrides, renamed
+from repro.experiments.renamed import GONE, RENAMED, check_overrides, renamed
 
 
 def test_every_renamed_setting_is_documented_and_leads_somewhere() -> None:
@@ -20,6 +20,30 @@ def test_every_renamed_setting_is_documented_and_leads_somewhere() -> None:
         assert old not in groups
         assert f"`{old}=" in changes
         assert f"`{new}=" in changes
+
+
+def test_every_removed_group_is_documented_and_gone() -> None:
+    groups = {path.name for path in conf_dir().iterdir() if path.is_dir()}
+    changes = (project_root() / "docs" / "changes.md").read_text()
+    for old, instead in GONE.items():
+        assert old not in groups
+        assert f"{old}=" in changes
+        assert "=" in instead
+
+
+@pytest.mark.parametrize(
+    ("override", "instead"),
+    [
+        ("pair=mlc_gpu_gemma_2b", "method=mlc_gpu model@target=gemma_2b_int8"),
+        ("method_preset=bnv", "method.navigation=false"),
+        ("ablation=bnv", "method.navigation=false"),
+        ("+objective=ttft20_tpot50", "app.ttft=0.6 app.tpot=0.8"),
+    ],
+)
+def test_a_removed_group_is_answered_with_what_to_write(override: str, instead: str) -> None:
+    with pytest.raises(InputError, match="no group") as raised:
+        check_overrides([override])
+    assert instead in str(raised.value)
 
 
 @pytest.mark.parametrize("override", ["match=x", "+native=true", "~workload=t5", "calibration=2"])

@@ -11,7 +11,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.reference.reference import PublishedCell, find, load_cells, select
+from repro.reports.reference.reference import PublishedCell, find, load_cells, read_cells, select
 
 PAPERS = {"edgellm": 257, "lever": 107, "mllm_npu": 419, "elastilm": 66, "ghidorah": 47}
 COLUMNS = [field.name for field in dataclasses.fields(PublishedCell)]
@@ -114,11 +114,11 @@ def test_cells_are_chosen_by_their_fields() -> None:
 )
 def test_a_broken_file_is_refused(lines: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=says):
-        load_cells(one_cell(tmp_path, *lines))
+        read_cells(one_cell(tmp_path, *lines))
 
 
 def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cells.csv"
     path.write_text("id,value\na,1\n")
     with pytest.raises(InputError, match=r"cells.csv has the columns \['id', 'value'\]"):
-        load_cells(path)
+        read_cells(path)

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from records import record
+from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments import cli
@@ -495,7 +496,7 @@ class TestFiles:
 
 
 def test_every_paper_of_the_reference_has_an_entry() -> None:
-    entries = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    entries = load_bibliography([conf_dir()])
     papers = sorted({each.paper for each in load_cells().values()})
     assert sorted(entries) == sorted([*papers, "repro"])
     assert len(citations(papers, entries)) == 6
@@ -512,11 +513,15 @@ class TestScript:
         (conf / "reference").mkdir()
         (conf / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\n")
         (conf / "experiment" / "lever" / "tiny.yaml").write_text(
-            "# @package _global_\ntable:\n  title: Tiny\n  rows: {by: [method]}\n"
-            "  columns: [{key: speed, heading: Speed, total: tokens, per: seconds}]\n"
+            "table:\n  title: Tiny\n  rows: method\n  columns: [speed]\n"
         )
-        (conf / "experiment" / "bare.yaml").write_text("# @package _global_\nseed: 1\n")
-        (conf / "reference" / "papers.bib").write_text(BIBTEX["repro"])
+        (conf / "experiment" / "bare.yaml").write_text("seed: 1\n")
+        (conf / "reference" / "papers.bib").write_text(BIBTEX["repro"] + "\n@misc{lever,\n}\n")
+        (conf / "metric").mkdir()
+        (conf / "metric" / "tiny.yaml").write_text(
+            "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n"
+        )
+        monkeypatch.setattr(paths, "conf_dir", lambda: conf)
         monkeypatch.setattr(script, "conf_dir", lambda: conf)
         monkeypatch.setattr(cli, "conf_dir", lambda: conf)
         monkeypatch.chdir(tmp_path)

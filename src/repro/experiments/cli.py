@@ -40,7 +40,7 @@ from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
-from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files
+from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files, written_out
 from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 
@@ -60,8 +60,8 @@ def publish() -> None:
 
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
-    """Resolve the configuration into plain dictionaries, without `hydra`, `table` and `without`."""
-    left = {"hydra", "table", *without}
+    """Resolve the configuration into plain dictionaries, without `hydra`, `grid`, `table` and `without`."""
+    left = {"hydra", "grid", "table", *without}
     return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
 
 
@@ -166,9 +166,11 @@ def axes(config: DictConfig) -> set[str]:
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
-    """The experiment's `table:` section as a plain dictionary; `None` without one."""
+    """The experiment's `table:` section, written out; `None` without one."""
     section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
-    return {str(name): value for name, value in section.items()} if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        return None
+    return written_out(str(config.name), {str(name): value for name, value in section.items()})
 
 
 def needless(key: str, value: Any) -> bool:

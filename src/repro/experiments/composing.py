@@ -34,6 +34,10 @@ from omegaconf._utils import get_yaml_loader
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import discover, lookup, names
+from repro.experiments.grid_sweeper import GridSweeper, with_sweep
+
+EXPERIMENT = "experiment"
+"""The group whose files are named by their path, and say something about the whole configuration."""
 
 Needless = Callable[[str, Any], bool]
 
@@ -44,7 +48,7 @@ def publish(*groups: str) -> None:
     """Make these registry groups Hydra config groups, and register this module's plugins."""
     load_components()
     _published[:] = groups
-    for plugin in (ConfFolder, Components, SearchPath):
+    for plugin in (ConfFolder, Components, SearchPath, GridSweeper):
         Plugins.instance().register(plugin)
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
@@ -113,9 +117,12 @@ class ConfFolder(FileConfigSource):
             header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
         except (yaml.YAMLError, UnicodeDecodeError) as wrong:
             raise InputError(f"{path} is not YAML: {' '.join(str(wrong).split())}") from wrong
+        group, _, name = config_path.removesuffix(".yaml").partition("/")
+        if group == EXPERIMENT and isinstance(content, dict):
+            header, content = {**header, "package": "_global_"}, {"name": name, **content}
         if header["package"] == "_global_" and isinstance(content, dict):
             needless = self.needless.get()
-            content = {key: value for key, value in content.items() if not needless(key, value)}
+            content = with_sweep({key: value for key, value in content.items() if not needless(key, value)})
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
 
 

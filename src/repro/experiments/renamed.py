@@ -1,6 +1,6 @@
-"""Renamed settings, for error messages that give the new name.
+"""Renamed and removed settings, for error messages that say what to write instead.
 
-Owns the list, which docs/changes.md explains. Must not know Hydra.
+Owns the lists, which docs/changes.md explains. Must not know Hydra.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from repro.core.errors import InputError
 
 RENAMED = {
-    "ablation": "method_preset",
     "calibration": "calibration_prompts",
     "match": "calibrate_draft_to",
     "native": "draft_calibration",
@@ -18,16 +17,26 @@ RENAMED = {
 }
 """New names of settings and config groups, by old name."""
 
+GONE = {
+    "ablation": "the settings of the method themselves, such as method=edgellm method.navigation=false",
+    "method_preset": "the settings of the method themselves, such as method=edgellm method.navigation=false",
+    "objective": "both shares, such as app.ttft=0.6 app.tpot=0.8",
+    "pair": "method=mlc_gpu model@target=gemma_2b_int8",
+}
+"""What to write instead of config groups that are no more."""
+
 
 def renamed(name: str) -> str | None:
-    """The error message for a renamed setting; None for any other."""
+    """The error message for a setting that was renamed or removed; None for any other."""
+    if name in GONE:
+        return f"there is no group {name!r} any more; write {GONE[name]} (docs/changes.md)"
     if name not in RENAMED:
         return None
     return f"the setting {name!r} is called {RENAMED[name]!r} now; docs/changes.md lists what was renamed"
 
 
 def check_overrides(overrides: Iterable[str]) -> None:
-    """InputError for a command-line override that uses an old name."""
+    """InputError for a command-line override that uses a name that was renamed or removed."""
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0].partition("@")[0].partition(".")[0]
         if "=" in override and (sentence := renamed(name)):

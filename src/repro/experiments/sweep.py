@@ -41,6 +41,8 @@ from repro.reports.formats.render import to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, read_settings
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
+from repro.reports.spec.expand import expand, with_notes
+from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
 from repro.reports.tables.table import Table
@@ -156,7 +158,7 @@ class Sweep:
         parsed, records = asked.spec(spec), self.store.records(cells)
         table = made_table(asked, spec, cells, records)
         self._pack(asked.folder, cells)
-        files = write_all(table, self.results, load_bibliography(conf_dir() / "reference" / "papers.bib"))
+        files = write_all(table, self.results, load_bibliography())
         files |= self._timeline(parsed, table, records)
         update_index(self.store)
         self.console.print(to_screen(page(table)))
@@ -203,6 +205,13 @@ def computes_nothing(section: Mapping[str, Any]) -> bool:
     return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
 
 
+def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
+    if computes_nothing(section):
+        return with_notes(section)
+    return expand(experiment, section, experiment_file(experiment))
+
+
 def write_read(
     experiment: str, section: Mapping[str, Any], folder: Path, formats: Collection[str] = tuple(FORMATS)
 ) -> tuple[Page, dict[str, Path]]:
@@ -211,7 +220,7 @@ def write_read(
     Raises:
         InputError: the section is malformed or refers to something unknown, or the folder is not writable.
     """
-    bibliography = load_bibliography(conf_dir() / "reference" / "papers.bib")
+    bibliography = load_bibliography()
     if "claims" in section:
         spec = ClaimsSpec.parse(experiment, section)
         return write_claims(spec, folder, load_cells(), bibliography, formats)

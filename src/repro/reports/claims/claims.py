@@ -6,10 +6,12 @@ Owns which table values a claim is compared with, and how. Reads the tables' CSV
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +41,7 @@ class ClaimSpec:
         id: of the published cell.
         tables: experiments whose tables hold our values.
         columns: keys of the columns to read.
-        rows: ids of the rows to read; empty for all rows.
+        rows: ids of the rows to read, in which `*` stands for any text; empty for all rows.
         take: how the values are reduced: the `only` one, `min`, `max`, `mean`, `median`, or their `range`.
         absent: why we have no value.
         note: a remark for the page.
@@ -60,7 +62,11 @@ class ClaimSpec:
 
 @dataclass(frozen=True)
 class ClaimsSpec:
-    """The `table:` section of a claims experiment; it must list every prose claim of `paper`."""
+    """The `table:` section of a claims experiment; it must list every prose claim of `paper`.
+
+    In the section's short form a claim's id and tables may lack the paper's name, `ids` lists several claims
+    that are compared with the same values, and the section's `rows` names groups of rows.
+    """
 
     experiment: str
     title: str
@@ -70,8 +76,39 @@ class ClaimsSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> ClaimsSpec:
-        """Parse a section of plain dictionaries and lists; InputError if it is invalid."""
-        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+        """Parse a section of plain dictionaries and lists, of which docs/tables.md gives an example.
+
+        Raises:
+            InputError: it is invalid.
+        """
+        where = f"table {experiment!r}"
+        given = {name: value for name, value in section.items() if name not in ("rows", "claims")}
+        entries = section.get("claims") or ()
+        groups = dict(section.get("rows") or {})
+        claims = [claim for entry in entries for claim in _written_out(entry, experiment, groups, where)]
+        return typed(cls, {"experiment": experiment, **given, "claims": claims}, where)
+
+
+LISTS = ("tables", "columns", "rows")
+SHORT = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
+"""How an id begins that lacks the paper's name."""
+
+
+def _written_out(
+    entry: Any, experiment: str, groups: Mapping[str, Sequence[str]], where: str
+) -> list[dict[str, Any]]:
+    """The claims of an entry, which has one `id` or several `ids` that are compared with the same values."""
+    if not isinstance(entry, Mapping) or ("id" in entry) == ("ids" in entry):
+        raise InputError(f"{where}: {entry!r} must be a claim with `id`, or several with `ids`")
+    given = {name: value for name, value in entry.items() if name not in ("id", "ids")}
+    for name in LISTS:
+        if isinstance(given.get(name), str):
+            given[name] = [given[name]]
+    folder, _, _ = experiment.rpartition("/")
+    given["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in given.get("tables", ())]
+    given["rows"] = [row for name in given.get("rows", ()) for row in groups.get(name, [name])]
+    names = [entry["id"]] if "id" in entry else entry["ids"]
+    return [{"id": f"{folder}.{n}" if folder and SHORT.match(str(n)) else n, **given} for n in names]
 
 
 @dataclass(frozen=True)
@@ -203,7 +240,8 @@ def _claim(
     lines = [line for name in spec.tables for line in tables[name]]
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])
-    own = [x for x in lines if x["column"] in spec.columns and (not spec.rows or x["id"] in spec.rows)]
+    rows = spec.rows or ("*",)
+    own = [x for x in lines if x["column"] in spec.columns and any(fnmatchcase(x["id"], r) for r in rows)]
     figures = [line for line in own if line["ours"]]
     if len(units := {line["unit"] for line in figures}) > 1:
         raise InputError(f"claim {spec.id!r} takes figures in {', '.join(sorted(map(repr, units)))}")
@@ -216,6 +254,6 @@ def _claim(
 
 def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[str]) -> None:
     for name in wanted:
-        if name not in known:
+        if not any(fnmatchcase(one, name) for one in known):
             choices = unknown(kind, name, dict.fromkeys(known))
             raise InputError(f"in {', '.join(spec.tables)}, of claim {spec.id!r}, {choices}")

@@ -93,8 +93,21 @@ class FactsSpec:
 
     @classmethod
     def parse(cls, experiment: str, section: Mapping[str, Any]) -> FactsSpec:
-        """Parse a section of plain dictionaries and lists; InputError if it is invalid."""
-        return typed(cls, {"experiment": experiment, **section}, f"table {experiment!r}")
+        """Parse a section of plain dictionaries and lists; InputError if it is invalid.
+
+        The section's `component` is that of every fact whose `setting` is a name alone.
+        """
+        given = dict(section)
+        component = given.pop("component", None)
+        if component is not None:
+            given["facts"] = [_with_component(fact, str(component)) for fact in given.get("facts") or ()]
+        return typed(cls, {"experiment": experiment, **given}, f"table {experiment!r}")
+
+
+def _with_component(fact: Any, component: str) -> Any:
+    if isinstance(fact, Mapping) and isinstance(fact.get("setting"), str):
+        return {**fact, "setting": [component, fact["setting"]]}
+    return fact
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.merging import merged
+from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 
 OWN = "repro"
 
 
-def load_bibliography(path: Path) -> dict[str, str]:
-    """Entries of a BibTeX file by key; every entry starts with `@` at the beginning of a line.
+def load_bibliography(folders: Sequence[Path] | None = None) -> dict[str, str]:
+    """The entries of all `reference/papers.bib` below these `conf/` folders; default `conf_folders()`.
 
     Raises:
         InputError: two entries have the same key.
     """
+    places = conf_folders() if folders is None else folders
+    return merged(places, lambda folder: [folder / "reference" / "papers.bib"], _read, "BibTeX entry")
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Entries of a BibTeX file by key; every entry starts with `@` at the beginning of a line."""
     entries: dict[str, str] = {}
     for text in re.split(r"^(?=@)", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
         found = re.match(r"@\w+\{([^,\s]+),", text)

@@ -1,17 +1,20 @@
 """Published values, by id and by their other fields.
 
-Owns the reading of `conf/reference/cells.csv`. Must not know records, nor what is compared with a value.
+Owns the reading of `reference/cells.csv` below `conf/` folders. Must not know records, nor what is compared
+with a value.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.merging import merged
+from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 
 
@@ -62,16 +65,28 @@ class PublishedCell:
         return {key: value for key, equals, value in parts if equals}
 
 
-def load_cells(path: Path | None = None) -> dict[str, PublishedCell]:
-    """Every published value by id, in the file's order.
+def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell]:
+    """Every published value by id, in the order of the files.
 
     Args:
-        path: a CSV file of cells; default the project's own.
+        folders: `conf/` folders that may have a `reference/cells.csv`; default `conf_folders()`.
 
     Raises:
-        InputError: the file has other columns, an id occurs twice, or a value is not a number.
+        InputError: the project's file has other columns, an id occurs twice, or a value is not a number.
     """
-    path = path or conf_dir() / "reference" / "cells.csv"
+    places = conf_folders() if folders is None else folders
+    return merged(places, lambda folder: [folder / "reference" / "cells.csv"], read_cells, "published cell")
+
+
+def read_cells(path: Path) -> dict[str, PublishedCell]:
+    """The published values of a file; errors as `load_cells`."""
+    stat = path.stat()
+    return dict(_read_cells(path, stat.st_mtime_ns, stat.st_size))
+
+
+@cache
+def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]:
+    """The values of a file; `changed` and `size` are part of the cache key."""
     wanted = [field.name for field in fields(PublishedCell)]
     cells: dict[str, PublishedCell] = {}
     with path.open(newline="", encoding="utf-8") as file:
@@ -79,6 +94,8 @@ def load_cells(path: Path | None = None) -> dict[str, PublishedCell]:
         if list(reader.fieldnames or ()) != wanted:
             raise InputError(f"{path.name} has the columns {reader.fieldnames}; it must have {wanted}")
         for row in reader:
+            if None in row or None in row.values():
+                raise InputError(f"{path.name}, line {reader.line_num}: it must have {len(wanted)} fields")
             cell = _cell(row, path.name)
             if cell.id in cells:
                 raise InputError(f"{path.name} has the id {cell.id!r} twice")

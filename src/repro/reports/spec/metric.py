@@ -37,6 +37,7 @@ class MetricSpec:
         digits: decimals.
         better: the better direction, "" if there is none.
         timed: false for values that need neither clock nor costs (accuracy, acceptance).
+        published: what `conf/reference/cells.csv` calls it, in its column `metric`; default its own name.
     """
 
     name: str
@@ -51,6 +52,7 @@ class MetricSpec:
     digits: int = 2
     better: Literal["higher", "lower", ""] = ""
     timed: bool = True
+    published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.total is None) != (self.per is None) or (self.value is not None and self.total is not None):
@@ -127,4 +129,5 @@ def _metric(path: Path, name: str, fields: Any) -> MetricSpec:
     given = {"name": name, "group": path.stem, **fields}
     if "value" not in given and "total" not in given:
         given["value"] = name
+    given.setdefault("published", [name])
     return typed(MetricSpec, given, where)

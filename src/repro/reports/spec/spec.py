@@ -13,6 +13,9 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 
+SEPARATOR = " / "
+"""Separator of the labels in a row's id."""
+
 
 @dataclass(frozen=True)
 class RowsSpec:

@@ -13,22 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from repro.core.errors import InputError
 from repro.records.record import Record, Scalar, Spread
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.spec.spec import AsideSpec, ColumnSpec, TableSpec
+from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
+from repro.reports.spec.units import factor
 from repro.reports.tables.aggregate import Incomparable, figure, relative
 from repro.reports.tables.amounts import amounts
 from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
-
-SEPARATOR = " / "
-"""Separator of the labels in a row's id."""
-
-UNITS = {
-    ("ms", "s"): 1e-3,
-    ("s", "ms"): 1e3,
-    ("ms", "s/token"): 1e-3,
-    ("s/token", "ms/token"): 1e3,
-    ("hour", "GPU hours"): 1.0,
-    ("%", "x"): 1e-2,
-}
 
 
 def build(
@@ -202,10 +191,10 @@ class _Builder:
 
 def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
     """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""
-    factor = 1.0 if cell.unit == unit else UNITS.get((cell.unit, unit))
-    if factor is None:
+    times = factor(cell.unit, unit)
+    if times is None:
         raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
-    return Published(cell.id, _times(cell.value_low, factor), _times(cell.value_high, factor))
+    return Published(cell.id, _times(cell.value_low, times), _times(cell.value_high, times))
 
 
 def reservations(

@@ -1,0 +1,74 @@
+"""A Hydra sweeper for grids: the product of axes, times a list of settings that form no product.
+
+Must not know what a setting means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.types import Override
+
+from repro.reports.spec.experiment import grid_of
+
+
+def with_sweep(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's content; one with a `grid` gets the sweep that Hydra makes of it."""
+    if not content.get("grid"):
+        return dict(content)
+    grid = grid_of(content)
+    sweeper = {"params": grid.params, "cells": grid.choices}
+    return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
+
+
+class GridSweeper(BasicSweeper):
+    """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
+
+    A setting of the command line replaces that of an axis or of all cells; what it makes equal runs once.
+    """
+
+    def __init__(
+        self,
+        max_batch_size: int | None,
+        params: dict[str, str] | None = None,
+        cells: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """As the basic sweeper; `cells` are overrides by setting."""
+        # The base class's `__init__` cannot be called: Hydra loads its plugins' modules a second time, and
+        # the class that `super(BasicSweeper, self)` names in there is then another one.
+        self.max_batch_size = max_batch_size
+        self.params = dict(params or {})
+        self.overrides = None
+        self.batch_index = 0
+        self.hydra_context = None
+        self.config = None
+        self.launcher = None
+        self.cells = [{str(name): str(value) for name, value in cell.items()} for cell in cells]
+
+    def split_arguments(  # type: ignore[override]  # of the base class's, which is static
+        self, overrides: list[Override], max_batch_size: int | None
+    ) -> list[list[list[str]]]:
+        """All jobs, in batches of at most this many."""
+        [jobs] = super().split_arguments(overrides, None)
+        if self.cells:
+            given = {override.get_key_element().lstrip("+") for override in overrides}
+            parts = [_without(cell, given) for cell in self.cells]
+            jobs = [[*job, *part] for job in jobs for part in parts]
+            jobs = [list(job) for job in dict.fromkeys(map(tuple, jobs))]
+        return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
+
+
+def _without(cell: Mapping[str, str], given: set[str]) -> list[str]:
+    """A cell's overrides, without settings that are given otherwise, and what lies below these."""
+
+    def replaced(name: str) -> bool:
+        return name in given or any(name.startswith(f"{one}.") for one in given)
+
+    return [f"{_mark(name)}{name}={value}" for name, value in cell.items() if not replaced(name.lstrip("+"))]
+
+
+def _mark(name: str) -> str:
+    """A label need not be there before."""
+    return "++" if name.startswith("labels.") else ""

@@ -1,0 +1,143 @@
+"""Display names of labels' values, and how the papers spell them, from `conf/reference/names.yaml`.
+
+Owns the reading of these files, and of the footnotes that tables share. Must not know tables or records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.merging import merged
+from repro.core.paths import conf_folders
+from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
+from repro.reports.reference.reference import PublishedCell
+
+ANY = "any"
+"""The section of names that hold for every paper."""
+
+FIELD_OF = {
+    "method": "system",
+    "service": "system",
+    "system": "system",
+    "compression": "system",
+    "target": "model",
+    "draft": "draft_model",
+    "dataset": "dataset",
+    "device": "device",
+}
+"""The field of a published cell that a label corresponds to."""
+
+FIELDS = tuple(f.name for f in fields(PublishedCell) if f.name != "id" and not f.name.startswith("value_"))
+
+
+@dataclass(frozen=True)
+class NameSpec:
+    """A label's value: its display name, and the texts of a published cell's fields that stand for it."""
+
+    name: str
+    published: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class DisplayNames:
+    """Names by paper, label and value."""
+
+    def __init__(self, entries: Mapping[str, NameSpec]) -> None:
+        """Entries by `paper/label/value`."""
+        self._entries = entries
+
+    def find(self, paper: str, label: str, value: str) -> NameSpec:
+        """What a value is called, for a paper if it has a name of its own there.
+
+        An entry `*` of a label holds for all other values; in its texts `*` stands for the value. Without
+        any entry the display name is the value, and that is also the published text.
+        """
+        for key in (f"{paper}/{label}/{value}", f"{ANY}/{label}/{value}"):
+            if key in self._entries:
+                return self._with_default(self._entries[key], label, value)
+        for key in (f"{paper}/{label}/*", f"{ANY}/{label}/*"):
+            if key in self._entries:
+                entry = self._entries[key]
+                texts = {f: tuple(t.replace("*", value) for t in ts) for f, ts in entry.published.items()}
+                return NameSpec(entry.name.replace("*", value), texts)
+        return self._with_default(NameSpec(value), label, value)
+
+    @staticmethod
+    def _with_default(entry: NameSpec, label: str, value: str) -> NameSpec:
+        own = FIELD_OF.get(label)
+        if own is None or own in entry.published:
+            return entry
+        return NameSpec(entry.name, {**entry.published, own: tuple(dict.fromkeys((value, entry.name)))})
+
+
+def load_names(folders: Sequence[Path] | None = None) -> DisplayNames:
+    """The names of all `reference/names.yaml` below these `conf/` folders; default `conf_folders()`.
+
+    Raises:
+        InputError: the project's file is malformed, or two files name the same value.
+    """
+    return _names(tuple(conf_folders() if folders is None else folders))
+
+
+def load_notes(folders: Sequence[Path] | None = None) -> dict[str, str]:
+    """The shared footnotes by name, from all `reference/notes.yaml`; errors as `load_names`."""
+    return _notes(tuple(conf_folders() if folders is None else folders))
+
+
+def footnotes(notes: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """The text of each note: a shared one's by its name (a single word), or the note itself.
+
+    Raises:
+        InputError: there is no shared footnote with that name.
+    """
+    for note in notes:
+        if note.isidentifier() and note not in known:
+            raise InputError(unknown("shared footnote", note, known))
+    return [known.get(note, note) for note in notes]
+
+
+@cache
+def _names(folders: tuple[Path, ...]) -> DisplayNames:
+    return DisplayNames(merged(folders, lambda folder: [folder / "reference" / "names.yaml"], _read, "name"))
+
+
+@cache
+def _notes(folders: tuple[Path, ...]) -> dict[str, str]:
+    def read(path: Path) -> dict[str, str]:
+        return {name: " ".join(str(text).split()) for name, text in read_mapping(path).items()}
+
+    return merged(folders, lambda folder: [folder / "reference" / "notes.yaml"], read, "shared footnote")
+
+
+def _read(path: Path) -> dict[str, NameSpec]:
+    found: dict[str, NameSpec] = {}
+    for paper, labels in read_mapping(path).items():
+        for label, values in _mapping(path, paper, labels).items():
+            for value, entry in _mapping(path, f"{paper}, {label}", values).items():
+                found[f"{paper}/{label}/{value}"] = _entry(
+                    path, f"{paper}, {label}, {value}", str(value), entry
+                )
+    return found
+
+
+def _mapping(path: Path, where: str, content: Any) -> dict[Any, Any]:
+    if not isinstance(content, dict):
+        raise InputError(f"{path}, {where}: {content!r} must be a mapping")
+    return content
+
+
+def _entry(path: Path, where: str, value: str, entry: Any) -> NameSpec:
+    if isinstance(entry, str):
+        return NameSpec(entry)
+    given = dict(_mapping(path, where, entry))
+    name = str(given.pop("name", value))
+    for key in given:
+        if key not in FIELDS:
+            raise InputError(f"{path}, {where}: {unknown('field of a published cell', str(key), FIELDS)}")
+    texts = {key: tuple(map(str, t)) if isinstance(t, list) else (str(t),) for key, t in given.items()}
+    return NameSpec(name, texts)

@@ -1,0 +1,111 @@
+"""An experiment's grid: the cells that its sweep consists of.
+
+Owns the reading of `grid:` and the list of its cells. Must not know Hydra, nor what a setting means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from repro.core.errors import InputError
+
+CELLS = "cells"
+"""The key of `grid:` that lists settings which do not form a product."""
+
+RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+PLAIN = re.compile(r"[\w.@/+:-]+")
+
+Point = Mapping[str, Any]
+"""A cell's settings by the names that the command line uses, such as `model@target`."""
+
+
+@dataclass(frozen=True)
+class ExperimentGrid:
+    """A product of axes, times a list of parts each of which is a product itself.
+
+    Attributes:
+        axes: values by setting; a string is a sweep expression of the command line, such as `range(0,30)`.
+        parts: the entries of `cells:`; one empty part if there are none.
+    """
+
+    axes: Mapping[str, tuple[Any, ...] | str]
+    parts: tuple[Mapping[str, tuple[Any, ...]], ...] = ({},)
+
+    @classmethod
+    def parse(cls, content: Mapping[str, Any] | None, where: str) -> ExperimentGrid:
+        """Read a `grid:` section; InputError for an axis or a part that is none."""
+        given = dict(content or {})
+        cells = given.pop(CELLS, None)
+        axes = {str(name): _axis(value, f"{where}, {name}") for name, value in given.items()}
+        if cells is None:
+            return cls(axes)
+        if not isinstance(cells, list) or not all(isinstance(part, Mapping) and part for part in cells):
+            raise InputError(f"{where}, cells: {cells!r} must be a list of settings, such as {{method: sp}}")
+        parts = []
+        for part in cells:
+            twice = sorted(set(map(str, part)) & set(axes))
+            if twice:
+                raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
+            parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
+        return cls(axes, tuple(parts))
+
+    @property
+    def params(self) -> dict[str, str]:
+        """The axes as sweep expressions by setting."""
+        return {
+            name: values if isinstance(values, str) else ",".join(map(word, values))
+            for name, values in self.axes.items()
+        }
+
+    @property
+    def choices(self) -> list[dict[str, str]]:
+        """The parts, written out: the overrides of each; empty if there is nothing but axes."""
+        points = [point for part in self.parts for point in _product(part)]
+        return [{name: word(value) for name, value in point.items()} for point in points if point]
+
+    def points(self) -> list[Point] | None:
+        """All cells, in order; None if an axis is an expression that only the command line can read."""
+        axes = {name: _read(values) for name, values in self.axes.items()}
+        if any(values is None for values in axes.values()):
+            return None
+        outer = list(_product({name: values for name, values in axes.items() if values is not None}))
+        return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
+
+
+def word(value: Any) -> str:
+    """A value as the command line writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(word, value))}]"
+    if isinstance(value, str) and not PLAIN.fullmatch(value):
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{quoted}'"
+    return str(value)
+
+
+def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
+    if isinstance(value, list) and value:
+        return tuple(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) or value is None or value == []:
+        raise InputError(f"{where}: {value!r} must be a list of values")
+    return (value,)
+
+
+def _read(values: tuple[Any, ...] | str) -> tuple[Any, ...] | None:
+    if not isinstance(values, str):
+        return values
+    if found := RANGE.fullmatch(values):
+        return tuple(range(int(found[1]), int(found[2]), int(found[3] or 1)))
+    return (values,) if PLAIN.fullmatch(values) else None
+
+
+def _product(values: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+    for combination in product(*values.values()):
+        yield dict(zip(values, combination, strict=True))

@@ -1,0 +1,119 @@
+"""The labels that a grid's cells will have, read from their settings without composing them.
+
+Owns the correspondence of settings and labels. A label that it cannot tell is left out, and the table then
+takes it from the records. Must not know records or tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from repro.core.yaml_file import read_mapping
+from repro.reports.spec.grid import Point
+
+LABEL_OF = {
+    "method": "method",
+    "device": "device",
+    "dataset": "dataset",
+    "model@target": "target",
+    "model@draft": "draft",
+    "compression": "compression",
+    "service": "service",
+    "probe": "probe",
+    "service.decider": "decider",
+    "trace": "trace",
+}
+"""The label that a setting determines."""
+
+SETUP = "setup"
+SETTING = re.compile(r"\$\{(?:oc\.select:|hydra:runtime\.choices\.)?([\w.@]+)(?:,[^}]*)?\}")
+"""A label that is one setting, such as `${method.alpha}`."""
+
+Labels = Mapping[str, str]
+
+
+def labels_of(
+    points: Sequence[Point], given: Mapping[str, Any], content: Mapping[str, Any], folders: Sequence[Path]
+) -> list[Labels]:
+    """The labels of each cell.
+
+    Args:
+        points: settings of the cells.
+        given: choices that all cells share, by setting (`method`, `model@target`).
+        content: the experiment file's top level: `labels`, and settings that a label may name.
+        folders: `conf/` folders.
+    """
+    return [_labels(point, given, content, tuple(folders)) for point in points]
+
+
+def defaults_of(content: Mapping[str, Any]) -> dict[str, str]:
+    """The choices in a file's `defaults:` list, by setting: `override /method: sp` is `method`."""
+    found: dict[str, str] = {}
+    for entry in content.get("defaults") or ():
+        if isinstance(entry, Mapping):
+            for key, value in entry.items():
+                found[str(key).removeprefix("override ").strip().lstrip("/")] = str(value)
+    return found
+
+
+def _labels(
+    point: Point, given: Mapping[str, Any], content: Mapping[str, Any], folders: tuple[Path, ...]
+) -> Labels:
+    chosen: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    setup = point.get(SETUP, given.get(SETUP))
+    if setup is not None:
+        read = _file(folders, SETUP, str(setup))
+        chosen |= defaults_of(read)
+        labels |= {str(name): str(value) for name, value in (read.get("labels") or {}).items()}
+    plain = {name.lstrip("+"): value for name, value in point.items()}
+    chosen |= {name: value for name, value in given.items() if name != SETUP} | plain
+    for setting, label in LABEL_OF.items():
+        if setting in chosen:
+            labels[label] = _name(folders, setting.partition("@")[0], str(chosen[setting]))
+    for name, value in (content.get("labels") or {}).items():
+        text = _own(str(value), chosen, content)
+        if text is not None:
+            labels[str(name)] = text
+    labels |= {
+        name.removeprefix("labels."): str(v) for name, v in plain.items() if name.startswith("labels.")
+    }
+    return labels
+
+
+def _own(label: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+    if "${" not in label:
+        return label
+    found = SETTING.fullmatch(label)
+    if found is None:
+        return None
+    if found[1] in chosen:
+        return "" if chosen[found[1]] is None else str(chosen[found[1]])
+    value: Any = content
+    for part in found[1].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if value is None or isinstance(value, Mapping) else str(value)
+
+
+def _name(folders: tuple[Path, ...], group: str, choice: str) -> str:
+    """The name that a choice's file gives it, or one of the files that it extends; else the choice."""
+    read = _file(folders, group, choice)
+    if "name" in read:
+        return str(read["name"])
+    for other in read.get("defaults") or ():
+        if isinstance(other, str) and other != "_self_":
+            return _name(folders, group, other)
+    return choice
+
+
+@cache
+def _file(folders: tuple[Path, ...], group: str, choice: str) -> Mapping[str, Any]:
+    for folder in folders:
+        path = folder / group / f"{choice}.yaml"
+        if path.is_file():
+            return read_mapping(path)
+    return {}
