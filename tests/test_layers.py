@@ -61,7 +61,7 @@ ONLY = {
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},
     "wandb": {"experiments/tracking.py"},
-    "hydra": {"experiments/composing.py", "experiments/cli.py", "experiments/grid_sweeper.py"},
+    "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # of wheels a download's deadline, of timings what cells take here: neither is a run's time

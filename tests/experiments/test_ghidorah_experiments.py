@@ -12,6 +12,7 @@ import experiment_files
 from repro.core.paths import conf_dir
 from repro.experiments.cli import plain
 from repro.reports.reference.reference import load_cells, select
+from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 
@@ -68,7 +69,9 @@ def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
 
 @pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])
 def test_a_method_has_the_width_of_its_label(method: str) -> None:
-    config = plain(composed("setup=ghidorah_mbpp", f"method_preset={method}_at_width", "+labels.width=16"))
+    (cell,) = (one for one in grid_of(experiment_file("ghidorah/fig9")).choices if one["method"] == method)
+    overrides = [f"{name}={value}" for name, value in cell.items()]
+    config = plain(composed("setup=ghidorah_mbpp", *overrides, "+labels.width=16"))
     assert (config["method"]["name"], config["method"]["width"]) == (method, 16)
 
 

@@ -14,6 +14,7 @@ from repro.core.paths import conf_dir
 from repro.experiments.cli import plain
 from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select
+from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 
@@ -70,11 +71,11 @@ def test_every_artifact_has_its_experiment() -> None:
 
 def test_table_4_has_the_paper_s_rows_and_dashes() -> None:
     spec = TableSpec.parse("mllm_npu/table4", section("table4"))
-    columns = {column.key: column for column in spec.columns}
     assert len(spec.rows.names) == 20
-    shown = {key: len(columns[key].reference) for key in ("mlc", "lcpp", "mnn", "pi", "tflite", "ours")}
-    assert shown == {"mlc": 20, "lcpp": 20, "mnn": 12, "pi": 8, "tflite": 8, "ours": 20}
-    assert len(swept("table4")["pair"]) == (sum(shown.values())) // len(DATASETS)
+    shown = {column.where["method"]: len(column.reference) for column in spec.columns[:6]}
+    engines = ("mlc_gpu", "llama_cpp_cpu", "mnn_cpu", "powerinfer2_npu", "tflite_gpu", "mllm_npu")
+    assert shown == dict(zip(engines, [20, 20, 12, 8, 8, 20], strict=True))
+    assert len(grid_of(experiment_file("mllm_npu/table4")).points() or []) == sum(shown.values())
     assert len(spec.aside) == 20
 
 
@@ -99,7 +100,7 @@ def test_means_are_over_the_cells_of_their_table(name: str, of: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if swept(name)])
 def test_columns_look_for_what_is_swept(name: str) -> None:
     sweep = swept(name)
-    methods = {str(composed(f"pair={pair}").method.name) for pair in sweep.get("pair", ())}
+    methods = set(sweep.get("method", ()))
     for column in TableSpec.parse(f"mllm_npu/{name}", section(name)).columns:
         for where in (column.where, column.over):
             assert where.get("workload", sweep.get("setup", [""])[0]) in sweep.get("setup", [""])
@@ -110,7 +111,7 @@ def test_columns_look_for_what_is_swept(name: str) -> None:
 @pytest.mark.parametrize("name", ["table4", "fig14"])
 def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
     sweep = swept(name)
-    models = {str(composed(f"pair={pair}").target.name) for pair in sweep["pair"]}
+    models = {str(composed(f"model@target={model}").target.name) for model in sweep["model@target"]}
     values = {
         "workload": sweep["setup"],
         "target": models,
@@ -123,7 +124,7 @@ def test_named_rows_are_the_rows_that_the_sweep_makes(name: str) -> None:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_workload_is_a_blank_prompt_of_the_printed_length(dataset: str) -> None:
-    config = plain(composed(f"setup=mllm_{dataset}", "pair=mnn_cpu_phi_2"))
+    config = plain(composed(f"setup=mllm_{dataset}", "method=mnn_cpu", "model@target=phi_2_int8"))
     assert config["prompt_tokens"] == DATASETS[dataset]
     assert (config["device"]["name"], config["target"]["checkpoint"]) == ("Xiaomi 14", None)
     assert config["labels"] == {"workload": f"mllm_{dataset}"}

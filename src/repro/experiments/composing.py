@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field, fields, make_dataclass
@@ -34,7 +34,7 @@ from omegaconf._utils import get_yaml_loader
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import discover, lookup, names
-from repro.experiments.grid_sweeper import GridSweeper, with_sweep
+from repro.reports.spec.experiment import grid_of
 
 EXPERIMENT = "experiment"
 """The group whose files are named by their path, and say something about the whole configuration."""
@@ -48,7 +48,7 @@ def publish(*groups: str) -> None:
     """Make these registry groups Hydra config groups, and register this module's plugins."""
     load_components()
     _published[:] = groups
-    for plugin in (ConfFolder, Components, SearchPath, GridSweeper):
+    for plugin in (ConfFolder, Components, SearchPath):
         Plugins.instance().register(plugin)
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
@@ -124,6 +124,15 @@ class ConfFolder(FileConfigSource):
             needless = self.needless.get()
             content = with_sweep({key: value for key, value in content.items() if not needless(key, value)})
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
+
+
+def with_sweep(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's content; one with a `grid` gets the sweep that Hydra makes of it."""
+    if not content.get("grid"):
+        return dict(content)
+    grid = grid_of(content)
+    sweeper = {"params": grid.params, "cells": grid.choices}
+    return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
 @cache

@@ -33,12 +33,12 @@ from repro.records.effort import counting
 from repro.records.packed import Member
 from repro.records.record import Record, Round, write_atomically
 from repro.records.results import open_results
-from repro.reports.claims.claims import ClaimsSpec
+from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import FORMATS, write_all
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
-from repro.reports.hardware_facts.facts import FactsSpec, Sources, read_settings
+from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
@@ -208,7 +208,10 @@ def computes_nothing(section: Mapping[str, Any]) -> bool:
 def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
     if computes_nothing(section):
-        return with_notes(section)
+        written = with_notes(section)
+        if "claims" in written:
+            return claims_written_out(experiment, written)
+        return facts_written_out(written) if "facts" in written else written
     return expand(experiment, section, experiment_file(experiment))
 
 

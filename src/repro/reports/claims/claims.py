@@ -81,12 +81,17 @@ class ClaimsSpec:
         Raises:
             InputError: it is invalid.
         """
-        where = f"table {experiment!r}"
-        given = {name: value for name, value in section.items() if name not in ("rows", "claims")}
-        entries = section.get("claims") or ()
-        groups = dict(section.get("rows") or {})
-        claims = [claim for entry in entries for claim in _written_out(entry, experiment, groups, where)]
-        return typed(cls, {"experiment": experiment, **given, "claims": claims}, where)
+        written = claims_written_out(experiment, section)
+        return typed(cls, {"experiment": experiment, **written}, f"table {experiment!r}")
+
+
+def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with one entry for each claim, whole ids and tables, and no groups of rows."""
+    given = {name: value for name, value in section.items() if name not in ("rows", "claims")}
+    entries, groups = section.get("claims") or (), dict(section.get("rows") or {})
+    where = f"table {experiment!r}"
+    claims = [claim for entry in entries for claim in _written_out(entry, experiment, groups, where)]
+    return {**given, "claims": claims}
 
 
 LISTS = ("tables", "columns", "rows")

@@ -97,11 +97,16 @@ class FactsSpec:
 
         The section's `component` is that of every fact whose `setting` is a name alone.
         """
-        given = dict(section)
-        component = given.pop("component", None)
-        if component is not None:
-            given["facts"] = [_with_component(fact, str(component)) for fact in given.get("facts") or ()]
-        return typed(cls, {"experiment": experiment, **given}, f"table {experiment!r}")
+        return typed(cls, {"experiment": experiment, **facts_written_out(section)}, f"table {experiment!r}")
+
+
+def facts_written_out(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section whose settings have their component."""
+    given = dict(section)
+    component = given.pop("component", None)
+    if component is not None:
+        given["facts"] = [_with_component(fact, str(component)) for fact in given.get("facts") or ()]
+    return given
 
 
 def _with_component(fact: Any, component: str) -> Any:

@@ -1,26 +1,15 @@
 """A Hydra sweeper for grids: the product of axes, times a list of settings that form no product.
 
-Must not know what a setting means.
+It is here because Hydra accepts sweepers of the package `hydra_plugins` only. Must not know what a setting
+means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
-
-from repro.reports.spec.experiment import grid_of
-
-
-def with_sweep(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's content; one with a `grid` gets the sweep that Hydra makes of it."""
-    if not content.get("grid"):
-        return dict(content)
-    grid = grid_of(content)
-    sweeper = {"params": grid.params, "cells": grid.choices}
-    return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
 class GridSweeper(BasicSweeper):
