@@ -40,7 +40,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert {
         "my_methods/conf/dataset/my_questions.yaml",
         "my_methods/conf/device/my_phone.yaml",
+        "my_methods/conf/experiment/mine/lookups.yaml",
+        "my_methods/conf/metric/mine.yaml",
         "my_methods/conf/model/my_model.yaml",
+        "my_methods/conf/reference/cells.csv",
+        "my_methods/conf/reference/names.yaml",
+        "my_methods/conf/reference/papers.bib",
         "my_methods/distinct.py",
         "my_methods/lookup.py",
         "pyproject.toml",
