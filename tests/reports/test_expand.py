@@ -14,6 +14,7 @@ from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import footnotes, load_names, load_notes
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand
+from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.grid import ExperimentGrid, word
 from repro.reports.spec.spec import TableSpec
 
@@ -117,6 +118,18 @@ class TestRowsAndColumns:
     def test_a_unit_is_converted(self) -> None:
         (column,) = made(columns=[{"metric": "target_pass", "unit": "ms"}]).columns
         assert (column.unit, column.scale) == ("ms", 1000)
+
+    def test_a_table_like_another_takes_what_it_lacks(self) -> None:
+        own = {"title": "Own", "like": "edgellm/table4", "notes": None, "rows": "workload"}
+        content = {"name": "edgellm/own", "grid": "edgellm/table4"}
+        spec = TableSpec.parse("edgellm/own", expand("edgellm/own", own, content))
+        other = TableSpec.parse(
+            "edgellm/table4", expand("edgellm/table4", experiment_file("edgellm/table4")["table"], content)
+        )
+        assert (spec.title, spec.footnotes) == ("Own", ())
+        assert spec.columns == other.columns
+        with pytest.raises(InputError, match="no experiment 'edgellm/table44'. Did you mean edgellm/table4"):
+            expand("edgellm/own", own | {"like": "edgellm/table44"}, content)
 
     def test_vs_turns_a_ratio_of_costs_over(self) -> None:
         spec = made(

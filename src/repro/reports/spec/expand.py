@@ -16,7 +16,7 @@ from repro.core.registry import unknown
 from repro.reports.reference.names import DisplayNames, footnotes, load_names, load_notes
 from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.columns import Column, columns_of
-from repro.reports.spec.experiment import grid_of
+from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.reports.spec.join import Publication, coordinates, match
 from repro.reports.spec.labels import Labels, defaults_of, labels_of
 from repro.reports.spec.metric import MetricSpecs, load_metrics
@@ -36,6 +36,24 @@ def with_notes(section: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
+def inherited(section: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A section with what it takes from the table of the experiment `like`; null leaves a part out.
+
+    Raises:
+        InputError: there is no such experiment, or its table takes from another one too.
+    """
+    given = dict(section)
+    like = given.pop("like", None)
+    if like is None:
+        return given
+    if like not in experiments():
+        raise InputError(f"{where}, like: {unknown('experiment', str(like), experiments())}")
+    base = experiment_file(str(like)).get("table") or {}
+    if "like" in base:
+        raise InputError(f"{where}, like: the table of {like!r} is like another one; name that one")
+    return {name: value for name, value in {**base, **given}.items() if value is not None}
+
+
 def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """A section as `TableSpec.parse` reads it.
 
@@ -47,7 +65,8 @@ def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, An
     Raises:
         InputError: something in the section or the grid is unknown, or a published value is ambiguous.
     """
-    return _Expansion(experiment, with_notes(section), content).section()
+    own = inherited(section, f"table {experiment!r}")
+    return _Expansion(experiment, with_notes(own), content).section()
 
 
 class _Expansion:
