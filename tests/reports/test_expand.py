@@ -128,7 +128,7 @@ class TestRowsAndColumns:
         )
         assert (spec.title, spec.footnotes) == ("Own", ())
         assert spec.columns == other.columns
-        with pytest.raises(InputError, match=r"no experiment 'edgellm/table44'\. Did you mean edgellm/table4"):
+        with pytest.raises(InputError, match=r"no experiment .*44'\. Did you mean edgellm/table4"):
             expand("edgellm/own", own | {"like": "edgellm/table44"}, content)
 
     def test_vs_turns_a_ratio_of_costs_over(self) -> None:
