@@ -50,9 +50,6 @@ GROUPS = {
         "service", "systems that serve under objectives", "service=NAME trace=TRACE", "service"
     ),
     "traces": Group("trace", "requests of apps over time", "trace=NAME", "trace"),
-    "objectives": Group("objective", "latency objectives of a trace", "objective=NAME", "objective"),
-    "presets": Group("method_preset", "methods with settings", "method_preset=NAME", "method_preset"),
-    "pairs": Group("pair", "engines with a model they support", "pair=NAME", "pair"),
 }
 """All groups by their name in `python -m repro.list`."""
 
