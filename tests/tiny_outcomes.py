@@ -73,6 +73,9 @@ OWN = ("target.shape=null", "target.precision=null", "draft.shape=null", "draft.
 BLANK = ("target.checkpoint=null", "model@target=qwen3_8b_q4_0", "prompt_tokens=96", "prompts=1")
 BILLED = ("target.checkpoint=null", "+model/shape@target.shape=llama_7b")
 MEDUSA = ("model@draft=smollm2_135m_medusa", "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct")
+PARTS = ("request", "phase", "round", "pass")
+"""Kinds of slices of a timeline that are no ops."""
+
 INT8, FP16 = "target.precision=int8", "target.precision=fp16"
 SPECIAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("medusa", "medusa_em", "ghidorah"), MEDUSA),
@@ -217,7 +220,8 @@ def of_cell(config: Mapping[str, Any]) -> Outcome:
     if nats:
         found["nats"] = nats
     if outcome.timeline:
-        found["events"] = len(json.loads(outcome.timeline)["traceEvents"])
+        events = json.loads(outcome.timeline)["traceEvents"]
+        found["ops"] = sum(e["ph"] == "X" and e["cat"] not in PARTS for e in events)
     return Outcome(cell.key, dict(cell.versions), found)
 
 

@@ -110,7 +110,7 @@ class Project:
     def timelines(self) -> dict[str, bytes]:
         """The timelines by their place below `outputs/timelines`."""
         folder = self.out / "outputs" / "timelines"
-        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.json"))}
+        return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.json.gz"))}
 
     def composed(self, *overrides: str) -> Any:
         """What Hydra makes of all overrides. Folders are filled in, so that tests share compositions."""

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from repro.device.emulated import EmulatedDevice
+from repro.device.timeline import chrome
 from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
-from tiny import MODEL_COST, TableNetwork, answer, toy
+from repro.scenarios.generation.timeline_parts import timeline_parts
+from tiny import MODEL_COST, TableNetwork, opened, toy
 
 
-def edgellm_trace() -> str:
+def edgellm_timeline() -> str:
     """A run with tree, provisional drafting, streaming and contention; printed by the other process too."""
     device = EmulatedDevice(toy())
     networks = {
         "target": TableNetwork(10, seed=1, sharpness=2),
         "draft": TableNetwork(10, seed=1, sharpness=1.5),
     }
-    model_costs = dict.fromkeys(networks, MODEL_COST)
-    answer(EdgeLLM(limit=5, choices=3), Request("r", (1, 2, 3), 24), device, networks, model_costs)
-    return device.trace.chrome("edgellm")
+    request = Request("r", (1, 2, 3), 24)
+    method = EdgeLLM(limit=5, choices=3)
+    sessions = opened(method, device, networks, dict.fromkeys(networks, MODEL_COST))
+    for session in sessions.values():
+        session.start(request.prefix)
+    made = device.play(method.serve(request, device, sessions))
+    parts = [*timeline_parts([made], sessions, device.trace.phases)]
+    return chrome(device.trace, "edgellm", parts, device.memory.history)

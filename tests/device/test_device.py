@@ -14,6 +14,7 @@ from repro.device.cost import Machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.memory import Memory
 from repro.device.op import Op
+from repro.device.timeline import chrome
 from repro.device.trace import most_at_once
 from tiny import here, processor, toy
 
@@ -264,9 +265,9 @@ def test_an_op_without_a_rate_fails_where_it_is_awaited() -> None:
 
 
 def test_the_same_program_twice_gives_the_same_bytes() -> None:
-    assert played(CROWD).trace.chrome("p") == played(CROWD).trace.chrome("p")
+    assert chrome(played(CROWD).trace, "p") == chrome(played(CROWD).trace, "p")
     other = [[Op("npu", "layer", "one more", bytes=1.0)], *CROWD]
-    assert played(other).trace.chrome("p") != played(CROWD).trace.chrome("p")
+    assert chrome(played(other).trace, "p") != chrome(played(CROWD).trace, "p")
 
 
 def test_memory_says_who_holds_what() -> None:

@@ -1,5 +1,6 @@
 """`python -m repro` as users meet it: a whole sweep with all that it leaves, its launchers, its help."""
 
+import gzip
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import wandb_logs
+from perfetto_rule import dropped
 from repro.experiments.cli import WIDE
 from tiny_project import Project, write_project
 
@@ -27,13 +29,14 @@ def wandb_runs(folder: Path) -> list[dict[str, Any]]:
 
 def events(timeline: Path) -> list[dict[str, Any]]:
     """The events of a timeline, if it is what Chrome and Perfetto read."""
-    content = json.loads(timeline.read_text())
+    content = json.loads(gzip.decompress(timeline.read_bytes()))
     assert set(content) == {"traceEvents", "displayTimeUnit"}
     for event in content["traceEvents"]:
-        assert event["ph"] in ("M", "X")
+        assert event["ph"] in ("M", "X", "C")
         if event["ph"] == "X":
             assert event["dur"] >= 0
             assert {"ts", "pid", "tid", "name", "cat"} <= set(event)
+    assert dropped(content["traceEvents"]) == []
     return list(content["traceEvents"])
 
 
@@ -61,12 +64,13 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert 80 < len(header.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
     assert "Target calls ↓" in done.stdout
 
-    timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json"))
+    timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json.gz"))
     assert sorted(path.name.partition("-")[0] for path in timelines) == sorted(methods)
     for path in timelines:
         assert str(path) in done.stdout
         names = {event["name"] for event in events(path)}
-        assert {"prefill", "decode", "target head"} <= names or {"prefill", "decode"} <= names
+        assert {"load", "prefill", "decode", "target pass", "target head", "memory (GB)"} <= names
+        assert sum(name.startswith("request ") for name in names) == 2, "a request is missing"
 
     runs = wandb_runs(project.out / "outputs" / "wandb")
     assert {run["state"] for run in runs} == {"finished"}

@@ -11,6 +11,7 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
+from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
 from repro.methods.plain.autoregressive import DraftAlone
 from repro.methods.speculative.chain_sd import ChainSD
@@ -146,7 +147,7 @@ def served(method: Method, networks: dict[str, Network]) -> tuple[list[int], lis
     """Tokens, accepted tokens by round, and the trace."""
     device = EmulatedDevice(toy())
     made = answer(method, ASKED, device, networks, dict.fromkeys(networks, model_cost_of(decoder(FAMILY))))
-    return made.tokens, [r.accepted for r in made.rounds], device.trace.chrome("run")
+    return made.tokens, [r.accepted for r in made.rounds], chrome(device.trace, "run")
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)

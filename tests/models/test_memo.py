@@ -13,6 +13,7 @@ import torch
 
 from repro import __file__ as package
 from repro.device.emulated import EmulatedDevice
+from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
 from repro.methods.plain.autoregressive import FlashAutoregressive
 from repro.methods.speculative.chain_sd import ChainSD
@@ -72,7 +73,7 @@ def run(
     networks = {r: MemoNetwork(n, memos[r]) if memos else n for r, n in counted.items()}
     device = EmulatedDevice(toy())
     generation = answer(method, asked, device, networks, dict.fromkeys(networks, model_cost_of(made)))
-    return generation.tokens, device.trace.chrome("run"), counted
+    return generation.tokens, chrome(device.trace, "run"), counted
 
 
 @pytest.fixture

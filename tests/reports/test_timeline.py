@@ -1,6 +1,7 @@
 """Timelines: what is kept of one beside a table, which lane shows which span, what the picture follows."""
 
 import csv
+import gzip
 import io
 import json
 from dataclasses import replace
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from perfetto_rule import dropped
 from records import record
 from repro.core.errors import InputError
+from repro.device.timeline import Level, TimelinePart, chrome
 from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked
@@ -36,10 +39,18 @@ SPANS = [
     ("gpu", "target layer 0", 2.75, 3.0),
     ("gpu", "draft layers 0-1", 4.0, 4.5),
 ]
-TRACE = Trace(
-    spans=[Span(on, "x", name, start, end, 1, 0.0, 0.0, 0.0) for on, name, start, end in SPANS],
-    phases=[Phase("decode", 1.0, 3.0)],
-).chrome("edgellm on board")
+TRACE = chrome(
+    Trace(
+        spans=[Span(on, "x", name, start, end, 1, 0.0, 0.0, 0.0) for on, name, start, end in SPANS],
+        phases=[Phase("decode", 1.0, 3.0)],
+    ),
+    "edgellm on board",
+    [
+        TimelinePart(Level.REQUEST, "request a", 0.0, 3.0),
+        TimelinePart(Level.ROUND, "round 0", 1.0, 2.25),
+        TimelinePart(Level.PASS, "target pass", 1.25, 2.25, role="target"),
+    ],
+)
 ROUNDS = [
     {"request": r, "round": i, "start": s, "end": e, "drafted": 2, "accepted": i, "emitted": i + 1}
     for r, i, s, e in (("a", 0, 1.0, 2.25), ("a", 1, 2.25, 3.0), ("b", 0, 4.0, 5.0))
@@ -65,6 +76,7 @@ def kept(*windows: tuple[int, int], key: str = "k") -> str:
 
 
 def test_an_excerpt_holds_what_touches_its_windows_and_their_rounds() -> None:
+    content = json.loads(kept((1, 1)))
     rows = spans_of(kept((1, 1)))
     assert [(s.name, s.start, s.end) for s in rows["gpu"]] == [
         ("draft layers 0-1", 2.25, 2.5),
@@ -72,8 +84,8 @@ def test_an_excerpt_holds_what_touches_its_windows_and_their_rounds() -> None:
     ]
     assert [s.name for s in rows["flash"]] == ["target load 0"]
     assert [(s.name, s.start, s.end, s.args["accepted"]) for s in rows["rounds"]] == [("1", 2.25, 3.0, 1)]
-    assert [s.name for s in rows["phase"]] == ["decode"]
-    content = json.loads(kept((1, 1)))
+    assert [s.name for s in rows["requests"]] == ["decode"]
+    assert dropped(content["traceEvents"]) == []
     assert content["otherData"] == {"key": "k"}
     assert content["displayTimeUnit"] == "ms"
 
@@ -116,8 +128,8 @@ def test_csv() -> None:
 @pytest.fixture
 def stored(tmp_path: Path) -> Record:
     """A finished cell whose timeline lies in a file."""
-    path = tmp_path / "trace.json"
-    path.write_text(TRACE)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(TRACE.encode()))
     return record("edgellm", {"calls": 2}, trace=path.name)
 
 
@@ -212,11 +224,12 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
 
 def test_round_minus_1_is_the_prefill_and_a_part_of_it_can_be_shown() -> None:
     spans = [Span("npu", "x", f"target npu {i}", i / 2, i / 2 + 0.5, 1, 0.0, 0.0, 0.0) for i in range(2)]
-    trace = Trace(spans=spans, phases=[Phase("prefill", 0.0, 1.0), Phase("decode", 1.0, 3.0)]).chrome("npu")
+    phases = [Phase("prefill", 0.0, 0.1), Phase("prefill", 0.1, 1.0), Phase("decode", 1.0, 3.0)]
+    trace = chrome(Trace(spans=spans, phases=phases), "npu")
     lane = [LaneSpec("NPU", ("target npu",))]
     whole = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1)], "k"), lane)
     assert [(block.start, block.round) for block in whole] == [(0.0, -1), (0.5, -1)]
-    part = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1, part=0.5)], "k"), lane)
+    part = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1, part=0.4)], "k"), lane)
     assert [block.start for block in part] == [0.0]
     with pytest.raises(InputError, match="part is 0; it is a share"):
         WindowSpec(0, 0, part=0)

@@ -131,7 +131,7 @@ class EmulatedDevice(Device):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._clock = VirtualClock()
-        memory = Memory(machine.dram_budget, machine.name, machine.read_ahead)
+        memory = Memory(machine.dram_budget, machine.name, machine.read_ahead, lambda: self.now)
         resources = frozenset({FLASH, *machine.processors})
         idle, keeps = machine.idle_watts, machine.keeps_tables
         super().__init__(machine.name, machine.main, self._clock, memory, resources, idle, keeps)

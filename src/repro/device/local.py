@@ -105,7 +105,7 @@ class LocalDevice(Device):
         self.machine = machine
         self.flash_pacing = "raw" if machine.pace is None else "paced"
         self._clock = WallClock()
-        memory = Memory(machine.budget, machine.name)
+        memory = Memory(machine.budget, machine.name, now=lambda: self.now)
         main = GPU if gpu is not None else CPU
         super().__init__(machine.name, main, self._clock, memory, machine.resources, machine.idle_watts)
         self._pace = None if machine.pace is None else Pace(machine.pace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from repro.core.errors import InputError
@@ -11,13 +11,28 @@ UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 class Memory:
-    """Bytes that models may hold; exceeding the budget is an error that lists the current holders."""
+    """Bytes that models may hold; exceeding the budget is an error that lists the current holders.
 
-    def __init__(self, budget: float, name: str = "device", read_ahead: float = 0.0) -> None:
-        """`budget` in bytes; `read_ahead` is the share of it that read-ahead of streamed layers may use."""
+    Attributes:
+        budget: bytes that may be held.
+        read_ahead: share of the budget that read-ahead of streamed layers may use.
+        peak: most bytes held so far.
+        history: (seconds, bytes held from then on), one entry for each change.
+    """
+
+    def __init__(
+        self,
+        budget: float,
+        name: str = "device",
+        read_ahead: float = 0.0,
+        now: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`now` is the device's clock."""
         self.budget = budget
         self.read_ahead = read_ahead
         self.peak = 0.0
+        self.history: list[tuple[float, float]] = []
+        self._now = now
         self._name = name
         self._held: dict[str, float] = {}
 
@@ -45,10 +60,12 @@ class Memory:
             )
         self._held[what] = self._held.get(what, 0.0) + size
         self.peak = max(self.peak, self.held)
+        self.history.append((self._now(), self.held))
 
     def release(self, what: str) -> None:
         """Release all bytes held under a name."""
         del self._held[what]
+        self.history.append((self._now(), self.held))
 
     @contextmanager
     def holding(self, size: float, what: str) -> Iterator[None]:

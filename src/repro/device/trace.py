@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -85,36 +84,6 @@ class Trace:
             covered = min(s.end, end) - max(s.start, start)
             active += s.joules * (covered / s.seconds if s.seconds else 1.0)
         return active + self.idle_watts * (end - start)
-
-    def chrome(self, process: str, start: float = 0.0, end: float = float("inf")) -> str:
-        """A window in Chrome's trace event format, for Perfetto: one track per resource and one for phases.
-
-        Equal traces give equal text.
-        """
-        spans = list(self.within(start, end))
-        rows = ["phase", *sorted({s.on for s in spans})]
-        events: list[dict[str, object]] = [_meta("process_name", 0, process)]
-        events += [_meta("thread_name", i, name) for i, name in enumerate(rows)]
-        inside = (p for p in self.phases if p.end > start and p.start < end)
-        events += [_event(0, p.name, "phase", p.start, p.end, {}) for p in inside]
-        events += [_event(rows.index(s.on), s.name, s.kind, s.start, s.end, _figures(s)) for s in spans]
-        content = {"traceEvents": events, "displayTimeUnit": "ms"}
-        return json.dumps(content, separators=(",", ":"), sort_keys=True)
-
-
-def _figures(span: Span) -> dict[str, float]:
-    return {"rows": span.rows, "flops": span.flops, "bytes": span.bytes, "joules": span.joules}
-
-
-def _meta(what: str, thread: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": what, "pid": 0, "tid": thread, "args": {"name": name}}
-
-
-def _event(
-    thread: int, name: str, kind: str, start: float, end: float, args: dict[str, float]
-) -> dict[str, object]:
-    micro = {"ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3)}
-    return {"ph": "X", "name": name, "cat": kind, "pid": 0, "tid": thread, "args": args, **micro}
 
 
 def most_at_once(spans: Iterable[Span]) -> int:

@@ -6,6 +6,7 @@ that the end of the sweep finds all cells (`experiments.progress`).
 
 from __future__ import annotations
 
+import gzip
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -118,12 +119,12 @@ class Sweep:
 
     def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
-        place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json"
+        place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
         path = self.outputs / place
         try:
             if timeline:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, timeline)
+                write_atomically(path, gzip.compress(timeline.encode(), 6, mtime=0))
                 record = replace(record, provenance=replace(record.provenance, trace=place))
             self.store.put(record, rounds)
         except OSError as wrong:

@@ -33,7 +33,7 @@ class Findings:
         values: figures by name.
         uncertainty: standard errors or 95% intervals by figure.
         rounds: one line of detail for each round, example or request.
-        timeline: the first request as a Chrome trace (JSON); "" if there is none.
+        timeline: the run as a Chrome trace (JSON); "" if there is none.
         provenance: fields of the record's provenance that are known only after the run.
     """
 

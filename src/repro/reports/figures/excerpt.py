@@ -6,13 +6,16 @@ Owns what is stored of a timeline beside a table, as text. Must not know how it 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.device.timeline import micro
 from repro.records.record import Round
 from repro.reports.spec.spec import LaneSpec, WindowSpec
 
@@ -22,8 +25,11 @@ ROUNDS = "rounds"
 PREFILL = -1
 """Round number of the prefill."""
 
+OUTER = ("request", "round", "pass")
+"""Kinds of slices that hold others; an excerpt has ops, phases, and rounds in a row of their own."""
+
 TOUCH = 1e-8
-"""Seconds by which neighbouring spans may overlap: the format rounds to nanoseconds."""
+"""Seconds by which neighbouring spans may overlap: what floating point makes of microseconds."""
 
 
 @dataclass(frozen=True)
@@ -52,49 +58,53 @@ class DrawnSpan:
 
 
 def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], key: str) -> str:
-    """Events of a timeline that lie in the windows, in Chrome's trace format, with an added row of rounds.
+    """Ops and phases of a timeline that lie in the windows, in Chrome's trace format, and a row of rounds.
 
     Raises:
         InputError: the first request has no such round.
     """
     own = [each for each in rounds if each["request"] == rounds[0]["request"]]
     events, stretches = json.loads(trace)["traceEvents"], []
-    timed = {i: (_number(each, "start"), _number(each, "end")) for i, each in enumerate(own)}
+    timed = {i: (micro(_number(each, "start")), micro(_number(each, "end"))) for i, each in enumerate(own)}
     if any(window.first == PREFILL for window in windows):
-        timed |= _prefill(events)
+        timed |= _prefill(events, timed[0][0])
     for window in windows:
         if window.first not in timed or window.last not in timed or window.last < window.first:
             raise InputError(
                 f"the timeline's window {window.first} to {window.last} is none of rounds 0 to {len(own) - 1}"
             )
         start, end = timed[window.first][0], timed[window.last][1]
-        end = start + window.part * (end - start)
-        stretches.append(((start + TOUCH) * 1e6, (end - TOUCH) * 1e6))
-    row = 1 + max(int(event["tid"]) for event in events)
-    marks = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
-    marks += [_round_event(row, i, own[i] if i in range(len(own)) else {}, *timed[i]) for i in sorted(timed)]
-    kept = [
-        event
-        for event in [*events, *marks]
-        if event["ph"] == "M"
-        or any(event["ts"] < end and event["ts"] + event["dur"] > start for start, end in stretches)
+        stretches.append((start, start + window.part * (end - start)))
+    row = 1 + max(int(event.get("tid", 0)) for event in events)
+    shown = [e for e in events if e["ph"] == "X" and e["cat"] not in OUTER]
+    shown += [_round_event(row, i, own[i] if i in range(len(own)) else {}, *timed[i]) for i in sorted(timed)]
+    shown = [
+        e for e in shown if any(e["ts"] < end and e["ts"] + e["dur"] > start for start, end in stretches)
     ]
+    names = [{"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": ROUNDS}}]
+    names = [e for e in events if e["name"] in ("process_name", "thread_name")] + names
+    rows = {e["tid"] for e in shown}
+    kept = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + shown
     content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": {"key": key}}
     return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
 
 
-def _prefill(events: Sequence[Mapping[str, Any]]) -> dict[int, tuple[float, float]]:
-    """Start and end of the first prefill in seconds, as round -1; empty if there is no prefill."""
-    for e in events:
-        if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"):
-            return {PREFILL: (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)}
-    return {}
+def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
+    """Start and end in microseconds of the prefill before the first round, as round -1; empty without one."""
+    phases = (e for e in events if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"))
+    times = [(e["ts"], e["ts"] + e["dur"]) for e in phases if e["ts"] < before]
+    return {PREFILL: max(times)} if times else {}
 
 
-def _round_event(row: int, number: int, each: Round, start: float, end: float) -> dict[str, Any]:
+def _round_event(row: int, number: int, each: Round, start: int, end: int) -> dict[str, Any]:
     args = {name: each[name] for name in ("drafted", "accepted", "emitted") if name in each}
-    timed = {"ts": round(start * 1e6, 3), "dur": round((end - start) * 1e6, 3)}
-    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **timed}
+    times = {"ts": start, "dur": end - start}
+    return {"ph": "X", "name": str(number), "cat": "round", "pid": 0, "tid": row, "args": args, **times}
+
+
+def read(path: Path) -> str:
+    """The text of a stored timeline, which may be compressed."""
+    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
 
 
 def _number(each: Round, name: str) -> float:

@@ -15,7 +15,17 @@ from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
 from repro.records.record import Record, Round, write_atomically
-from repro.reports.figures.excerpt import PREFILL, ROUNDS, Block, DrawnSpan, excerpt, lanes, spans_of, to_csv
+from repro.reports.figures.excerpt import (
+    PREFILL,
+    ROUNDS,
+    Block,
+    DrawnSpan,
+    excerpt,
+    lanes,
+    read,
+    spans_of,
+    to_csv,
+)
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, exported, pale, tidy
 from repro.reports.figures.shown import origin
@@ -44,7 +54,7 @@ def write_timeline(
     kept, stored = Path(f"{path}.json"), outputs and outputs / (record.provenance.trace or "")
     if stored and stored.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, excerpt(stored.read_text(), rounds, spec.windows, record.key))
+        write_atomically(kept, excerpt(read(stored), rounds, spec.windows, record.key))
     text = kept.read_text() if kept.exists() else "{}"
     if json.loads(text).get("otherData") != {"key": record.key}:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")

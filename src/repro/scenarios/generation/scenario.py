@@ -20,6 +20,7 @@ from repro.core.typed import typed
 from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
+from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
 from repro.models.checkpoints.checkpoint import require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
@@ -292,6 +293,7 @@ class GenerationScenario(Scenario):
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
         from repro.scenarios.generation import figures, run  # late, with torch
+        from repro.scenarios.generation.timeline_parts import timeline_parts
 
         matched = run.calibrated(self, progress)
         device = self.open_device()
@@ -304,9 +306,9 @@ class GenerationScenario(Scenario):
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
         values |= figures.projecting(answers, device.trace)
         values |= run.quality(self, answers[: len(self.requests)], progress)
-        first = answers[0]
         name = f"{self.labels['method']} on {device.name}"
-        timeline = device.trace.chrome(name, first.arrived, first.ended)
+        parts = [*timeline_parts(answers, sessions, device.trace.phases)]
+        timeline = chrome(device.trace, name, parts, device.memory.history)
         about = run.found(self, device, values, matched)
         return Findings(values, spread, figures.round_rows(answers), timeline, about)
 
