@@ -60,7 +60,7 @@ ONLY = {
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},
-    "wandb": {"experiments/tracking.py"},
+    "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
     "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},

@@ -10,7 +10,7 @@ from typing import Any
 from wandb.util import get_core_path
 
 from records import record
-from repro.experiments.tracking import Tracker
+from repro.experiments.tracking.tracker import Tracker
 
 ROUNDS = [{"round": n, "rows": 4 - n % 2, "stop": "confidence"} for n in range(5)]
 

@@ -1,8 +1,11 @@
 """wandb: every run is finished and whole on the disk, and its troubles cost nothing else."""
 
+import getpass
 import json
 import logging
 import multiprocessing
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +15,16 @@ import pytest
 import wandb
 
 import wandb_logs
+from invented_tables import BIBTEX, cell
 from records import record
+from repro import __file__ as package
 from repro.core.errors import InputError
-from repro.experiments.tracking import Tracker
+from repro.experiments.tracking.tracker import Tracker
+from repro.records.record import Record
 from repro.reports.files import write_all
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
 from wandb_logs import ROUNDS, one_cell
 
 
@@ -41,36 +48,106 @@ def table_file(run: Path, name: str) -> dict[str, Any]:
     return dict(json.loads(found[0].read_text()))
 
 
+def history(run: Path) -> list[dict[str, Any]]:
+    """What a run logged, step after step."""
+    return [line["history"]["item"] for line in wandb_logs.lines(run) if line["type"] == "history"]
+
+
 def test_a_cell_is_one_finished_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    trace = tmp_path / "trace.json"
-    trace.write_text("[]")
-    kept = record("edgellm", {"speed": 2.5, "rouge": None, "exact": "yes"}, labels={"device": "phone"})
-    run = Tracker(folder=tmp_path / "out").cell(kept, ROUNDS, trace)
+    trace = tmp_path / "trace.json.gz"
+    trace.write_bytes(b"[]")
+    values = {"decode_tokens_per_s": 2.5, "rouge_l": None, "acceptance_histogram": "1 2", "invented": 3}
+    kept = record("edgellm", values, labels={"device": "phone", "target": "t", "alpha": "0.3"})
+    answers = [{"prompt": 0, "answer": "four", "target": "4", "score": 0.5}]
+    run = Tracker(folder=tmp_path / "out").cell(kept, ROUNDS, trace, answers)
     found = summary(run)
     assert (found["state"], found["exit_code"], found["project"]) == ("finished", 0, "repro")
-    assert found["name"] == "edgellm phone"
+    assert found["name"] == f"edgellm phone alpha=0.3 {kept.key[:6]}"
     assert found["config"]["method"] == {"length": 8}
-    assert found["config"]["labels"] == {"method": "edgellm", "device": "phone"}
-    assert found["config"]["provenance"]["clock"] == "virtual"
-    assert {k: found["summary"][k] for k in ("speed", "exact", "status")} == {
-        "speed": 2.5,
-        "exact": "yes",
-        "status": "done",
+    assert found["config"]["labels"] == {
+        "method": "edgellm",
+        "device": "phone",
+        "target": "t",
+        "alpha": "0.3",
     }
+    assert found["config"]["provenance"]["clock"] == "virtual"
     assert run is not None
+    assert run.name.endswith(f"-edgellm-phone-alpha-0-3-{kept.key[:12]}")
+    log = wandb_logs.lines(run)
+    steps = history(run)
+    assert {k: v for k, v in steps[0].items() if "/" in k} == {
+        "speed/decode_tokens_per_s": 2.5,
+        "other/invented": 3,
+    }
+    told = {k: found["summary"][k] for k in ("acceptance/acceptance_histogram", "status", "key")}
+    assert told == {"acceptance/acceptance_histogram": "1 2", "status": "done", "key": kept.key}
     rounds = table_file(run, "rounds")
     assert rounds["columns"] == ["round", "rows", "stop"]
     assert rounds["data"] == [[n, 4 - n % 2, "confidence"] for n in range(5)]
-    log = wandb_logs.lines(run)
-    curves = [
-        line["history"]["item"]["round/rows"] for line in log if "round/rows" in str(line.get("history"))
-    ]
-    assert curves == [4, 3, 4, 3, 4]
-    assert next(line["run"] for line in log if line["type"] == "run")["run_group"] == "table"
+    curves = [{k: v for k, v in step.items() if "/" in k} for step in steps if "round/index" in step]
+    assert curves == [{"round/index": n, "round/rows": 4 - n % 2} for n in range(5)]
+    assert any(line.get("metric", {}).get("step_metric") == "round/index" for line in log)
+    assert table_file(run, "answers")["data"] == [[0, "four", "4", 0.5]]
+    about = next(line["run"] for line in log if line["type"] == "run")
+    assert about["run_group"] == "table"
+    assert set(about["tags"]) == {"edgellm", "phone", "weights: real", "clock: virtual"}
     assert "timeline" in {line["artifact"]["type"] for line in log if line["type"] == "artifact"}
     assert capfd.readouterr() == ("", "")
     assert wandb.run is None
     assert not list((tmp_path / "home").rglob("staging/*")), "files were left in the user's home"
+
+
+def test_settings_go_to_every_run(tmp_path: Path) -> None:
+    section = {"mode": "offline", "project": "p", "entity": "team", "tags": ["mine"], "notes": "why"}
+    run = Tracker.parse(section, tmp_path).cell(record("std", {"ttft": 1.0}))
+    assert run is not None
+    about = next(line["run"] for line in wandb_logs.lines(run) if line["type"] == "run")
+    assert {about[name] for name in ("project", "entity", "notes")} == {"p", "team", "why"}
+    assert "mine" in about["tags"]
+    with pytest.raises(InputError, match="wandb, tags: 'mine' is a text; it must be a list"):
+        Tracker.parse({**section, "tags": "mine"}, tmp_path)
+
+
+def test_a_cell_that_runs_again_takes_the_place_of_its_run(tmp_path: Path) -> None:
+    tracker = Tracker(folder=tmp_path)
+    failed = record("std", {}, status="failed", error="Traceback")
+    runs = [
+        tracker.cell(each) for each in (failed, record("std", {"ttft": 1.0}), record("std", {"ttft": 2.0}))
+    ]
+    left = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert left == [runs[-1]]
+    assert summary(left[0])["summary"]["latency/ttft"] == 2
+    assert tracker.cell(failed) != left[0]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2, "a failure took a finished run's place"
+
+
+def test_runs_hold_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are named relative to the working folder; what wandb notes about itself is not uploaded."""
+    monkeypatch.chdir(tmp_path)
+    trace = Path("outputs/timelines/t.json.gz")
+    trace.parent.mkdir(parents=True)
+    trace.write_bytes(b"[]")
+    kept = record("std", {"ttft": 1.0})
+    made = invented_table(kept)
+    files = write_all(made, tmp_path / "results", BIBTEX)
+    tracker = Tracker()
+    runs = [tracker.cell(kept, ROUNDS, trace, [{"answer": "a"}]), tracker.sweep(made, files, [kept])]
+    for run in runs:
+        assert run is not None
+        text = json.dumps([wandb_logs.lines(run), wandb_logs.summary(run)])
+        assert '"local_path": "outputs/' in text
+        for word in (str(tmp_path), str(Path.home()), getpass.getuser(), socket.gethostname()):
+            assert f"/{word.strip('/')}/" not in text
+            assert f'"{word}"' not in text
+
+
+def test_one_command_uploads_all_runs(tmp_path: Path) -> None:
+    """`wandb sync` takes many folders; without a network it can only list them."""
+    for method in ("std", "edgellm"):
+        Tracker(folder=tmp_path / "outputs").cell(record(method, {"ttft": 1.0}))
+    command = f"{sys.executable} -m wandb sync --dry-run outputs/wandb/offline-run-*"
+    done = subprocess.run(command, shell=True, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert "Would sync 2 run(s)" in done.stdout + done.stderr
 
 
 def test_the_command_of_the_readme_shows_a_run(tmp_path: Path) -> None:
@@ -95,37 +172,74 @@ def test_many_cells_of_many_processes(tmp_path: Path) -> None:
     found = [summary(Path(run)) for run in runs]
     assert [each["config"]["labels"]["method"] for each in found] == methods
     assert {each["state"] for each in found} == {"finished"}
-    assert {each["summary"]["speed"] for each in found} == {1}
+    assert {each["summary"]["other/speed"] for each in found} == {1}
 
 
-def test_a_sweep_is_one_run_with_table_and_picture(tmp_path: Path) -> None:
+def invented_table(*records: Record) -> Table:
     section = {
         "title": "Invented",
         "rows": {"by": ["method"]},
-        "columns": [{"key": "speed", "heading": "Speed", "value": "speed", "unit": "tokens/s"}],
-        "figure": {"columns": ["speed"]},
+        "columns": [
+            {"key": "calls", "heading": "Calls", "value": "target_calls"},
+            {
+                **{"key": "ttft", "heading": "TTFT", "value": "ttft", "unit": "s", "better": "lower"},
+                "reference": {"std": "edgellm.fig1.std"},
+            },
+        ],
     }
-    table = build(TableSpec.parse("table", section), [record("std", {"speed": 2.0})], {})
-    files = write_all(table, tmp_path / "results", {"repro": "@misc{repro,\n}"})
-    run = Tracker(folder=tmp_path / "out").sweep(table, files)
+    published = {"edgellm.fig1.std": cell("edgellm.fig1.std", 1.0, 3.0, "s")}
+    return build(TableSpec.parse("table", section), list(records), published)
+
+
+def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_path: Path) -> None:
+    records = [record("std", {"ttft": 2.0, "target_calls": 7}), record("edgellm", {"ttft": 1.0})]
+    table = invented_table(*records)
+    files = write_all(table, tmp_path / "results", BIBTEX)
+    run = Tracker(folder=tmp_path / "out").sweep(table, files, records)
     found = summary(run)
-    assert (found["state"], found["name"]) == ("finished", "table table")
+    assert found["state"] == "finished"
+    assert found["name"].startswith("table table ")
     assert found["config"]["command"] == "python -m repro experiment=table"
     assert "commit 0123456789" in found["summary"]["notes"]
     assert run is not None
-    assert table_file(run, "table")["data"] == [["std", "2.00"]]
-    assert len(list((run / "files" / "media" / "images").glob("*.png"))) == 1
+    shown = table_file(run, "table")
+    assert shown["columns"] == [
+        "method",
+        "Calls",
+        "TTFT (s)",
+        "TTFT (s) paper, from",
+        "TTFT (s) paper, to",
+        "TTFT (s) ratio",
+    ]
+    assert shown["data"] == [["edgellm", None, 1, None, None, None], ["std", 7, 2, 1, 3, 1]]
+    assert table_file(run, "bars")["data"] == [["edgellm", 1], ["std", 2]]
+    assert "wandb/bar/v0" in json.dumps(wandb_logs.lines(run))
+    cells = table_file(run, "cells")
+    assert cells["columns"] == ["method", "status", "latency/ttft", "acceptance/target_calls", "key"]
+    assert cells["data"] == [
+        ["std", "done", 2, 7, records[0].key],
+        ["edgellm", "done", 1, None, records[1].key],
+    ]
+    assert len(list((run / "files" / "media" / "images").glob("*.png"))) == len(
+        [path for path in files.values() if path.suffix == ".png"]
+    )
     artifacts = [line["artifact"] for line in wandb_logs.lines(run) if line["type"] == "artifact"]
     manifest = next(a for a in artifacts if a["type"] == "table")["manifest"]
-    assert sorted(each["path"] for each in manifest["contents"]) == [
-        *("figure.pdf", "figure.png", "table.csv", "table.md", "table.tex"),
-    ]
+    assert sorted(each["path"] for each in manifest["contents"]) == sorted(p.name for p in files.values())
 
 
-def test_disabled_writes_nothing(tmp_path: Path) -> None:
-    tracker = Tracker(mode="disabled", folder=tmp_path / "out")
-    tracker.check()
-    assert tracker.cell(record("std", {"speed": 1.0}), ROUNDS) is None
+def test_disabled_writes_and_imports_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from records import record\n"
+        "from repro.experiments.tracking.tracker import Tracker\n"
+        "tracker = Tracker(mode='disabled', folder=Path(sys.argv[1]) / 'out'); tracker.check()\n"
+        "assert tracker.cell(record('std', {'speed': 1.0})) is None\n"
+        "assert 'wandb' not in sys.modules"
+    )
+    here = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(Path(package).parents[1]), str(here)])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,7 +260,7 @@ def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pyte
 
 def test_a_mode_that_cannot_work_is_an_error_at_once() -> None:
     with pytest.raises(InputError, match="'sometimes'; choices: online, offline, disabled"):
-        Tracker(mode="sometimes").check()  # type: ignore[arg-type]
+        Tracker(mode="sometimes").check()
     with pytest.raises(InputError, match="needs WANDB_API_KEY"):
         Tracker(mode="online").check()
     Tracker(mode="offline").check()

@@ -27,7 +27,7 @@ from repro.experiments.progress.timings import CellWork, Timing, expected, stopw
 from repro.experiments.progress.timings import keep as keep_timing
 from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tables import Asked, made_table, update_index
-from repro.experiments.tracking import Tracker
+from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import cache_root
 from repro.records.effort import counting
@@ -74,7 +74,7 @@ class Sweep:
             raise InputError(unknown("sweep mode", self.mode, MODES))
         self.results = Path(config["results"])
         self.store = open_results(self.results)
-        self.tracker = Tracker(config["wandb"]["mode"], config["wandb"]["project"], Path(config["outputs"]))
+        self.tracker = Tracker.parse(config["wandb"], Path(config["outputs"]))
         self.outputs = Path(config["outputs"])
         self.console = console or Console()
 
@@ -163,11 +163,13 @@ class Sweep:
         files |= self._timeline(parsed, table, records)
         update_index(self.store)
         self.console.print(to_screen(page(table)))
-        tracked = self.tracker.sweep(table, files)
+        own_keys = {member.key for member in own}
+        swept = [record for record in records if record.key in own_keys]
+        tracked = self.tracker.sweep(table, files, swept)
         files |= {
             f"timeline {r.labels['method']}": self.outputs / r.provenance.trace
-            for r in records
-            if r.provenance.trace and r.key in {member.key for member in own}
+            for r in swept
+            if r.provenance.trace
         }
         if tracked:
             files["wandb"] = tracked

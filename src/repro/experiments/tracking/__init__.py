@@ -1,0 +1,1 @@
+"""Runs in wandb: one for each cell and one for each sweep, offline unless asked otherwise."""

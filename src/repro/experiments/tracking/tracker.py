@@ -1,0 +1,157 @@
+"""wandb tracking: one finished run for each cell and one for each sweep.
+
+Must not know how cells are computed; an error of wandb is logged and loses no record. wandb is imported only
+when a run is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repro.core.errors import InputError
+from repro.core.typed import typed
+from repro.experiments.tracking import contents
+from repro.experiments.tracking.runs import RunSpec, opened
+from repro.records.record import Record, Round, Scalar, content_hash
+from repro.reports.files import ALTERED
+from repro.reports.tables.table import Table
+
+if TYPE_CHECKING:
+    from wandb import Run
+
+MODES = ("online", "offline", "disabled")
+FLAGS = ("clock", "weights", "costs", "commit", "dirty", "config_hash", "sources", "started", "finished")
+NAMED = ("method", "device", "dataset")
+"""Labels that a run's name begins with; those of a model or of its agreement are not in it."""
+UNNAMED = ("target", "draft", "agreement")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Writes runs below `folder`; does nothing if `mode` is `disabled`.
+
+    Offline runs are complete on disk: `wandb leet` shows them, `wandb sync` uploads them later.
+
+    Attributes:
+        mode: one of `MODES`.
+        project: project of all runs.
+        entity: user or team that they belong to; None for the login's own.
+        tags: tags of all runs, beside those that each has by itself.
+        notes: a note for all runs.
+        folder: runs lie in its folder `wandb`.
+    """
+
+    mode: str = "offline"
+    project: str = "repro"
+    entity: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    folder: Path = Path("outputs")
+
+    @classmethod
+    def parse(cls, section: Mapping[str, Any], folder: Path) -> Tracker:
+        """Read the section `wandb` of a configuration; InputError for an unknown or malformed setting."""
+        return replace(typed(cls, section, "wandb"), folder=folder)
+
+    def check(self) -> None:
+        """Check before the run that wandb runs can be written, so that wandb never prompts.
+
+        Raises:
+            InputError: an unknown mode, or `online` without a login.
+        """
+        if self.mode not in MODES:
+            raise InputError(f"wandb mode is {self.mode!r}; choices: {', '.join(MODES)}")
+        if self.mode != "online":
+            return
+        import wandb
+
+        if not wandb.api.api_key:
+            raise InputError(
+                "wandb mode 'online' needs WANDB_API_KEY or `wandb login` first; or choose 'offline'"
+            )
+
+    def cell(
+        self,
+        record: Record,
+        rounds: Sequence[Round] = (),
+        trace: Path | None = None,
+        answers: Sequence[Mapping[str, Scalar]] = (),
+    ) -> Path | None:
+        """Write the run of a cell. A failed cell is a failed run.
+
+        Args:
+            record: its figures, config and labels.
+            rounds: its lines of detail.
+            trace: its timeline.
+            answers: what it answered, such as {"prompt": 0, "answer": "...", "target": "...", "score": 1.0}.
+
+        Returns:
+            The run's folder; `None` if wandb is disabled or failed (which is logged).
+        """
+
+        def fill(run: Run) -> None:
+            contents.log_values(run, record)
+            contents.log_rounds(run, rounds)
+            contents.log_rows(run, "answers", answers)
+            if trace is not None:
+                contents.log_files(run, f"timeline-{record.key[:12]}", "timeline", [trace])
+
+        flags = {name: getattr(record.provenance, name) for name in FLAGS}
+        config = {**record.provenance.config, "labels": dict(record.labels), "provenance": flags}
+        name, tags = run_name(record), cell_tags(record)
+        spec = RunSpec(record.key, name, record.experiment, "cell", tags, config, not record.done)
+        return self._write(fill, spec)
+
+    def sweep(self, table: Table, files: Mapping[str, Path], records: Sequence[Record] = ()) -> Path | None:
+        """Write the run of a sweep: its table, its pictures and files, and a row for each of its cells.
+
+        Returns as `cell`.
+        """
+
+        def fill(run: Run) -> None:
+            contents.log_table(run, table)
+            contents.log_cells(run, records)
+            if table.errors:
+                run.log({"error/median": table.errors.median, "error/worst": table.errors.worst})
+            contents.log_pictures(run, list(files.values()))
+            name = re.sub(r"[^\w.-]+", "-", f"table-{table.experiment}")  # what wandb allows in a name
+            contents.log_files(run, name, "table", list(files.values()))
+
+        config = {"experiment": table.experiment, "command": table.command, "commits": list(table.commits)}
+        key = content_hash([table.experiment, sorted(record.key for record in records)])
+        tags = ("sweep", *table.papers)
+        group = table.experiment.partition(ALTERED)[0]  # that of its cells
+        spec = RunSpec(key, f"{table.experiment} table", group, "sweep", tags, config)
+        return self._write(fill, spec)
+
+    def _write(self, fill: Callable[[Run], None], spec: RunSpec) -> Path | None:
+        if self.mode == "disabled":
+            return None
+        spec = replace(spec, tags=(*spec.tags, *self.tags))
+        try:
+            with opened(spec, self.mode, self.project, self.entity, self.notes, self.folder) as run:
+                fill(run)
+                return self.folder / "wandb" / Path(run.dir).parent.name
+        except Exception:  # an error in wandb must lose nothing but this run
+            log.exception("wandb could not write the run %r of %r; its record is kept", spec.name, spec.group)
+            return None
+
+
+def run_name(record: Record) -> str:
+    """What a cell's run is called: method, device, dataset, and labels of its own."""
+    labels = record.labels
+    own = [f"{n}={text}" for n, text in labels.items() if n not in (*NAMED, *UNNAMED)]
+    return " ".join([*(labels[name] for name in NAMED if name in labels), *own])
+
+
+def cell_tags(record: Record) -> tuple[str, ...]:
+    """Method, device and dataset, and whose weights and clock the figures rest on."""
+    about = record.provenance
+    named = [record.labels[name] for name in NAMED if name in record.labels]
+    return (*named, f"weights: {about.weights}", f"clock: {about.clock}")
