@@ -224,11 +224,13 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
 
 def test_round_minus_1_is_the_prefill_and_a_part_of_it_can_be_shown() -> None:
     spans = [Span("npu", "x", f"target npu {i}", i / 2, i / 2 + 0.5, 1, 0.0, 0.0, 0.0) for i in range(2)]
-    phases = [Phase("prefill", 0.0, 0.1), Phase("prefill", 0.1, 1.0), Phase("decode", 1.0, 3.0)]
+    phases = [Phase("prefill", 0.0, 0.1), Phase("prefill", 0.1, 1.2), Phase("decode", 1.2, 3.0)]
     trace = chrome(Trace(spans=spans, phases=phases), "npu")
     lane = [LaneSpec("NPU", ("target npu",))]
     whole = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1)], "k"), lane)
     assert [(block.start, block.round) for block in whole] == [(0.0, -1), (0.5, -1)]
+    both = excerpt(trace, ROUNDS, [WindowSpec(-1, 0)], "k")
+    assert dropped(json.loads(both)["traceEvents"]) == [], "the first round begins before the prefill ends"
     part = lanes(excerpt(trace, ROUNDS, [WindowSpec(-1, -1, part=0.4)], "k"), lane)
     assert [block.start for block in part] == [0.0]
     with pytest.raises(InputError, match="part is 0; it is a share"):

@@ -90,9 +90,9 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
 
 
 def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
-    """Start and end in microseconds of the prefill before the first round, as round -1; empty without one."""
+    """Start and end in microseconds of the prefill, up to the first round, as round -1; empty without one."""
     phases = (e for e in events if e["ph"] == "X" and (e["cat"], e["name"]) == ("phase", "prefill"))
-    times = [(e["ts"], e["ts"] + e["dur"]) for e in phases if e["ts"] < before]
+    times = [(e["ts"], min(before, e["ts"] + e["dur"])) for e in phases if e["ts"] < before]
     return {PREFILL: max(times)} if times else {}
 
 
