@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.data.builders import LETTERS, split_last_word, without_markup
+from repro.data.task_scoring import TaskScoring
 from repro.data.template import Row, at, fill
 
 
@@ -48,26 +49,37 @@ class Scoring(Protocol):
 @register("scoring", "generation")
 @dataclass(frozen=True)
 class GeneratedText:
-    """Generated text, with the dataset's reference.
+    """Generated text, with the dataset's reference and the task's score.
 
     Attributes:
         reference: path of the reference (of a list, its first item is used); "" if there is none.
+        score: how the task scores an answer; None if the dataset's file does not say.
     """
 
     reference: str = ""
+    score: TaskScoring | None = None
 
     scores_continuations: ClassVar[bool] = False
 
     def columns(self) -> set[str]:
-        """The reference's column."""
-        return {self.reference.split(".")[0]} if self.reference else set()
+        """The columns of the reference and of the task's score."""
+        own = {self.reference.split(".")[0]} if self.reference else set()
+        return own | (self.score.columns() if self.score else set())
+
+    def references(self, row: Row) -> tuple[str, ...]:
+        """All references as text; an empty one if the example has none."""
+        value = at(row, self.reference) if self.reference else ""
+        many = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(map(str, many)) or ("",)
 
     def target(self, row: Row, context: str) -> Target:
-        """The reference as text."""
-        value = at(row, self.reference) if self.reference else ""
-        if isinstance(value, (list, tuple)):
-            value = value[0] if value else ""
-        return Target(str(value))
+        """The first reference as text."""
+        return Target(self.references(row)[0])
+
+    def expected(self, row: Row) -> tuple[str, ...]:
+        """What the task's metrics compare an answer with; see `TaskScoring.expected`."""
+        references = self.references(row)
+        return self.score.expected(row, references) if self.score else references
 
 
 @register("scoring", "last_word")

@@ -33,7 +33,7 @@ class Accuracy(Metric):
         require_rows(correct, "accuracy")
         if wrong := set(correct) - {0, 1}:
             raise InputError(f"metric 'accuracy' takes 0 and 1, not {sorted(wrong)}")
-        mean, error = _mean_and_error([100.0 * value for value in correct])
+        mean, error = mean_and_error([100.0 * value for value in correct])
         return {"accuracy": mean, "accuracy_stderr": error}
 
 
@@ -70,8 +70,8 @@ class MultipleChoice(Metric):
                 )
             plain.append(100.0 * (int(np.argmax(row)) == answer))
             normed.append(100.0 * (int(np.argmax(np.divide(row, sizes))) == answer))
-        acc, acc_error = _mean_and_error(plain)
-        norm, norm_error = _mean_and_error(normed)
+        acc, acc_error = mean_and_error(plain)
+        norm, norm_error = mean_and_error(normed)
         return {"acc": acc, "acc_stderr": acc_error, "acc_norm": norm, "acc_norm_stderr": norm_error}
 
 
@@ -94,7 +94,7 @@ class PairedDifference(Metric):
         rows = len(differences)
         means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
         low, high = np.quantile(means, (0.025, 0.975))
-        mean, error = _mean_and_error(list(differences))
+        mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,
             "difference_stderr": error,
@@ -103,8 +103,8 @@ class PairedDifference(Metric):
         }
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error, from the sample variance; the error of a single value is None."""
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard error of the mean, from the sample variance; the error of a single value is None."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return mean, None

@@ -27,7 +27,7 @@ class RougeL(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, prediction_texts: Sequence[str], reference_texts: Sequence[str]) -> Scores:
-        return {"rouge_l": _mean_f(_scorer(), prediction_texts, reference_texts, "rouge_l")}
+        return {"rouge_l": _mean_f(rouge_scorer(), prediction_texts, reference_texts, "rouge_l")}
 
 
 @register("metric", "rouge_l_tokens")
@@ -38,7 +38,7 @@ class RougeLTokens(Metric):
     unit: ClassVar[str] = "%"
 
     def _compute(self, predictions: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> Scores:
-        scorer = _scorer(tokenizer=_Words())
+        scorer = rouge_scorer(tokenizer=_Words())
         return {"rouge_l_tokens": _mean_f(scorer, _words(predictions), _words(references), "rouge_l_tokens")}
 
 
@@ -62,7 +62,8 @@ class _Words:
         return text.split()
 
 
-def _scorer(**settings: Any) -> Any:
+def rouge_scorer(**settings: Any) -> Any:
+    """A scorer of Rouge-L from `rouge_score`."""
     from rouge_score.rouge_scorer import RougeScorer  # late: it imports nltk
 
     return RougeScorer(["rougeL"], **settings)

@@ -68,8 +68,14 @@ def device_asked(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a dataset's settings that can change an outcome: all but `PLACES`."""
+    """The part of a dataset's settings that can change an outcome: all but `PLACES` and the task's score.
+
+    A cell that asks for the task's score has it in its key beside the dataset.
+    """
     found: dict[str, Any] = _without(dataset, PLACES)
+    scoring = found.get("scoring")
+    if isinstance(scoring, Mapping):
+        found["scoring"] = {name: value for name, value in scoring.items() if name != "score"}
     return found
 
 

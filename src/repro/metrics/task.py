@@ -1,0 +1,182 @@
+"""Scores of generated answers by what their task expects: final numbers, short answers, texts.
+
+Owns one score per answer, and the comparison of a method's scores with the target's on the same prompts. Must
+not know datasets or records; the caller says what each prompt expects.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from repro.core.errors import InputError
+from repro.core.registry import register
+from repro.metrics.accuracy import PairedDifference, mean_and_error
+from repro.metrics.base import NUMBER, TEXT, Metric, Scores, require_rows
+from repro.metrics.text import rouge_scorer
+
+NUMBERS = re.compile(r"(?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+class AnswerMetric(Metric):
+    """A score from 0 to 100 for each answer; its figure is the mean over prompts.
+
+    Inputs: `prediction_texts`, one answer per prompt; `expected`, per prompt the texts that it is scored by.
+    """
+
+    inputs: ClassVar[Mapping[str, Any]] = {"prediction_texts": TEXT, "expected": [TEXT]}
+    unit: ClassVar[str] = "%"
+
+    name: ClassVar[str]
+    """The name that it is registered by, and of its figure."""
+
+    runs_code: ClassVar[bool] = False
+    """Whether it executes the answers, which a run must ask for by the metric's own name."""
+
+    def ready(self) -> None:
+        """InputError if this machine cannot compute it."""
+
+    @abstractmethod
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """The score of one answer, from 0 to 100."""
+
+    def _compute(self, prediction_texts: Sequence[str], expected: Sequence[Sequence[str]]) -> Scores:
+        require_rows(prediction_texts, self.name)
+        pairs = zip(prediction_texts, expected, strict=True)
+        return {self.name: mean_and_error([self.score(text, texts) for text, texts in pairs])[0]}
+
+
+@register("metric", "final_number")
+class FinalNumber(AnswerMetric):
+    """Percentage of answers whose last number is the reference's last number, as for GSM8K.
+
+    Commas within numbers are ignored, and 18.0 equals 18.
+    """
+
+    name: ClassVar[str] = "final_number"
+
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """100 if the last number is right; InputError for a reference without a number."""
+        right = [_last_number(one) for one in expected]
+        if None in right:
+            raise InputError(f"metric 'final_number' found no number in the reference {expected[0][-60:]!r}")
+        return 100.0 * (_last_number(text) in right)
+
+
+@register("metric", "answer_f1")
+class AnswerF1(AnswerMetric):
+    """F1 of an answer's words against the best of the references, as SQuAD defines it.
+
+    Words are compared in lower case, without punctuation and articles. A reference without words, SQuAD 2.0's
+    for a question without an answer, is met by an answer without words only.
+    """
+
+    name: ClassVar[str] = "answer_f1"
+
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """The best F1, times 100."""
+        return 100.0 * max(_f1(_words(text), _words(reference)) for reference in expected)
+
+
+@register("metric", "answer_exact")
+class AnswerExact(AnswerMetric):
+    """Percentage of answers that equal one of the references, in words as SQuAD compares them."""
+
+    name: ClassVar[str] = "answer_exact"
+
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """100 if the words are those of a reference, in order."""
+        return 100.0 * any(_words(text) == _words(reference) for reference in expected)
+
+
+@register("metric", "reference_rouge_l")
+class ReferenceRougeL(AnswerMetric):
+    """Rouge-L of an answer against the best of the references: F-measure times 100, without stemming.
+
+    `rouge_l` compares with the target's own text instead.
+    """
+
+    name: ClassVar[str] = "reference_rouge_l"
+
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """The best F-measure, times 100."""
+        scorer = rouge_scorer()
+        return 100.0 * max(scorer.score(reference, text)["rougeL"].fmeasure for reference in expected)
+
+
+@register("metric", "chrf")
+class ChrF(AnswerMetric):
+    """chrF of an answer against its references, as `sacrebleu` computes it for a sentence.
+
+    The F-score of character 1- to 6-grams with recall counted twice. The figure is the mean over answers; the
+    chrF of a whole corpus counts all n-grams together.
+    """
+
+    name: ClassVar[str] = "chrf"
+
+    def score(self, text: str, expected: Sequence[str]) -> float:
+        """The sentence's chrF, from 0 to 100."""
+        from sacrebleu.metrics.chrf import CHRF  # late: it imports lxml
+
+        found: float = CHRF().sentence_score(text, list(expected)).score
+        return found
+
+
+@register("metric", "task_score")
+class TaskScore(Metric):
+    """Mean score by the task, the target's own beside it, and the difference of both.
+
+    Standard errors are over prompts; the difference has the 95% interval of `paired_difference`.
+
+    Inputs: `values` and `baseline_values`, the scores of a method's and of the target's own answers to the
+    same prompts.
+    """
+
+    inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
+    unit: ClassVar[str] = "%"
+
+    def _compute(self, values: Sequence[float], baseline_values: Sequence[float]) -> Scores:
+        return compared("task_score", values, baseline_values)
+
+
+def compared(name: str, values: Sequence[float], baseline_values: Sequence[float] | None) -> Scores:
+    """The figures of a score, by its name.
+
+    Returns:
+        NAME and NAME_stderr: mean and standard error over prompts.
+        target_NAME and target_NAME_stderr: the same of the target's own answers, if there are any.
+        NAME_difference, NAME_difference_low, NAME_difference_high: mean of the paired differences and the
+            ends of its 95% bootstrap interval, if there are any.
+    """
+    require_rows(values, name)
+    scores: Scores = {}
+    scores[name], scores[f"{name}_stderr"] = mean_and_error(values)
+    if baseline_values is None:
+        return scores
+    target = f"target_{name}"
+    scores[target], scores[f"{target}_stderr"] = mean_and_error(baseline_values)
+    apart = PairedDifference().compute(values=values, baseline_values=baseline_values)
+    return scores | {f"{name}_{end}": apart[end] for end in ("difference", "difference_low", "difference_high")}
+
+
+def _last_number(text: str) -> Decimal | None:
+    found = NUMBERS.findall(text)
+    return Decimal(found[-1].replace(",", "")) if found else None
+
+
+def _words(text: str) -> list[str]:
+    bare = "".join(char for char in text.lower() if char not in string.punctuation)
+    return ARTICLES.sub(" ", bare).split()
+
+
+def _f1(words: Sequence[str], right: Sequence[str]) -> float:
+    if not words or not right:
+        return float(words == right)
+    common = sum((Counter(words) & Counter(right)).values())
+    return 2 * common / (len(words) + len(right))
