@@ -28,7 +28,7 @@ import transformers as hf
 from safetensors.torch import save_file
 
 from invented_rows import INVENTED
-from repro.core.registry import discover, registered
+from repro.core.registry import discover, lookup, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
 from repro.data.rows import Rows
@@ -114,6 +114,8 @@ SCORED = {
     "values": [3.0, 5.0, 4.0],
     "baseline_values": [2.0, 5.5, 3.0],
 }
+EXPECTED = [["4 red balls lie here", "a red ball lies near 4"], ["no 5", "yes, 5"]]
+"""What the answers `prediction_texts` are scored by, for metrics that score answers by their task."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,11 @@ def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
     """Every metric on one invented outcome."""
     discover("repro.metrics")
     for name in ours("metric"):
-        own = versions.of_metrics([name])
-        yield f"metric {name}", Outcome(cell_key(SCORED, {}, own), own, {"values": score([name], SCORED)})
+        metric, own = lookup("metric", name), versions.of_metrics([name])
+        if getattr(metric, "runs_code", False):
+            continue  # not on every machine; tests/metrics/test_code_tests.py has its outcomes
+        outcome = SCORED | ({"expected": EXPECTED} if "expected" in metric.inputs else {})
+        yield f"metric {name}", Outcome(cell_key(outcome, {}, own), own, {"values": score([name], outcome)})
 
 
 def dataset_outcomes() -> Iterator[tuple[str, Outcome]]:

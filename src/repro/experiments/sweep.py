@@ -109,7 +109,7 @@ class Sweep:
             record = self._keep(cell.failed(traceback.format_exc()))
             error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
             return Note(cell.key, cell.labels, "failed", _seconds(record), error)
-        record = self._keep(outcome.record, outcome.rounds, outcome.timeline)
+        record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
         return Note(cell.key, cell.labels, "done", _seconds(record))
 
     def _listed(self, cell: Scenario, known: Record | None) -> Note:
@@ -117,7 +117,13 @@ class Sweep:
             return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
         return Note(cell.key, cell.labels, "todo", expected(work_of(cell.config), read_timings()))
 
-    def _keep(self, record: Record, rounds: Sequence[Round] = (), timeline: str = "") -> Record:
+    def _keep(
+        self,
+        record: Record,
+        rounds: Sequence[Round] = (),
+        timeline: str = "",
+        answers: Sequence[Round] = (),
+    ) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
         place = f"timelines/{record.experiment}/{record.labels['method']}-{record.key[:12]}.json.gz"
         path = self.outputs / place
@@ -126,11 +132,11 @@ class Sweep:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, gzip.compress(timeline.encode(), 6, mtime=0))
                 record = replace(record, provenance=replace(record.provenance, trace=place))
-            self.store.put(record, rounds)
+            self.store.put(record, rounds, answers=answers)
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracker.cell(record, rounds, path if timeline else None)
+        self.tracker.cell(record, rounds, path if timeline else None, answers)
         return record
 
     @contextmanager

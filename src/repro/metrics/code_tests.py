@@ -20,7 +20,7 @@ FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTA
 
 @register("metric", "pass_at_1")
 class PassAt1(AnswerMetric):
-    """Percentage of answers that pass their task's tests, as for HumanEval and MBPP; it runs the answers' code.
+    """Percentage of answers whose code passes the task's tests, as for HumanEval and MBPP; it runs the code.
 
     `expected` has three texts per prompt: the code that the answer continues, the name of the function that
     the tests' `check` is called with, and the tests; the first two may be "".

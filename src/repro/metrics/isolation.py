@@ -45,7 +45,7 @@ limits = {"CPU": seconds, "AS": memory, "FSIZE": output, "CORE": 0, "NPROC": 0}
 for name, most in limits.items():
     resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
 program = "import sys; exec(compile(sys.stdin.read(), 'answer', 'exec'), {'__name__': '__main__'})"
-dropped = ["--no-new-privs", "--securebits", "+noroot,+noroot_locked", "--inh-caps=-all", "--bounding-set=-all"]
+dropped = ["--no-new-privs", "--securebits=+noroot,+noroot_locked", "--inh-caps=-all", "--bounding-set=-all"]
 os.execvp("setpriv", ["setpriv", *dropped, sys.executable, "-I", "-S", "-c", program])
 """
 """What runs within the namespaces, as their root, before the program."""

@@ -107,7 +107,8 @@ class ReferenceRougeL(AnswerMetric):
     def score(self, text: str, expected: Sequence[str]) -> float:
         """The best F-measure, times 100."""
         scorer = rouge_scorer()
-        return 100.0 * max(scorer.score(reference, text)["rougeL"].fmeasure for reference in expected)
+        found: list[float] = [scorer.score(reference, text)["rougeL"].fmeasure for reference in expected]
+        return 100.0 * max(found)
 
 
 @register("metric", "chrf")
@@ -162,7 +163,9 @@ def compared(name: str, values: Sequence[float], baseline_values: Sequence[float
     target = f"target_{name}"
     scores[target], scores[f"{target}_stderr"] = mean_and_error(baseline_values)
     apart = PairedDifference().compute(values=values, baseline_values=baseline_values)
-    return scores | {f"{name}_{end}": apart[end] for end in ("difference", "difference_low", "difference_high")}
+    return scores | {
+        f"{name}_{end}": apart[end] for end in ("difference", "difference_low", "difference_high")
+    }
 
 
 def _last_number(text: str) -> Decimal | None:

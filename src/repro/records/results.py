@@ -87,12 +87,16 @@ class Results:
         """The rounds of a cell; empty if there are none."""
         return self.details(key, "rounds")
 
+    def answers(self, key: str) -> list[dict[str, Scalar]]:
+        """The answers of a cell, one line for each prompt; empty if there are none."""
+        return self.details(key, "answers")
+
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
         """The detail lines of a cell, of a kind in `DETAILS`; empty if there are none."""
-        if self.loose.get(key):
-            return self.loose.details(key, kind)
         table, _ = self._lines().get(key, ("", None))
-        return read_details(self.root / table, kind).get(key, []) if table else []
+        if self.loose.get(key) or not table:
+            return self.loose.details(key, kind)
+        return read_details(self.root / table, kind).get(key, [])
 
     def members(self, table: str) -> list[Member]:
         """The cells of a table; empty if it has none.
@@ -137,7 +141,7 @@ class Results:
         """Check before the run that its results can be stored; InputError otherwise."""
         self.loose.check_writable(min_bytes)
 
-    def put(self, record: Record, rounds: Sequence[Round] = (), **others: Sequence[Round]) -> None:
+    def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> None:
         """Store a record durably, loose until its sweep ends. A record that it replaces is kept.
 
         A failed record never replaces a finished one.
@@ -147,9 +151,24 @@ class Results:
         """
         packed = None if record.done else self._packed(record.key)
         if packed and packed.done:
-            self.loose.remember(record, {"rounds": rounds, **others})
+            self.loose.remember(record, {"rounds": rounds, "answers": answers})
         else:
-            self.loose.put(record, rounds, **others)
+            self.loose.put(record, rounds, answers)
+
+    def put_answers(self, key: str, answers: Sequence[Round]) -> None:
+        """Store the answers of a cell beside its record, which stays as it is and may be in another folder.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / ".lock"):
+            tables = [name for name in self.tables() if key in read_cells(self.root / name).by_key]
+            if self.loose.get(key) or not tables:
+                self.loose.put_answers(key, answers)
+                return
+            for folder in (self.root / name for name in tables):
+                write_details(folder, "answers", {**read_details(folder, "answers"), key: answers})
 
     def pack(self, table: str, members: Sequence[Member]) -> None:
         """Make these cells the table's cells: move their loose records into its folder.

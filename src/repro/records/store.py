@@ -20,7 +20,7 @@ from filelock import FileLock
 from repro.core.errors import InputError
 from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
 
-DETAILS = ("rounds",)
+DETAILS = ("rounds", "answers")
 """Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
 
 OWN = re.compile(rf"[0-9a-f]{{8,64}}(\.\d+)?(\.json|\.({'|'.join(DETAILS)})\.jsonl)")
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 class Store:
     """A folder of records, one JSON file each; several processes may write to it concurrently.
 
-    `<key>.json` is the cell's record and `<key>.rounds.jsonl` its rounds (one file for each kind in
-    `DETAILS`); records replaced by a rerun are kept as `<key>.<n>.json`. Files appear complete or not at all,
+    `<key>.json` is the cell's record, `<key>.rounds.jsonl` its rounds and `<key>.answers.jsonl` its answers
+    (one file for each kind in `DETAILS`); records replaced by a rerun are kept as `<key>.<n>.json`. Files appear complete or not at all,
     even if a writer is killed.
     """
 
@@ -76,11 +76,10 @@ class Store:
         path = self._path(key, f".{kind}.jsonl")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def put(self, record: Record, rounds: Sequence[Round] = (), **others: Sequence[Round]) -> Path:
+    def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> Path:
         """Store a record durably (with fsync); a record that it replaces moves to the cell's history.
 
-        `others` are detail lines of further kinds in `DETAILS`. A failed record never replaces a finished
-        one; it goes to the history itself.
+        A failed record never replaces a finished one; it goes to the history itself.
 
         Raises:
             OSError: the disk is full or read-only; earlier records are unchanged.
@@ -92,8 +91,17 @@ class Store:
                 if not record.done and self._is_done(current):
                     return _written(self._free(record.key), text)
                 self._archive(record.key)
-            self._put_details(self._path(record.key), {"rounds": rounds, **others})
+            self._put_details(self._path(record.key), {"rounds": rounds, "answers": answers})
             return _written(current, text)
+
+    def put_answers(self, key: str, answers: Sequence[Round]) -> None:
+        """Store the answers of a cell; its record, which may be stored elsewhere, stays as it is.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        with self._locked():
+            self._put_details(self._path(key), {"answers": answers})
 
     def remember(self, record: Record, details: Mapping[str, Sequence[Round]]) -> None:
         """Add a record with its detail lines to the history of its cell, unless it is there already."""

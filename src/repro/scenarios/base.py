@@ -35,6 +35,7 @@ class Findings:
         rounds: one line of detail for each round, example or request.
         timeline: the run as a Chrome trace (JSON); "" if there is none.
         provenance: fields of the record's provenance that are known only after the run.
+        answers: one line for each generated answer (`generation.answers`).
     """
 
     values: Mapping[str, Scalar]
@@ -42,15 +43,17 @@ class Findings:
     rounds: Sequence[Round] = ()
     timeline: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    answers: Sequence[Round] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run returns: a record, its lines of detail, and a Chrome trace (JSON) or ""."""
+    """What a run returns: a record, its lines of detail, a Chrome trace (JSON) or "", and its answers."""
 
     record: Record
     rounds: Sequence[Round]
     timeline: str
+    answers: Sequence[Round] = ()
 
 
 class Scenario(ABC):
@@ -148,7 +151,7 @@ class Scenario(ABC):
         record = Record(
             self.key, self.config["name"], self.labels, "done", found.values, provenance, found.uncertainty
         )
-        return Outcome(record, found.rounds, found.timeline)
+        return Outcome(record, found.rounds, found.timeline, found.answers)
 
     def failed(self, error: str) -> Record:
         """The record of a failed cell; `error` is its traceback."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import stdev
 from typing import Any
 
@@ -23,9 +23,9 @@ from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
 from repro.records.build_cache import memory_root
-from repro.records.record import Scalar
+from repro.records.record import Round, Scalar, Spread
 from repro.scenarios.base import Progress
-from repro.scenarios.generation import draft_calibration, fidelity, figures
+from repro.scenarios.generation import answers, draft_calibration, fidelity, figures, task_scores
 from repro.scenarios.generation.draft_calibration import Matched
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.scenario import GenerationScenario, last
@@ -147,15 +147,39 @@ def timing(
     return values, spread
 
 
-def quality(
+@dataclass(frozen=True)
+class Quality:
+    """How good answers are: figures, standard errors or intervals, and one line per answer to keep."""
+
+    values: Mapping[str, Scalar]
+    uncertainty: Mapping[str, Spread]
+    answers: Sequence[Round]
+
+
+def quality(cell: GenerationScenario, generations: Sequence[Generation], progress: Progress) -> Quality:
+    """Compare the answers with the target's own, which a lossless method's must equal, and with the task."""
+    own, values = _against_target(cell, generations, progress)
+    if cell.cost_only:
+        return Quality(values, {}, ())
+    decode = cell.target.tokenizer.decode
+    texts = [decode(g.tokens) for g in generations]
+    target_texts = None if own is None else [decode(tokens) for tokens in own]
+    scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, texts, target_texts)
+    lines = answers.lines(generations, texts, own, target_texts, cell.rows.rows, cell.config["skip"])
+    if scored.answers:
+        lines = [{**line, **scores} for line, scores in zip(lines, scored.answers, strict=True)]
+    return Quality(values | dict(scored.values), scored.uncertainty, lines)
+
+
+def _against_target(
     cell: GenerationScenario, generations: Sequence[Generation], progress: Progress
-) -> dict[str, Scalar]:
-    """Compare the answers with the target's own; check that a lossless method's are the same."""
-    target, metrics, verified = cell.target, cell.config["metrics"], "target" in cell.places
+) -> tuple[list[list[int]] | None, dict[str, Scalar]]:
+    """The target's own answers, if its text is the greedy one, and the figures of the comparison."""
+    target, metrics, verified = cell.target, cell.plain_metrics, "target" in cell.places
     text_of, count = str if cell.cost_only else target.tokenizer.decode, len(cell.requests)
     round_metric = cell.method.round_metric
     if not (cell.sampling.greedy and target.folder):
-        return fidelity.scores(generations, None, text_of, metrics, verified, round_metric)
+        return None, fidelity.scores(generations, None, text_of, metrics, verified, round_metric)
     with _network(cell, target) as network:
         own = fidelity.own_answers(
             network, cell.requests, lambda done: progress("the target's own text", done, count)
@@ -164,7 +188,7 @@ def quality(
         if cell.method.lossless:
             dtype = target.config.dtype
             found["ties"] = fidelity.require_lossless(generations, own, network, dtype)
-    return found
+    return own, found
 
 
 def found(

@@ -37,7 +37,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
-from repro.scenarios.generation import draft_calibration, fidelity
+from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.settings import check_cost_only, host_of, kind_of
 
@@ -54,6 +54,7 @@ class GenerationScenario(Scenario):
     Attributes:
         method: the method.
         models: model configurations by role.
+        task_metrics: metrics that score the answers by their task; none unless asked for.
     """
 
     group: ClassVar[str] = "method"
@@ -72,7 +73,13 @@ class GenerationScenario(Scenario):
         for name in config["metrics"]:
             discover("repro.metrics")
             lookup("metric", str(name))
+        self.task_metrics = task_scores.asked_of(config["metrics"], self.dataset)
         if self.cost_only:
+            if self.task_metrics:
+                raise InputError(
+                    f"the target has no checkpoint, hence no answers for {self.task_metrics[0]} to score; "
+                    "choose a target that has one, or other metrics"
+                )
             check_cost_only(config, [self.models[role] for role in self.places])
         self.host = host_of(config, self.emulated)
         self.labels["agreement"] = "matched" if self.match else "native"
@@ -126,6 +133,12 @@ class GenerationScenario(Scenario):
         if role not in self._drafts:
             self._drafts[role] = opened(self.models[role], embeddings_from=self.target, host=self.host)
         return self._drafts[role]
+
+    @property
+    def plain_metrics(self) -> list[str]:
+        """The metrics asked for that do not score answers by their task."""
+        own = {task_scores.MAIN, *self.task_metrics}
+        return [name for name in self.config["metrics"] if name not in own]
 
     @property
     def cost_only(self) -> bool:
@@ -196,6 +209,8 @@ class GenerationScenario(Scenario):
             asked["match"] = asdict(self.match)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
+        if self.task_metrics:
+            asked["score"] = self.config["dataset"]["scoring"]["score"]
         return asked
 
     @cached_property
@@ -204,7 +219,8 @@ class GenerationScenario(Scenario):
         against = () if self.cost_only else fidelity.AGAINST_TARGET
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
-        own |= versions.of_metrics([self.method.round_metric, *against, *map(str, self.config["metrics"])])
+        asked = [*map(str, self.config["metrics"]), *self.task_metrics]
+        own |= versions.of_metrics([self.method.round_metric, *against, *asked])
         return own | versions.COSTS | versions.WEIGHTS
 
     @property
@@ -305,12 +321,14 @@ class GenerationScenario(Scenario):
         values |= planned | dict(serving.figures)
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
         values |= figures.projecting(answers, device.trace)
-        values |= run.quality(self, answers[: len(self.requests)], progress)
+        good = run.quality(self, answers[: len(self.requests)], progress)
+        values |= good.values
         name = f"{self.labels['method']} on {device.name}"
         parts = [*timeline_parts(answers, sessions, device.trace.phases)]
         timeline = chrome(device.trace, name, parts, device.memory.history)
         about = run.found(self, device, values, matched)
-        return Findings(values, spread, figures.round_rows(answers), timeline, about)
+        rounds = figures.round_rows(answers)
+        return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, good.answers)
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)

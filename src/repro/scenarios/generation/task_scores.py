@@ -1,0 +1,138 @@
+"""Score a cell's answers by their task, with the target's own answers beside them.
+
+Must not know device time, sweeps, or how answers were obtained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+from repro.core.errors import InputError
+from repro.core.registry import discover, lookup
+from repro.data.config import DatasetConfig, scoring_of
+from repro.data.scoring import GeneratedText
+from repro.data.task_scoring import TaskScoring
+from repro.data.template import Row
+from repro.records.record import Scalar, Spread
+
+MAIN = "task_score"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of answers.
+
+    Attributes:
+        values: figures by name; see `repro.metrics.task.compared`.
+        uncertainty: standard errors, and the 95% interval of a difference.
+        answers: per prompt the score of each metric, and `target_METRIC`, the target's own.
+    """
+
+    values: Mapping[str, Scalar] = field(default_factory=dict)
+    uncertainty: Mapping[str, Spread] = field(default_factory=dict)
+    answers: Sequence[Mapping[str, Scalar]] = ()
+
+
+def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
+    """The task's metrics among a run's: all of the dataset's for `task_score`, or the named ones.
+
+    Raises:
+        InputError: the dataset's task has no such metric, or none at all; `task_score` would run generated
+            code; this machine cannot compute one.
+    """
+    from repro.metrics.task import AnswerMetric
+
+    discover("repro.metrics")
+    named = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
+    if not named and MAIN not in metrics:
+        return ()
+    own = score_of(dataset).metrics
+    for name in named:
+        if name not in own:
+            raise InputError(
+                f"metric {name!r} scores answers by their task, and dataset {dataset.name!r} is scored by "
+                f"{', '.join(own)}; choose one of these, or {MAIN}"
+            )
+    wanted = tuple(name for name in own if name in named or MAIN in metrics)
+    for name in wanted:
+        metric = lookup("metric", name)()
+        if metric.runs_code and name not in named:
+            raise InputError(
+                f"dataset {dataset.name!r} is scored by running the answers' code; ask for it by name, "
+                f"metrics=[{name}]"
+            )
+        metric.ready()
+    return wanted
+
+
+def score_of(dataset: DatasetConfig) -> TaskScoring:
+    """How a dataset's task scores answers; InputError, with the reason, if it does not."""
+    scoring = scoring_of(dataset)
+    if not isinstance(scoring, GeneratedText):
+        raise InputError(
+            f"dataset {dataset.name!r} is scored by likelihoods ({dataset.scoring['kind']}), not by "
+            "generated answers; choose a compression instead of a method"
+        )
+    if scoring.score is None:
+        raise InputError(
+            f"dataset {dataset.name!r} has no task score; its file may name one as scoring.score.metrics"
+        )
+    if scoring.score.unscored:
+        raise InputError(f"dataset {dataset.name!r} has no task score: {scoring.score.unscored}")
+    return scoring.score
+
+
+def scored(
+    names: Sequence[str],
+    dataset: DatasetConfig,
+    rows: Sequence[Row],
+    texts: Sequence[str],
+    own: Sequence[str] | None,
+) -> Scored:
+    """Score answers.
+
+    Args:
+        names: metrics, as `asked_of` returns them.
+        dataset: the dataset; its first metric's figures are called `task_score`.
+        rows: the example of each answer.
+        texts: a method's answers.
+        own: the target's own answers; None skips what compares with them.
+
+    Raises:
+        InputError: a metric cannot score an example.
+    """
+    if not names:
+        return Scored()
+    from repro.metrics.task import compared
+
+    scoring = cast(GeneratedText, scoring_of(dataset))
+    expected = [scoring.expected(row) for row in rows]
+    main = score_of(dataset).metrics[0]
+    found: dict[str, Any] = {}
+    columns: dict[str, list[float]] = {}
+    for name in names:
+        score = cache(lookup("metric", name)().score)  # a lossless method's answers are the target's own
+        columns[name] = [score(text, right) for text, right in zip(texts, expected, strict=True)]
+        target = None
+        if own is not None:
+            target = [score(text, right) for text, right in zip(own, expected, strict=True)]
+            columns[f"target_{name}"] = target
+        found |= compared(MAIN if name == main else name, columns[name], target)
+    each = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
+    return Scored(*_parted(found), each)
+
+
+def _parted(found: Mapping[str, Any]) -> tuple[dict[str, Scalar], dict[str, Spread]]:
+    """Figures, and their standard errors or intervals by the same name."""
+    ends = ("_stderr", "_low", "_high")
+    values = {name: value for name, value in found.items() if not name.endswith(ends)}
+    spread: dict[str, Spread] = {}
+    for name in values:
+        if found.get(f"{name}_stderr") is not None:
+            spread[name] = found[f"{name}_stderr"]
+        if f"{name}_low" in found:
+            spread[name] = (found[f"{name}_low"], found[f"{name}_high"])
+    return values, spread
