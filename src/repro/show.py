@@ -45,10 +45,10 @@ SETTINGS = ("prompts", "skip", "max_tokens", "sampling", "seed")
 
 @dataclass(frozen=True)
 class Found:
-    """A record, the store that holds it, and its answers' lines."""
+    """A record, the folder that holds it, and its answers' lines."""
 
     record: Record
-    store: Results
+    folder: Path
     answers: Sequence[Mapping[str, Scalar]]
 
 
@@ -73,7 +73,9 @@ def find(cell: str | None, stores: Sequence[Results]) -> Found:
             more = f"; and {len(matching) - 8} more" if len(matching) > 8 else ""
             raise InputError(f"{cell!r} is the name of {len(matching)} records: {named}{more}")
         if matching:
-            return Found(matching[0], store, store.answers(matching[0].key))
+            key = matching[0].key
+            kept = next((lines for one in stores if (lines := one.answers(key))), [])
+            return Found(matching[0], store.root, kept)
     places = " or ".join(str(store.root) for store in stores)
     what = "a finished record" if cell is None else f"a finished record {cell!r}"
     raise InputError(f"{places} does not hold {what}; give a key, or EXPERIMENT/LABEL,LABEL, or --results")
@@ -92,8 +94,8 @@ def _matching(cell: str, records: Sequence[Record]) -> list[Record]:
     return found
 
 
-def compute(found: Found, data_dir: str | None, console: Console) -> Found:
-    """Run a cell again, and store its answers beside the record, which stays as it is.
+def compute(found: Found, store: Results, data_dir: str | None, console: Console) -> Found:
+    """Run a cell again and store its answers in `store`; its record stays as it is.
 
     Raises:
         InputError: the cell cannot run here, is another one in this version, or has other figures now.
@@ -114,8 +116,8 @@ def compute(found: Found, data_dir: str | None, console: Console) -> Found:
     if changed:
         console.print(f"[yellow]The run's figures are not the record's: {'; '.join(changed[:3])}.[/]")
     else:
-        found.store.put_answers(record.key, outcome.answers)
-    return Found(record, found.store, outcome.answers)
+        store.put_answers(record.key, outcome.answers)
+    return Found(record, found.folder, outcome.answers)
 
 
 def _cell(record: Record, data_dir: str | None) -> Scenario:
@@ -154,8 +156,11 @@ def page(found: Found, data_dir: str | None, longest: int | None) -> Iterator[st
     """
     yield from heading(found)
     cell = _cell(found.record, data_dir)
-    if not isinstance(cell, GenerationScenario) or cell.cost_only:
-        yield "\nThis cell generates no text: it scores choices, or computes costs only."
+    if not isinstance(cell, GenerationScenario):
+        yield "\nThis cell generates no text: it scores choices by likelihoods, or looks at activations."
+        return
+    if cell.cost_only:
+        yield "\nThis cell computes costs only: its target has no checkpoint, so it says nothing."
         return
     if not found.answers:
         yield (
@@ -181,7 +186,7 @@ def heading(found: Found) -> Iterator[str]:
     record, config = found.record, found.record.provenance.config
     labels = " ".join(f"{name}={value}" for name, value in record.labels.items())
     yield f"[bold]{escape(_name(record))}[/]"
-    yield f"  record      {record.key[:12]}, finished {record.provenance.finished}, in {found.store.root}"
+    yield f"  record      {record.key[:12]}, finished {record.provenance.finished}, in {found.folder}"
     yield f"  cell        {escape(labels)}"
     settings = ", ".join(f"{name} {_short(config[name])}" for name in SETTINGS if name in config)
     yield f"  settings    {escape(settings)}"
@@ -196,7 +201,7 @@ def answer_lines(
     line: Mapping[str, Scalar], cell: GenerationScenario, example: Example | None, longest: int | None
 ) -> Iterator[str]:
     """One answer: where it leaves the target's own, its scores, and the texts below each other."""
-    title = f"{line['request']} (row {line['row']})"
+    title = f"{line['request']} (row {line['row']})" + (", cut at max_tokens" if line["cut"] else "")
     at = None
     if line["target_tokens"] is None:
         verdict = "the target's own answer is not known"
@@ -281,9 +286,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False, soft_wrap=True)
     try:
         load_components()
-        found = find(given.cell, [open_results(folder) for folder in folders])
+        stores = [open_results(folder) for folder in folders]
+        found = find(given.cell, stores)
         if given.compute and not found.answers:
-            found = compute(found, given.data, console)
+            found = compute(found, stores[0], given.data, console)
         for line in page(found, given.data, None if given.full else LONGEST):
             console.print(line)
     except InputError as wrong:

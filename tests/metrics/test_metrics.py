@@ -19,12 +19,19 @@ from repro.metrics.text import ExactMatch, RougeL, RougeLTokens
 NAMES = [
     "acceptance",
     "accuracy",
+    "answer_exact",
+    "answer_f1",
+    "chrf",
     "draft_correctness",
     "exact_match",
+    "final_number",
     "multiple_choice",
     "paired_difference",
+    "pass_at_1",
+    "reference_rouge_l",
     "rouge_l",
     "rouge_l_tokens",
+    "task_score",
 ]
 
 

@@ -52,7 +52,7 @@ os.execvp("setpriv", ["setpriv", *dropped, sys.executable, "-I", "-S", "-c", pro
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """What a program may use: seconds of CPU and on the clock, bytes of memory and of each file."""
 
     cpu_seconds: int = 5
@@ -69,7 +69,7 @@ class Finished:
     said: str = ""
 
 
-def run(program: str, limits: Limits = Limits()) -> Finished:
+def run(program: str, limits: ProgramLimits = ProgramLimits()) -> Finished:
     """Run a program in an isolated process; InputError if this machine cannot isolate it."""
     if reason := unable():
         raise InputError(reason)
@@ -84,7 +84,7 @@ def unable() -> str:
         return f"generated code runs on Linux with util-linux only; this is {sys.platform}" + (
             f" without {' and '.join(lacking)}" if lacking else ""
         )
-    found = _run("pass", Limits())
+    found = _run("pass", ProgramLimits())
     if found.whole:
         return ""
     who = "root" if os.geteuid() == 0 else "this user"
@@ -94,7 +94,7 @@ def unable() -> str:
     )
 
 
-def _run(program: str, limits: Limits) -> Finished:
+def _run(program: str, limits: ProgramLimits) -> Finished:
     # A program that leaves early with status 0 has not run its tests: only the last line tells that it did.
     token = secrets.token_hex(16)
     text = f"{program}\nimport sys as _sys\n_sys.stdout.write('\\n{token}')\n"

@@ -31,8 +31,8 @@ class Store:
     """A folder of records, one JSON file each; several processes may write to it concurrently.
 
     `<key>.json` is the cell's record, `<key>.rounds.jsonl` its rounds and `<key>.answers.jsonl` its answers
-    (one file for each kind in `DETAILS`); records replaced by a rerun are kept as `<key>.<n>.json`. Files appear complete or not at all,
-    even if a writer is killed.
+    (one file for each kind in `DETAILS`); records replaced by a rerun are kept as `<key>.<n>.json`. Files
+    appear complete or not at all, even if a writer is killed.
     """
 
     def __init__(self, folder: Path | str) -> None:

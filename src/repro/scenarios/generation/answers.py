@@ -39,9 +39,9 @@ def lines(
         skipped: number of examples before the first one in use.
 
     Returns:
-        `request`, `row` (index among the dataset's selected examples) and `row_hash`; `text` and `tokens`
-        (ids, separated by spaces); `target_text` and `target_tokens`, `None` if the target's own text is not
-        known.
+        `request`, `row` (index among the dataset's selected examples) and `row_hash`; `text`, `tokens` (ids,
+        separated by spaces) and `cut` (1 if the answer reached `max_tokens` before its end, else 0);
+        `target_text` and `target_tokens`, `None` if the target's own text is not known.
     """
     found: list[Line] = []
     for i, (one, text, row) in enumerate(zip(generations, texts, rows, strict=True)):
@@ -52,11 +52,18 @@ def lines(
                 "row_hash": row_hash(row),
                 "text": text,
                 "tokens": ids(one.tokens),
+                "cut": int(is_cut(one)),
                 "target_text": None if target_texts is None else target_texts[i],
                 "target_tokens": None if own is None else ids(own[i]),
             }
         )
     return found
+
+
+def is_cut(one: Generation) -> bool:
+    """Whether an answer reached `max_tokens` before its end."""
+    request = one.request
+    return len(one.tokens) >= request.max_tokens and one.tokens[-1] not in request.stop
 
 
 def ids(tokens: Sequence[int]) -> str:

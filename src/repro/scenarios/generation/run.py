@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import stdev
 from typing import Any
 
@@ -149,18 +149,19 @@ def timing(
 
 @dataclass(frozen=True)
 class Quality:
-    """How good answers are: figures, standard errors or intervals, and one line per answer to keep."""
+    """How good answers are: figures, standard errors or intervals, a line per answer, notes for readers."""
 
     values: Mapping[str, Scalar]
-    uncertainty: Mapping[str, Spread]
-    answers: Sequence[Round]
+    uncertainty: Mapping[str, Spread] = field(default_factory=dict)
+    answers: Sequence[Round] = ()
+    notes: Sequence[str] = ()
 
 
 def quality(cell: GenerationScenario, generations: Sequence[Generation], progress: Progress) -> Quality:
     """Compare the answers with the target's own, which a lossless method's must equal, and with the task."""
     own, values = _against_target(cell, generations, progress)
     if cell.cost_only:
-        return Quality(values, {}, ())
+        return Quality(values)
     decode = cell.target.tokenizer.decode
     texts = [decode(g.tokens) for g in generations]
     target_texts = None if own is None else [decode(tokens) for tokens in own]
@@ -168,7 +169,11 @@ def quality(cell: GenerationScenario, generations: Sequence[Generation], progres
     lines = answers.lines(generations, texts, own, target_texts, cell.rows.rows, cell.config["skip"])
     if scored.answers:
         lines = [{**line, **scores} for line, scores in zip(lines, scored.answers, strict=True)]
-    return Quality(values | dict(scored.values), scored.uncertainty, lines)
+    cut = sum(map(answers.is_cut, generations)) if scored.answers else 0
+    notes = (
+        [f"{cut} of {len(lines)} answers were cut at max_tokens and are scored as they stand"] if cut else []
+    )
+    return Quality(values | dict(scored.values), scored.uncertainty, lines, notes)
 
 
 def _against_target(
@@ -196,6 +201,7 @@ def found(
     device: Device,
     values: dict[str, Scalar],
     matched: Matched | HeadMatch | None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
@@ -204,7 +210,7 @@ def found(
         "matched": asdict(matched) if matched else None,
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
-        "notes": tuple(_notes(cell, device, values)),
+        "notes": (*_notes(cell, device, values), *notes),
     }
 
 

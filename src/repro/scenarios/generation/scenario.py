@@ -326,7 +326,7 @@ class GenerationScenario(Scenario):
         name = f"{self.labels['method']} on {device.name}"
         parts = [*timeline_parts(answers, sessions, device.trace.phases)]
         timeline = chrome(device.trace, name, parts, device.memory.history)
-        about = run.found(self, device, values, matched)
+        about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)
         return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, good.answers)
 

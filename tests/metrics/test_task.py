@@ -1,0 +1,101 @@
+"""Scores of answers by their task, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.metrics.task import (
+    AnswerExact,
+    AnswerF1,
+    AnswerMetric,
+    ChrF,
+    FinalNumber,
+    ReferenceRougeL,
+    TaskScore,
+    compared,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "score"),
+    [
+        ("16 - 3 - 4 = 9 eggs, so 9 * $2 = $18.", "9 * 2 = <<9*2=18>>18\n#### 18", 100.0),
+        ("It is 1,000.0", "#### 1000", 100.0),
+        ("18, and then 3", "#### 18", 0.0),
+        ("from 7-2", "#### 2", 100.0),
+        ("it fell to -2", "#### 2", 0.0),
+        ("no idea", "#### 2", 0.0),
+    ],
+)
+def test_the_last_number_counts(text: str, reference: str, score: float) -> None:
+    assert FinalNumber().score(text, [reference]) == score
+
+
+def test_a_reference_without_a_number_is_refused() -> None:
+    with pytest.raises(InputError, match="no number in the reference 'none'"):
+        FinalNumber().score("4", ["none"])
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "f1", "exact"),
+    [
+        # of "red ball", "red" is in the first reference (2*1/4), both words are in the second (2*2/5)
+        ("the red ball", ["a red balloon", "Red ball flew!"], 80.0, 0.0),
+        ("France.", ["in Europe", "france"], 100.0, 100.0),
+        ("no answer", [""], 0.0, 0.0),
+        ("The.", [""], 100.0, 100.0),
+        ("ball red", ["red ball"], 100.0, 0.0),
+        ("green", ["red"], 0.0, 0.0),
+    ],
+)
+def test_words_are_compared_with_the_best_reference(
+    text: str, references: list[str], f1: float, exact: float
+) -> None:
+    assert AnswerF1().score(text, references) == pytest.approx(f1)
+    assert AnswerExact().score(text, references) == exact
+
+
+def test_rouge_l_takes_the_best_reference() -> None:
+    # "the ball" of "the red ball" and of "the ball flew away": precision 2/3, recall 2/4, F = 4/7
+    found = ReferenceRougeL().score("the red ball", ["nothing", "the ball flew away"])
+    assert found == pytest.approx(400 / 7)
+
+
+def test_chrf_counts_recall_twice_over_the_orders_that_both_have() -> None:
+    # "abc" against "ab": precisions 2/3 and 1/2, recalls 1 and 1; F2 = 5 * 7/12 / (4 * 7/12 + 1) = 7/8
+    assert ChrF().score("abc", ["ab"]) == pytest.approx(87.5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "texts", "expected", "mean"),
+    [
+        (FinalNumber(), ["3", "4"], [["3"], ["3"]], 50.0),
+        (AnswerF1(), ["a red", "b"], [["red"], ["b"]], 100.0),
+    ],
+)
+def test_the_figure_is_the_mean_over_answers(
+    metric: AnswerMetric, texts: list[str], expected: list[list[str]], mean: float
+) -> None:
+    assert metric.compute(prediction_texts=texts, expected=expected) == {metric.name: mean}
+
+
+def test_a_score_stands_beside_the_targets_with_the_interval_of_their_difference() -> None:
+    # One of four answers lost 100 points: mean 75, variance 7500/3, error sqrt(2500/4); of resampled means
+    # 32% have no loss, 5% have three or more of four and 0.4% have four.
+    found = TaskScore().compute(values=[100, 0, 100, 100], baseline_values=[100] * 4)
+    assert found == pytest.approx(
+        {
+            "task_score": 75.0,
+            "task_score_stderr": 25.0,
+            "target_task_score": 100.0,
+            "target_task_score_stderr": 0.0,
+            "task_score_difference": -25.0,
+            "task_score_difference_low": -75.0,
+            "task_score_difference_high": 0.0,
+        }
+    )
+
+
+def test_without_the_targets_answers_there_is_no_difference() -> None:
+    assert compared("chrf", [40.0], None) == {"chrf": 40.0, "chrf_stderr": None}
