@@ -164,8 +164,8 @@ def page(found: Found, data_dir: str | None, longest: int | None) -> Iterator[st
         return
     if not found.answers:
         yield (
-            "\nThis record holds no answers, since it was made before records kept them or comes from a "
-            f"packed table; `python -m repro.show {found.record.key[:12]} --compute` runs the cell for them."
+            "\nThis record holds no answers, since it was made before records kept them; "
+            f"`python -m repro.show {found.record.key[:12]} --compute` runs the cell for them."
         )
         return
     try:

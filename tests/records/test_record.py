@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,20 @@ class TestStore:
         assert json.loads((tmp_path / f"{key}.2.rounds.jsonl").read_text()) == {"round": 2.0}
         assert [r.values["speed"] for r in store.all()] == [3.0]
         assert store.rounds(key) == [{"round": 3.0}]
+
+    def test_answers_lie_beside_the_record_and_move_with_it(self, tmp_path: Path) -> None:
+        store, one = Store(tmp_path), record("std", {"speed": 1.0})
+        said = [{"request": "p/0", "text": "Grüße\n" * 500, "score": 50.0}, {"request": "p/1", "text": ""}]
+        store.put(one, answers=said)
+        file = tmp_path / f"{one.key}.answers.jsonl"
+        content = file.read_bytes()
+        assert store.details(one.key, "answers") == said
+        store.put_answers(one.key, said)
+        assert file.read_bytes() == content  # the same lines give the same bytes
+        assert store.problems() == []
+        store.put(replace(one, values={"speed": 2.0}))
+        assert store.details(one.key, "answers") == []
+        assert (tmp_path / f"{one.key}.1.answers.jsonl").read_bytes() == content
 
     def test_a_failure_never_hides_a_result(self, tmp_path: Path) -> None:
         store = Store(tmp_path)

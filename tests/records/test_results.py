@@ -97,6 +97,26 @@ def test_what_a_table_drops_is_loose_again(results: Results) -> None:
     assert loose(results) == [f"{cell('std').key}.json", f"{cell('std').key}.rounds.jsonl"]
 
 
+def test_answers_are_packed_and_can_be_added_to_a_packed_record(results: Results) -> None:
+    said = [{"request": "p/0", "text": "Gr\u00fc\u00dfe\u2028\n" * 300}, {"request": "p/1", "text": ""}]
+    key, other = cell("std").key, cell("edgellm").key
+    results.pack("lever/fig5", members(cell("std")))
+    results.put_answers(key, said)
+    assert results.answers(key) == said
+    assert loose(results) == []
+    packed = [results.root / "lever" / name / "answers.jsonl.gz" for name in ("fig4", "fig5")]
+    assert packed[0].read_bytes() == packed[1].read_bytes()  # each table with the cell has them
+    assert len(packed[0].read_bytes()) < 300
+    results.put(cell("edgellm"), answers=said[:1])
+    results.pack("lever/fig4", members(cell("edgellm"), cell("std")))
+    assert (results.answers(other), results.answers(key)) == (said[:1], said)
+    assert results.rounds(key) == ROUNDS
+    absent = "0" * 64
+    results.put_answers(absent, said)  # its record is in another folder
+    assert results.answers(absent) == said
+    assert results.problems() == []
+
+
 def test_a_failure_never_replaces_a_packed_record(results: Results) -> None:
     results.put(replace(cell("std"), status="failed", error="Traceback", uncertainty={}))
     assert results.get(cell("std").key) == cell("std")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +14,7 @@ import pytest
 from repro import show
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.data import read_config
+from repro.data import load_rows, read_config
 from repro.metrics import isolation
 from repro.metrics.task import AnswerMetric
 from repro.records.identity import dataset_asked
@@ -179,6 +180,19 @@ def test_invented_rows_of_the_code_sets_pass_their_own_solutions() -> None:
         found = scored(["pass_at_1"], read_config(name), [row, row], [str(row[right]), wrong], None)
         assert [line["pass_at_1"] for line in found.answers] == [100.0, 0.0], name
         assert found.values == {"task_score": 50.0}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(isolation.unable()), reason=isolation.unable() or "isolation")
+@pytest.mark.skipif("REPRO_DATA" not in os.environ, reason="needs the real rows")
+@pytest.mark.parametrize(("name", "solution"), [("humaneval", "canonical_solution"), ("mbpp", "code")])
+def test_real_reference_solutions_pass(name: str, solution: str) -> None:
+    config = read_config(name)
+    rows = load_rows(config).rows
+    texts = [str(row[solution]) for row in rows]
+    found = scored(["pass_at_1"], config, rows, texts, None)
+    assert len(rows) >= 164
+    assert [i for i, line in enumerate(found.answers) if line["pass_at_1"] != 100.0] == []
 
 
 def test_a_datasets_key_is_without_its_task_score() -> None:
