@@ -43,7 +43,9 @@ def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
         InputError: the dataset's task has no such metric, or none at all; `task_score` would run generated
             code; this machine cannot compute one.
     """
-    from repro.metrics.task import AnswerMetric
+    if not metrics:
+        return ()
+    from repro.metrics.task import AnswerMetric  # late, with numpy
 
     discover("repro.metrics")
     named = [name for name in metrics if name != MAIN and issubclass(lookup("metric", name), AnswerMetric)]
@@ -106,7 +108,7 @@ def scored(
     """
     if not names:
         return Scored()
-    from repro.metrics.task import compared
+    from repro.metrics.task import compared  # late, with numpy
 
     scoring = cast(GeneratedText, scoring_of(dataset))
     expected = [scoring.expected(row) for row in rows]
