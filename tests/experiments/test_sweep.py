@@ -1,5 +1,6 @@
 """Sweeps: what is done stays done, what fails is said and alone run again, and a kill changes nothing."""
 
+import gzip
 import io
 import json
 import multiprocessing
@@ -255,7 +256,7 @@ def test_provenance_is_complete(project: Project) -> None:
     assert p.memory["resident_set"] > 1e8
     assert 1e9 < p.memory["emulated_dram"] < p.budget == 12e9
     assert p.trace is not None
-    assert json.loads((project.out / "outputs" / p.trace).read_text())["traceEvents"]
+    assert json.loads(gzip.decompress((project.out / "outputs" / p.trace).read_bytes()))["traceEvents"]
     assert p.started <= p.finished
     assert record.labels == {
         "method": "edgellm",
