@@ -28,6 +28,7 @@ from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
+from repro.reports.intervals.rounds import with_intervals
 from repro.reports.reference.bibliography import load_bibliography
 
 
@@ -48,6 +49,8 @@ def regenerate(name: str, results: Results, out: Path, formats: Sequence[str], c
     bibliography = load_bibliography()
     asked = asked_of(name, members, axes(config))
     records = results.records(members)
+    if asked.spec(section).intervals:
+        records = with_intervals(records, results)
     table = made_table(asked, section, members, records)
     files = write_all(table, out, bibliography, formats)
     spec = asked.spec(section)

@@ -45,7 +45,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "check.py", "list.py", "show.py"}
+ENTRANCES = {"__main__.py", "check.py", "compare.py", "list.py", "show.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {

@@ -72,7 +72,7 @@ def test_a_finished_cell_and_its_list_import_nothing_heavy(project: Project) -> 
     assert done.returncode == 0, done.stderr
     assert "torch" in first, "this test cannot see what is imported"
     again, done = imported(project, "method=chain_sd")
-    assert "acceptance_length" in done.stdout
+    assert "Acceptance length" in done.stdout
     assert again == set()
     listed, done = imported(project, "hydra.mode=MULTIRUN", "method=chain_sd,std", "sweep=list")
     assert "1 of 2 cells to do" in done.stdout

@@ -9,7 +9,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -30,6 +32,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments import composing
+from repro.experiments.cell_screen import show_note
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such
@@ -41,6 +44,7 @@ from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
 from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files, written_out
+from repro.experiments.sweep_table import sweep_table
 from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 
@@ -91,6 +95,20 @@ def composed(*overrides: str) -> DictConfig:
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("config", overrides=list(overrides), return_hydra_config=True)
+
+
+def cell_config(*overrides: str) -> dict[str, Any]:
+    """The resolved configuration of one cell.
+
+    Raises:
+        InputError: an override is malformed or names something unknown.
+    """
+    try:
+        config = composed(*overrides)
+        HydraConfig.instance().set_config(config)  # labels may name the choices that were made
+        return plain(config)
+    except (HydraException, OmegaConfBaseException) as wrong:
+        raise InputError(explain(wrong)) from wrong
 
 
 def notes_folder(config: DictConfig) -> Path:
@@ -144,7 +162,15 @@ def finish(config: DictConfig) -> int:
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
-    show_files(console, sweep.finish(asked(config), table_section(config), notes))
+    section, own = table_section(config), None
+    if section is None and sweep.mode != "list":
+        own = sweep_table(notes, sweep.store, given(config), config.hydra.runtime.choices)
+    if own is None:
+        files = sweep.finish(asked(config), section, notes)
+    else:
+        files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
+        files |= own.write_experiment(sweep.results)
+    show_files(console, files)
     failed = [note for note in notes if note.state == "failed"]
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
@@ -163,6 +189,22 @@ def asked(config: DictConfig) -> Asked:
 def axes(config: DictConfig) -> set[str]:
     """The settings that the experiment's own sweep varies."""
     return {str(name) for name in config.hydra.sweeper.params or ()}
+
+
+def given(config: DictConfig) -> dict[str, str]:
+    """The overrides of a sweep's command line as they were typed, by key."""
+    return dict(_split(override) for override in config.hydra.overrides.task)
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, _, value = str(override).partition("=")
+    return key, value
+
+
+def chosen(overrides: Sequence[str]) -> dict[str, str]:
+    """The values of a cell's overrides, by key."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return {override.get_key_element(): str(override.value()) for override in parsed}
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
@@ -194,18 +236,18 @@ def task(config: DictConfig) -> None:
         job = HydraConfig.get()
         if job.mode == RunMode.MULTIRUN:
             folder = Path(job.sweep.dir) / "cells"
-            note_down(folder, job.job.num, attempt(config, partial(running, folder, job.job.num)))
+            note = attempt(config, partial(running, folder, job.job.num))
+            note_down(folder, job.job.num, replace(note, chosen=chosen(job.overrides.task)))
             return
         given = plain(config)
         sweep = Sweep(given, screen())
         note = sweep.cell(given, alone)
-        sweep.finish(Asked(str(config.name)), None, [note])
+        if sweep.mode == "list" or note.state == "skipped":
+            sweep.finish(Asked(str(config.name)), None, [note])
+            return
+        show_note(sweep, note)
         if note.state == "failed":
             raise InputError(note.error)
-        record = sweep.store.get(note.key)
-        for name, value in record.values.items() if record else ():
-            shown = f"{value:.4g}" if isinstance(value, float) else value
-            sweep.console.print(f"{name:<24} {'absent' if value is None else shown}", highlight=False)
     except InputError as wrong:
         if _shows_where:
             raise

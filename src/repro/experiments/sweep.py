@@ -7,6 +7,7 @@ that the end of the sweep finds all cells (`experiments.progress`).
 from __future__ import annotations
 
 import gzip
+import os
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -40,18 +41,23 @@ from repro.reports.files import FORMATS, write_all
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
+from repro.reports.intervals.rounds import with_intervals
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
 from repro.reports.spec.experiment import experiment_file
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members
+from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.base import Progress, Scenario
 from repro.scenarios.registry import made
 
 MODES = ("run", "list", "retry", "force")
+MANY = 8
+"""Timelines above which a sweep names their folder instead of each."""
+
 NEED = 20_000_000
 """Bytes that must be free before a cell starts; its record, rounds and timeline take far less."""
 
@@ -65,7 +71,10 @@ def unseen(work: CellWork) -> AbstractContextManager[Progress]:
 
 
 class Sweep:
-    """One run of the command: its mode, its output folders and its console."""
+    """One run of the command: its mode, its output folders and its console.
+
+    `tracked` is the wandb run of the last cell that was computed; `None` without one.
+    """
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
         """Read the run's settings; InputError for an unknown mode."""
@@ -77,6 +86,7 @@ class Sweep:
         self.tracker = Tracker.parse(config["wandb"], Path(config["outputs"]))
         self.outputs = Path(config["outputs"])
         self.console = console or Console()
+        self.tracked: Path | None = None
 
     def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
@@ -136,7 +146,7 @@ class Sweep:
         except OSError as wrong:
             reason = f"{wrong.strerror}; earlier records are whole"
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
-        self.tracker.cell(record, rounds, path if timeline else None, answers)
+        self.tracked = self.tracker.cell(record, rounds, path if timeline else None, answers)
         return record
 
     @contextmanager
@@ -163,6 +173,8 @@ class Sweep:
         whole = asked.whole and len(own) == len(notes)
         cells = members.join(own, self.store.members(asked.folder), whole)
         parsed, records = asked.spec(spec), self.store.records(cells)
+        if parsed.intervals:
+            records = with_intervals(records, self.store)
         table = made_table(asked, spec, cells, records)
         self._pack(asked.folder, cells)
         files = write_all(table, self.results, load_bibliography())
@@ -172,11 +184,7 @@ class Sweep:
         own_keys = {member.key for member in own}
         swept = [record for record in records if record.key in own_keys]
         tracked = self.tracker.sweep(table, files, swept)
-        files |= {
-            f"timeline {r.labels['method']}": self.outputs / r.provenance.trace
-            for r in swept
-            if r.provenance.trace
-        }
+        files |= self._timelines(swept)
         if tracked:
             files["wandb"] = tracked
         return files
@@ -187,6 +195,18 @@ class Sweep:
         except OSError as wrong:
             reason = f"{wrong.strerror}; all records are whole"
             raise InputError(f"the cells of {folder} could not be packed: {reason}") from wrong
+
+    def _timelines(self, own: Sequence[Record]) -> dict[str, Path]:
+        """The cells' timelines by what tells the cells apart; of many only their folder."""
+        names = varying(own) or ["method"]
+        found = {
+            " ".join(["timeline", *(record.labels.get(name, "") for name in names)]): record.provenance.trace
+            for record in own
+            if record.provenance.trace
+        }
+        if len(found) > MANY:
+            return {"timelines": self.outputs / os.path.commonpath(found.values())}
+        return {name: self.outputs / trace for name, trace in found.items()}
 
     def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
         """Write and print the table of a section without cells."""
@@ -261,6 +281,7 @@ def show_files(console: Console, files: Mapping[str, Path]) -> None:
         **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
         **{"pdf": "picture as PDF", "excerpt": "part of a timeline", "spans": "its spans"},
         **{"diagram": "its picture", "vector": "its picture as PDF"},
+        "yaml": "as an experiment",
     }
     for kind, path in files.items():
         console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)

@@ -77,6 +77,10 @@ class Record:
         """Whether the cell was computed successfully."""
         return self.status == "done"
 
+    def figure(self, name: str) -> Scalar:
+        """A value; else the peak bytes of that kind of memory (`emulated_dram`); `None` if it has neither."""
+        return self.values.get(name, self.provenance.memory.get(name))
+
     def to_json(self) -> str:
         """Readable JSON; equal records give equal text."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -17,6 +17,7 @@ from filelock import FileLock
 from repro.core.errors import InputError
 from repro.records.blocks import write_blocks
 from repro.records.packed import (
+    CELLS,
     LOOSE,
     PROVENANCE,
     Cells,
@@ -97,6 +98,13 @@ class Results:
         if self.loose.get(key) or not table:
             return self.loose.details(key, kind)
         return read_details(self.root / table, kind).get(key, [])
+
+    def place(self, key: str) -> Path:
+        """The file that holds a cell's record: its own, or that of its first table."""
+        table, _ = self._lines().get(key, ("", None))
+        if table and not self.loose.get(key):
+            return self.root / table / CELLS
+        return self.loose.folder / f"{key}.json"
 
     def members(self, table: str) -> list[Member]:
         """The cells of a table; empty if it has none.

@@ -33,8 +33,12 @@ PICTURES = ("png", "pdf")
 
 
 def path_of(folder: Path, experiment: str, format: str) -> Path:
-    """The file of a table in a folder of results: `<experiment>/table.<format>`, or `figure.<format>`."""
-    return folder / experiment / f"{'figure' if format in PICTURES else 'table'}.{format}"
+    """The file of a table in a folder of results: `<experiment>/table.<format>`, or `figure.<format>`.
+
+    The experiment file that makes the same table (`yaml`) is `<experiment>/experiment.yaml`.
+    """
+    stem = "figure" if format in PICTURES else "experiment" if format == "yaml" else "table"
+    return folder / experiment / f"{stem}.{format}"
 
 
 def written(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from repro.experiments.progress.timings import CellWork, stopwatch
@@ -30,6 +30,7 @@ class Note:
         state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
         seconds: measured or expected time; `None` if unknown.
         error: error message of a failed cell.
+        chosen: the values that the command line gave this cell, by their overrides' keys.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Note:
     state: str
     seconds: float | None = None
     error: str = ""
+    chosen: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from repro.reports.formats.layout import UNITS, heading, shared_marks
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
-DRAWN = ("fitted", "off")
-"""Marks that the figure shows by colour and position instead of a sign."""
+DRAWN = ("fitted", "off", "best")
+"""Marks that the figure shows by colour, position and length instead of a sign."""
 
 
 @dataclass(frozen=True)

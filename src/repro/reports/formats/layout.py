@@ -58,12 +58,18 @@ def page(table: Table) -> Page:
 def grid(table: Table) -> Grid:
     """Rows by columns; a column with published values becomes three: ours, paper, ratio."""
     compared = [any(row.entries[i].published for row in table.rows) for i in range(len(table.columns))]
-    headings = [Heading(table.heading)]
+    headings = [Heading(name) for name in table.apart or (table.heading,)]
+    names = len(headings)
     for column, wide in zip(table.columns, compared, strict=True):
         headings.append(Heading(heading(column), ("ours", "paper", "ratio") if wide else ("",)))
     shared = shared_marks(table)
-    lines = [(_row_name(row), *_line(row, table.columns, compared, shared)) for row in table.rows]
-    return Grid(tuple(headings), tuple(lines), "l" + "r" * sum(len(h.parts) for h in headings[1:]))
+    lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in table.rows]
+    alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
+    return Grid(tuple(headings), tuple(lines), alignment)
+
+
+def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
+    return [row.labels.get(name, "") for name in apart] or [_row_name(row)]
 
 
 def _row_name(row: TableRow) -> str:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from textwrap import fill
 from typing import Literal
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.reports.formats.layout import NOT_RUN, Grid, Page
+from repro.reports.formats.layout import NOT_RUN, Grid, Heading, Page
 from repro.reports.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
@@ -24,22 +27,91 @@ CSV_HEADER = (
 )
 
 
+GAP = 3
+"""Characters between two columns on the terminal."""
+
+
 def to_screen(page: Page) -> RenderableType:
-    """The tables with their notes for a terminal, without the BibTeX."""
-    titles = [page.title, *[None] * (len(page.grids) - 1)]
-    parts = [_rich(words, title) for words, title in zip(page.grids, titles, strict=True)]
-    return Group(*parts, *(Text(line, style="dim") for line in page.notes))
+    """The tables with their notes for a terminal, without the BibTeX.
+
+    A table that is wider than the terminal is printed in several parts, each with the names of the rows.
+    """
+    return _Screen(page)
 
 
-def _rich(words: Grid, title: str | None) -> RichTable:
-    shown = RichTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
-    names = [name for h in words.headings for name in h.flat]
-    for name, letter in zip(names, words.alignment, strict=True):
+@dataclass(frozen=True)
+class _Screen:
+    page: Page
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.page.title, style="bold")
+        for words in self.page.grids:
+            yield from (_rich(part, options.max_width) for part in _parts(words, options.max_width))
+        yield from (Text(line, style="dim") for line in self.page.notes)
+
+
+def _rich(words: Grid, width: int) -> RichTable:
+    """The grid as a table; its headings are broken into lines only if it is too wide otherwise."""
+    shown = RichTable(box=box.SIMPLE_HEAD)
+    widths = _widths(words, broken=sum(_widths(words, broken=False)) >= width)
+    for name, letter, wide in zip(_names(words), words.alignment, widths, strict=True):
         side: Literal["left", "right"] = "right" if letter == "r" else "left"
-        shown.add_column(name.replace(" (", "\n(", 1), justify=side, vertical="bottom")
+        first, *unit = name.split("\n")
+        heading = "\n".join([fill(first, wide - GAP, break_long_words=False), *unit])
+        shown.add_column(heading, justify=side, vertical="bottom", no_wrap=letter == "r")
     for line in words.lines:
         shown.add_row(*map(Text, line))
     return shown
+
+
+def _parts(words: Grid, width: int) -> list[Grid]:
+    """The grid in parts of at most `width` characters.
+
+    Each part has the columns of names, and columns of one heading stay together. A grid of text alone, whose
+    columns may wrap, stays whole.
+    """
+    wide = _widths(words, broken=True)
+    ends = list(accumulate(len(heading.parts) for heading in words.headings))
+    spans = [range(end - len(h.parts), end) for end, h in zip(ends, words.headings, strict=True)]
+    named = sum(words.alignment[span.start] != "r" for span in spans)
+    width -= 1  # the left edge
+    if sum(wide) <= width or named == len(spans):
+        return [words]
+    fixed, parts = sum(sum(wide[span.start : span.stop]) for span in spans[:named]), [list(range(named))]
+    used = fixed
+    for i in range(named, len(spans)):
+        more = sum(wide[spans[i].start : spans[i].stop])
+        if len(parts[-1]) > named and used + more > width:
+            parts.append(list(range(named)))
+            used = fixed
+        parts[-1].append(i)
+        used += more
+    return [_of(words, [spans[i] for i in part], [words.headings[i] for i in part]) for part in parts]
+
+
+def _of(words: Grid, spans: Sequence[range], headings: Sequence[Heading]) -> Grid:
+    columns = [i for span in spans for i in span]
+    lines = tuple(tuple(line[i] for i in columns) for line in words.lines)
+    return Grid(tuple(headings), lines, "".join(words.alignment[i] for i in columns))
+
+
+def _widths(words: Grid, broken: bool) -> list[int]:
+    """Characters that each column needs, with the `GAP` beside it; headings whole, or broken into lines."""
+    lines = [list(line) for line in words.lines]
+    columns = [[line[i] for line in lines] for i in range(len(words.alignment))]
+    names = [_least(n) if broken else max(map(len, n.split("\n"))) for n in _names(words)]
+    return [max(name, *map(len, own), 0) + GAP for name, own in zip(names, columns, strict=True)]
+
+
+def _names(words: Grid) -> list[str]:
+    """A name for each column, the unit on a line of its own."""
+    return [name.replace(" (", "\n(", 1) for h in words.headings for name in h.flat]
+
+
+def _least(name: str) -> int:
+    """Characters that a column needs for its name: those of the longest word, or of the line of the unit."""
+    first, _, unit = name.partition("\n")
+    return max(len(unit), *map(len, first.split() or [""]))
 
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:

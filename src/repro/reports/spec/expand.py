@@ -104,7 +104,7 @@ class _Expansion:
         )
         row_names = {SEPARATOR.join(labels.values()): self._row_name(rows, labels) for labels in row_labels}
         explicit = {i: n for i, n in rows["names"].items() if i not in self._all_values()}
-        given["rows"] = {"by": rows["by"], "names": row_names | explicit}
+        given["rows"] = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
         given["columns"] = [self._column(column, row_labels) for column in columns]
         given["cite"] = sorted({*given.get("cite", ()), *([self.paper] if self.paper else [])})
         if "aside" in given:
@@ -248,7 +248,7 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
         rows = {"by": rows}
     if not isinstance(rows, Mapping) or "by" not in rows:
         raise InputError(f"{where}, rows: {rows!r} must be a label, a list of labels, or a mapping with `by`")
-    choices = ("by", "names", "name", "also")
+    choices = ("by", "names", "name", "also", "apart")
     for key in rows:
         if key not in choices:
             raise InputError(f"{where}, rows: {unknown('field', str(key), choices)}")
@@ -258,7 +258,13 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
     for name in also:
         if name not in by:
             raise InputError(f"{where}, rows.also: {unknown('label', name, by)}")
-    return {"by": by, "names": names, "name": rows.get("name", ""), "also": also}
+    return {
+        "by": by,
+        "names": names,
+        "name": rows.get("name", ""),
+        "also": also,
+        "apart": rows.get("apart", False),
+    }
 
 
 def _values(cells: Sequence[Labels]) -> dict[str, list[str]]:

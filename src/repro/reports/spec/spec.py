@@ -23,10 +23,12 @@ class RowsSpec:
 
     A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
     Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
+    With `apart` each label has a column instead of one column of names.
     """
 
     by: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,9 @@ class TimelineSpec:
 class TableSpec:
     """A whole `table:` section; `experiment` is the name of its file.
 
-    `cite` adds papers to those of the published cells.
+    `cite` adds papers to those of the published cells. With `intervals` values have 95% bootstrap intervals
+    over prompts, where their records' rounds give one; with `best` the best value of each column is marked.
+    `command` is what makes the table if it is not the experiment.
     """
 
     experiment: str
@@ -183,6 +187,9 @@ class TableSpec:
     cite: tuple[str, ...] = ()
     figure: FigureSpec | None = None
     timeline: TimelineSpec | None = None
+    intervals: bool = False
+    best: bool = False
+    command: str = ""
 
     def __post_init__(self) -> None:
         keys = [column.key for column in self.columns]

@@ -71,7 +71,7 @@ def varying(records: Sequence[Record]) -> list[str]:
 
 def _single(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
     if column.value is not None:
-        value = records[0].values.get(column.value)
+        value = records[0].figure(column.value)
         return value if value is None or isinstance(value, str) else value * column.scale + 0.0  # never -0.0
     over, under = _sum(column, str(column.total), records), _sum(column, str(column.per), records)
     return None if over is None or not under else over / under * column.scale

@@ -17,6 +17,7 @@ from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.spec.units import factor
 from repro.reports.tables.aggregate import Incomparable, figure, relative
 from repro.reports.tables.amounts import amounts
+from repro.reports.tables.best import with_best
 from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
 
 
@@ -39,7 +40,8 @@ def build(
     """
     chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
     current, replaced = _newest([r for r in chosen if matches(r, spec.where)])
-    return _Builder(spec, current, cells, older).table(replaced)
+    table = _Builder(spec, current, cells, older).table(replaced)
+    return with_best(table) if spec.best else table
 
 
 def matches(record: Record, where: Mapping[str, str]) -> bool:
@@ -104,6 +106,7 @@ class _Builder:
             papers=self._papers(),
             figure=spec.figure,
             amounts=amounts(self.records),
+            apart=spec.rows.by if spec.rows.apart else (),
         )
 
     def _order(self, record: Record) -> list[tuple[float, str]]:

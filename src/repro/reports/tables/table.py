@@ -20,6 +20,7 @@ MARKS = {
     "older": ("o", "made by an older version of a component; run the table's command to renew it"),
     "wall": ("w", "wall clock of a real device, not emulated"),
     "off": ("!", "differs from the published value by more than the column's tolerance"),
+    "best": ("★", "best of its column"),
 }
 """Marks of a value: its sign, and the legend's text."""
 
@@ -109,6 +110,7 @@ class Table:
 
     `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its cells; the
     first recreates the table.
+    `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     """
 
     experiment: str
@@ -125,6 +127,7 @@ class Table:
     figure: FigureSpec | None
     amounts: str = ""
     commands: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     @property
     def command(self) -> str:

@@ -1,0 +1,171 @@
+"""What one cell prints: what it was, its figures by group, and where its files are.
+
+Owns the order of groups and the layout on the terminal; `conf/metric/` says what a figure means. Must not
+know how cells are computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from repro.experiments.progress.notes import Note
+from repro.experiments.sweep import Sweep, show_files
+from repro.records.record import Record, Round, Scalar, Spread
+from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.intervals.rounds import with_interval
+from repro.reports.spec.metric import MetricSpec, load_metrics
+from repro.scenarios.registry import BY_GROUP
+
+ORDER = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
+"""Groups of metrics in the order of the screen; others follow, `counts` comes last."""
+
+FIRST = ("method", "device", "dataset", "target", "draft")
+"""Labels in the order of the headline; others follow."""
+
+NOTHING = ("none", "None", "native")
+"""Labels that say nothing."""
+
+OTHER = "other"
+"""The group of values that no file in `conf/metric/` describes."""
+
+NUMBER = re.compile(r"-?\d+\.\d+(e-?\d+)?")
+READABLE = 30
+"""Characters below which there is no room for a definition."""
+
+SHOWN_MEMORY = "emulated_dram"
+
+
+def show_note(sweep: Sweep, note: Note) -> None:
+    """Print what a finished cell's note refers to; the traceback's place of a failed one."""
+    record = sweep.store.get(note.key)
+    if record is None:
+        return
+    if not record.done:
+        sweep.console.print(
+            f"The traceback is in {sweep.store.place(record.key)}", highlight=False, soft_wrap=True
+        )
+        return
+    files = {"record": sweep.store.place(record.key)}
+    if record.provenance.trace:
+        files["timeline"] = sweep.outputs / record.provenance.trace
+    if sweep.tracked:
+        files["wandb"] = sweep.tracked
+    state = f"computed in {note.seconds or 0:.0f} s"
+    if note.state == "cached":
+        state = f"computed before, {record.provenance.finished[:16].replace('T', ' ')} UTC"
+    show_cell(sweep.console, record, sweep.store.rounds(record.key), state, files)
+
+
+def show_cell(
+    console: Console, record: Record, rounds: Sequence[Round], state: str, files: Mapping[str, Path]
+) -> None:
+    """Print a finished cell.
+
+    Args:
+        console: the terminal.
+        record: its record.
+        rounds: its stored lines of detail.
+        state: whether it was computed now, and how long that took.
+        files: its files by kind.
+    """
+    console.print(Text(f"{headline(record)} ({state})", style="bold"))
+    found = with_interval(record, rounds)
+    values = {name: value for name, value in found.values.items() if not _is_spread(name, found)}
+    if SHOWN_MEMORY in found.provenance.memory:
+        values.setdefault(SHOWN_MEMORY, found.provenance.memory[SHOWN_MEMORY])
+    for line in _lines(values, found.uncertainty, console.width):
+        console.print(line, soft_wrap=True)
+    absent = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
+    if absent:
+        console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
+    console.print()
+    if "max_tokens" in _amounts(record):
+        console.print(
+            f"{'answers':<20} python -m repro.show {record.key[:12]}", highlight=False, soft_wrap=True
+        )
+    show_files(console, files)
+
+
+def _is_spread(name: str, record: Record) -> bool:
+    """Whether a value is the standard error, or an end of the interval, that another value is shown with."""
+    of, _, kind = name.rpartition("_")
+    return kind in ("stderr", "low", "high") and of in record.uncertainty
+
+
+def headline(record: Record) -> str:
+    """What a cell was: its labels, and how much it was asked."""
+    config = record.provenance.config
+    labels = {name: record.labels[name] for name in (*FIRST, *record.labels) if name in record.labels}
+    method, device = labels.pop("method"), labels.pop("device", "")
+    amount = [f"{config[name]} {words}" for name, words in _amounts(record).items() if name in config]
+    words = [label for label in labels.values() if label not in (*NOTHING, method)]
+    return f"{method} on {device}: " + ", ".join(dict.fromkeys([*words, *amount]))
+
+
+def _amounts(record: Record) -> dict[str, str]:
+    """Settings that say how much a cell was asked, in words."""
+    if any(record.provenance.config.get(group) for group in BY_GROUP):
+        return {"prompts": "examples"}
+    return {"prompts": "prompts", "max_tokens": "tokens at most"}
+
+
+def order_of(metric: MetricSpec) -> tuple[int, int, str]:
+    """Sort key of metrics: by group in the order of the screen, then as their file lists them."""
+    place = {name: i for i, name in enumerate(load_metrics())}
+    last = metric.group == "counts"
+    group = ORDER.index(metric.group) if metric.group in ORDER else len(ORDER) + last
+    return group, place.get(metric.name, len(place)), metric.name
+
+
+def described_as(name: str) -> MetricSpec:
+    """The metric of a record's value; of one that nothing describes just its name."""
+    return load_metrics().of_value(name) or MetricSpec(name, OTHER, name, "", value=name)
+
+
+def _lines(values: Mapping[str, Scalar], spreads: Mapping[str, Spread], width: int) -> Iterator[Text]:
+    """The lines of all groups, in common columns: heading, value, interval with unit, definition."""
+    there = [described_as(name) for name, value in values.items() if value is not None]
+    metrics = sorted(there, key=order_of)
+    words = {m.name: _words(m, values[m.name]) for m in metrics}
+    behind = {
+        m.name: " ".join(filter(None, [_spread_words(m, values[m.name], spreads.get(m.name)), unit_words(m)]))
+        for m in metrics
+    }
+    numbers = [words[m.name] for m in metrics if not isinstance(values[m.name], str)]
+    first = max(len(metric.heading) for metric in metrics)
+    second, third = max(map(len, numbers), default=0), max(map(len, behind.values()))
+    for group, own in groupby(metrics, key=lambda metric: metric.group):
+        yield Text(f"\n{group.capitalize()}", style="bold")
+        for m in own:
+            if isinstance(values[m.name], str):
+                line = Text(f"  {m.heading:<{first}}  {words[m.name]}  ")
+            else:
+                line = Text(f"  {m.heading:<{first}}  {words[m.name]:>{second}} {behind[m.name]:<{third}}  ")
+            if width - line.cell_len >= READABLE:
+                line.append(m.definition, style="dim")
+            line.truncate(width, overflow="ellipsis")
+            yield line
+
+
+def _words(metric: MetricSpec, value: Scalar) -> str:
+    """A value as text; of a list of numbers each with the metric's decimals."""
+    if not isinstance(value, str):
+        return value_words(metric, value)
+    return " ".join(
+        f"{float(word):.{metric.digits}f}" if NUMBER.fullmatch(word) else word for word in value.split()
+    )
+
+
+def _spread_words(metric: MetricSpec, value: Scalar, spread: Spread | None) -> str:
+    """An interval or a standard error of a value, in its unit."""
+    if spread is None:
+        return ""
+    ends = [end * metric.scale for end in (spread if isinstance(spread, tuple) else (spread,))]
+    shown = [f"{end:.{decimals(metric, [value])}f}" for end in sorted(ends)]
+    return f"[{', '.join(shown)}]" if isinstance(spread, tuple) else f"± {shown[0]}"

@@ -1,0 +1,254 @@
+"""The table of a sweep that has no `table:` section, and the experiment file that makes the same table.
+
+Owns the choice of its rows and columns. Rows are named by what the sweep varies, columns are what people
+compare in such cells. Must not know Hydra: the command's overrides come as text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from repro.experiments.progress.notes import Note
+from repro.records.identity import OF_THE_RUN
+from repro.records.packed import Member
+from repro.records.record import Record, content_hash
+from repro.records.results import Results
+from repro.reports.files import write_files
+from repro.reports.formats.values import decimals
+from repro.reports.intervals.bootstrap import FEWEST, RESAMPLES
+from repro.reports.spec.expand import expand
+from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
+
+GENERATION = (
+    *("decode_tokens_per_s", "time_per_token", "ttft", "acceptance_length", "rouge_l", "joules_per_token"),
+    *("emulated_dram", "prompts"),
+)
+COMPARED = {
+    "compression": ("accuracy", "difference", "baseline_accuracy", "flips", "bits_per_weight", "rows"),
+    "service": ("met", "ttft", "tpot", "accuracy", "accuracy_in_time", "energy", "memory", "requests"),
+    "probe": (),
+}
+"""Metrics that people compare, by the configuration group of a cell; `GENERATION` without any of these. A
+probe's are all that it measured."""
+
+DRAWN = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accuracy", "met", "ttft")
+"""Metrics of the picture: the first `PANELS` of them that the table has."""
+
+PANELS = 3
+LONGEST = 60
+"""Characters of the readable part of a folder's name."""
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """The table of a sweep without one of its own.
+
+    Attributes:
+        name: the experiment that it is stored as: `sweeps/<readable name>-<hash of the overrides>`.
+        section: its `table:` section, in the short form of experiment files.
+        notes: the sweep's notes, whose labels name their rows.
+        labels: labels that the experiment's file must give its cells, by name, as interpolations.
+        overrides: the command's overrides, by key.
+    """
+
+    name: str
+    section: dict[str, Any]
+    notes: list[Note]
+    labels: dict[str, str]
+    overrides: Mapping[str, str]
+
+    @property
+    def command(self) -> str:
+        """The command of the sweep."""
+        return " ".join(["python -m repro -m", *(f"{key}={value}" for key, value in self.overrides.items())])
+
+    def written_out(self) -> dict[str, Any]:
+        """The section as `Sweep.finish` takes it, with the command."""
+        content = {"grid": dict(self.overrides), "labels": self.labels}
+        own = self.name.rpartition("/")[2]  # without a folder, which would name a paper
+        return expand(own, self.section, content) | {"command": self.command}
+
+    def write_experiment(self, results: Path) -> dict[str, Path]:
+        """Write `experiment_file` beside the table in a folder of results; returns its path by kind.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        return write_files(self.name, results, {"yaml": self.experiment_file()})
+
+    def experiment_file(self) -> str:
+        """The YAML of an experiment with the same cells and the same table.
+
+        A sweep of an experiment without a table only lacks its `table:` section; that is what it gets.
+        """
+        table = {"table": self.section}
+        if self.labels:
+            table = {"labels": self.labels, **table}
+        if base := self.overrides.get("experiment"):
+            return (
+                f"# The table of `{self.command}`.\n# Add it to conf/experiment/{base}.yaml.\n{_yaml(table)}"
+            )
+        return (
+            f"# Made of `{self.command}`.\n"
+            "# Copied to conf/experiment/NAME.yaml, `python -m repro experiment=NAME` makes this table.\n"
+            f"{_yaml({'grid': dict(self.overrides)} | table)}"
+        )
+
+
+def sweep_table(
+    notes: Sequence[Note], store: Results, overrides: Mapping[str, str], groups: Collection[str]
+) -> SweepTable | None:
+    """The table of a sweep's cells; `None` if no cell succeeded.
+
+    Args:
+        notes: notes of all its cells.
+        store: where their records are.
+        overrides: the command's overrides by key, as they were typed.
+        groups: the configuration groups.
+    """
+    records = store.records(Member(note.key, note.labels) for note in notes if note.key)
+    if not any(record.done for record in records):
+        return None
+    overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
+    axes = [key for key in notes[0].chosen if len({note.chosen.get(key) for note in notes}) > 1]
+    own, rows = _row_labels(axes, notes)
+    labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
+    rows = rows or ["method"]
+    shown = _metrics([record for record in records if record.done])
+    columns = [_column(metric, records) for metric in shown]
+    drawn = [name for name in DRAWN if name in {metric.name for metric in shown}][:PANELS]
+    compared, circumstances = f"{', '.join(rows)} compared", _circumstances(rows, labelled, records)
+    title = f"{compared} ({circumstances})"
+    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "apart": True}, "columns": columns}
+    section |= {"intervals": True, "best": True, "notes": [_about_intervals(records)]}
+    if drawn:
+        section["figure"] = {"columns": drawn, "title": compared}
+    labels = {name: _interpolation(key, groups) for key, name in own.items()}
+    return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides)
+
+
+def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], list[str]]:
+    """Labels of its own for each override that no label stands for, and the labels that name the rows."""
+    own: dict[str, str] = {}
+    rows: list[str] = []
+    for axis in axes:
+        known = _standing_for(axis, notes)
+        if not known:
+            known = [_label(axis, taken={*notes[0].labels, *own.values()})]
+            own[axis] = known[0]
+        rows += [name for name in known if name not in rows]
+    return own, rows
+
+
+def _standing_for(axis: str, notes: Sequence[Note]) -> list[str]:
+    """The labels that tell the values of an override apart: one if possible, else several together."""
+    values = {note.chosen[axis] for note in notes}
+
+    def pairs(names: Sequence[str]) -> set[tuple[str, ...]]:
+        return {(note.chosen[axis], *(note.labels.get(name, "") for name in names)) for note in notes}
+
+    def told(names: Sequence[str]) -> bool:
+        return len(pairs(names)) == len(values) == len({pair[1:] for pair in pairs(names)})
+
+    varying = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
+    # The label with the override's own name comes first, then an experiment's own ones, which are last.
+    named = axis.rpartition("@")[2]
+    for name in sorted(varying, key=lambda name: (name != named, -varying.index(name))):
+        if told([name]):
+            return [name]
+    depending = [name for name in varying if len(pairs([name])) == len(values)]
+    return depending if told(depending) else []
+
+
+def _label(axis: str, taken: Collection[str]) -> str:
+    """A label for an override: its last word, or all of them if that is taken."""
+    words = [word for word in re.split(r"[.@]", axis.lstrip("+")) if word != "value"]
+    return words[-1] if words[-1] not in taken else "_".join(words)
+
+
+def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
+    given = {name: note.chosen.get(key) for key, name in own.items()}
+    return {name: value for name, value in given.items() if value not in (None, "None")}
+
+
+def _interpolation(key: str, groups: Collection[str]) -> str:
+    """What an experiment's file writes for the label of an override."""
+    key = key.lstrip("+")
+    if key in groups and "@" not in key:
+        return f"${{hydra:runtime.choices.{key}}}"
+    setting = f"{key.rpartition('@')[2]}.name" if "@" in key else key
+    return f"${{oc.select:{setting},null}}"
+
+
+def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
+    """The metrics of these records that people compare and that at least one of them has."""
+    metrics = load_metrics()
+    names = dict.fromkeys(name for record in records for name in _compared(record, metrics))
+    there = [name for name in names if any(_is_number(record.figure(name)) for record in records)]
+    found = [metric for metric in map(metrics.of_value, there) if metric]
+    return sorted(found, key=lambda metric: metric.group == "counts")
+
+
+def _compared(record: Record, metrics: MetricSpecs) -> Sequence[str]:
+    config = record.provenance.config
+    names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
+    asked = [name for name in record.values if name in map(str, config.get("metrics") or ())]
+    return (*names, *asked) if names else [n for n in record.values if metrics.of_value(n)]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, Any]:
+    """A short column: the metric's name, with more decimals if small values need them."""
+    digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
+    return metric.name if digits == metric.digits else {"metric": metric.name, "digits": digits}
+
+
+def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence[Record]) -> str:
+    """The labels and the amount of work that all cells share."""
+    first = notes[0].labels
+    shared = [name for name in first if len({note.labels.get(name) for note in notes}) == 1]
+    words = [first[n] for n in shared if n not in (*rows, "agreement") and first[n] not in ("none", "None")]
+    for setting in ("prompts", "max_tokens"):
+        given = {record.provenance.config.get(setting) for record in records}
+        if len(given) == 1 and setting not in rows:
+            words.append(f"{setting} {given.pop()}")
+    return ", ".join(dict.fromkeys(words))
+
+
+def _about_intervals(records: Sequence[Record]) -> str:
+    one = "example" if any(record.provenance.config.get("compression") for record in records) else "prompt"
+    return (
+        f"[low, high] is a 95% interval over the {one}s (percentile bootstrap, {RESAMPLES} resamples), given "
+        f"from {FEWEST} {one}s on."
+    )
+
+
+def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, str]) -> str:
+    """A readable name of the sweep with a hash of its overrides."""
+    words = []
+    for axis in axes:
+        values = list(dict.fromkeys(note.chosen[axis] for note in notes))
+        words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
+    readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
+        "-."
+    )
+    return f"sweeps/{readable}-{content_hash(dict(overrides))[:8]}"
+
+
+def _is_numeric(text: str) -> bool:
+    return re.fullmatch(r"-?[0-9.]+(e-?\d+)?", text) is not None
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(
+        dict(content), sort_keys=False, width=110, default_flow_style=None, allow_unicode=True
+    )

@@ -1,0 +1,1 @@
+"""Confidence intervals of figures, from the lines of detail that a cell stored."""

@@ -1,0 +1,125 @@
+"""`python -m repro.compare`: two records and two folders of tables, with what the figures say about both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import records
+from repro import compare
+from repro.core.errors import InputError
+from repro.experiments.comparing import compare_records, compare_tables, counts, differing_settings
+from repro.records.record import Record, Round
+from repro.records.results import Results
+
+HEADER = "row,id,column,unit,ours,published_low,published_high\n"
+
+
+def rounds_of(seconds: float, count: int = 6) -> list[Round]:
+    """One round of three tokens for each prompt; later prompts take longer."""
+    return [
+        {"request": f"p/{i}", "rows": 1, "drafted": 0, "emitted": 3, "accepted": 0}
+        | {"start": 0.0, "end": seconds * (i + 1)}
+        for i in range(count)
+    ]
+
+
+def record(key: str, seconds: float, **settings: object) -> Record:
+    values = {"decode_tokens_per_s": 18 / (21 * seconds), "rouge_l": 100.0 * seconds, "mine": 1.0}
+    made = records.record("std", values, key=key * 8, config={"prompts": 6, **settings})
+    return replace(made, labels={**made.labels, "device": "Phone"})
+
+
+def test_the_ratio_of_two_records_is_paired_over_their_prompts() -> None:
+    found = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)))
+    by_name = {one.name: one for one in found}
+    speed = by_name["decode_tokens_per_s"]
+    assert (speed.how, speed.change, speed.state) == ("ratio", pytest.approx(2.0), "different")
+    assert speed.interval == pytest.approx((2.0, 2.0)), "every prompt is twice as fast"
+    assert (by_name["rouge_l"].how, by_name["rouge_l"].change) == ("difference", -50.0)
+    assert by_name["mine"].state == "equal"
+    assert next(one.name for one in found) == "decode_tokens_per_s", "speed comes first"
+    assert counts(found) == "1 equal, 2 different, 0 gone, 0 fresh"
+
+
+def test_other_prompts_give_no_interval() -> None:
+    found = compare_records(record("a", 1.0), record("b", 0.5), (rounds_of(1.0), rounds_of(0.5)[:5]))
+    assert all(one.interval is None for one in found)
+
+
+def test_the_settings_that_differ_are_named() -> None:
+    ours = record(
+        "a", 1.0, method={"name": "chain_sd", "length": 4}, device={"name": "A", "dram": 1}, name="x"
+    )
+    other = record(
+        "b", 1.0, method={"name": "chain_sd", "length": 8}, device={"name": "B", "dram": 2}, name="y"
+    )
+    assert differing_settings(ours, other) == ["method.length (4, 8)", "device (A, B)"]
+
+
+def test_two_records_on_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Results(tmp_path)
+    for one, seconds in ((record("a", 1.0), 1.0), (record("b", 0.5), 0.5)):
+        store.put(one, rounds_of(seconds))
+    assert compare.main(["aaaa", "bbbb", "--results", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "A  aaaaaaaa  std on Phone" in shown
+    line = next(line for line in shown.splitlines() if line.strip().startswith("Decode"))
+    assert line.split() == ["Decode", "0.857", "1.71", "2.00", "×", "[2.00,", "2.00]", "tokens/s"]
+    assert "1 equal, 2 different, 0 gone, 0 fresh" in shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (("nosuch", "aaaa"), "'nosuch' is neither an existing file or folder"),
+        (("ffff", "aaaa"), "no record whose key begins with ffff"),
+        (("aaaa", "bbbb"), "2 keys begin with aaaa"),
+        (("cccc", "bbbb"), "failed, so it has no figures"),
+    ],
+)
+def test_wrong_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: tuple[str, str], sentence: str
+) -> None:
+    store = Results(tmp_path)
+    for key in ("aaaa0000", "aaaa1111", "bbbb0000"):
+        store.put(records.record("std", {}, key=key))
+    store.put(records.record("std", {}, key="cccc0000", status="failed", error="Traceback"))
+    assert compare.main([*keys, "--results", str(tmp_path)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def write(folder: Path, name: str, *lines: str) -> None:
+    path = folder / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+
+
+def test_folders_are_compared_by_artifact_row_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    write(one, "tables/lever/fig4", "Std,std,speed,x,1.0,2.0,2.0", "Draft,draft,speed,x,3.0,,")
+    write(other, "lever/fig4/table", "Std,std,speed,x,1.5,2.0,2.5", "Lever,lever,speed,x,4.0,,")
+    found = {one.name: one for one in compare_tables(one, other)}
+    assert found["lever/fig4, std, speed"].change == 1.5
+    assert found["lever/fig4, std, speed, published high end"].state == "different"
+    assert found["lever/fig4, draft, speed"].state == "gone"
+    assert found["lever/fig4, lever, speed"].state == "fresh"
+    assert compare.main([str(one), str(other)]) == 0
+    assert capsys.readouterr().out.endswith("1 equal, 2 different, 1 gone, 1 fresh\n")
+
+
+def test_equal_tables_print_only_the_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "a", "Std,std,speed,x,1.0,,")
+    write(tmp_path, "b", "Std,std,speed,x,1.0000000000001,,")
+    assert compare.main([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]) == 0
+    assert capsys.readouterr().out == "1 equal, 0 different, 0 gone, 0 fresh\n"
+
+
+def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="holds no table"):
+        compare_tables(tmp_path, tmp_path)

@@ -1,0 +1,120 @@
+"""`import repro` from Python: the documented example, what arguments become, frames, and errors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import records
+import repro
+from repro.core.errors import InputError
+from repro.core.paths import project_root
+from repro.experiments import python_interface
+from repro.records.results import Results
+from tiny_project import Project, write_project
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def mine(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
+    return project.apart(tmp_path)
+
+
+def settings(project: Project) -> dict[str, object]:
+    """The project's overrides as arguments."""
+    return {key: value for key, _, value in (one.partition("=") for one in project.overrides)}
+
+
+def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").symlink_to(project_root() / "results")
+    blocks = re.findall(
+        r"```python\n(.*?)```", (project_root() / "docs" / "python.md").read_text(), re.DOTALL
+    )
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+
+
+def test_importing_repro_imports_nothing_else() -> None:
+    heavy = "('repro.', 'hydra', 'torch', 'pandas', 'numpy', 'rich')"
+    code = f"import sys, repro; print(sorted(m for m in sys.modules if m.startswith({heavy})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        repro.nothing  # noqa: B018
+
+
+def test_a_cell_of_the_command_is_found_from_python(mine: Project) -> None:
+    note = mine.cell("method=chain_sd", "method.length=2")
+    record = repro.run({**settings(mine), "method.length": 2}, method="chain_sd")
+    assert record.key == note.key
+    assert record.provenance.config["method"]["length"] == 2
+    assert len(mine.store.all()) == 1
+
+
+def test_a_sweep_is_a_frame_and_a_failed_cell_keeps_its_row(mine: Project) -> None:
+    frame = repro.sweep({"method": ["std", "chian_sd"], "max_tokens": [4, 6]}, settings(mine))
+    assert list(frame["max_tokens"]) == [4, 6, 4, 6]
+    assert list(frame["status"]) == ["done", "done", "failed", "failed"]
+    assert frame["decode_tokens_per_s"].notna().sum() == 2
+    assert "Did you mean chain_sd?" in frame["error"][2]
+
+
+def test_an_axis_is_a_list(mine: Project) -> None:
+    with pytest.raises(InputError, match="axis method is 'std'; it must be a list"):
+        repro.sweep({"method": "std"}, settings(mine))
+
+
+def test_errors_name_the_right_choices(mine: Project) -> None:
+    with pytest.raises(InputError, match=r"no setting of method 'lenght'\. Did you mean length"):
+        repro.run({**settings(mine), "method.lenght": 2}, method="chain_sd")
+    with pytest.raises(InputError, match="prompts is 0; it must be a whole number"):
+        repro.run({**settings(mine), "prompts": 0}, method="std")
+    with pytest.raises(InputError, match=r"python -m repro experiment=lever/fig99"):
+        repro.table("lever/fig99", mine.out / "results")
+
+
+def test_cells_have_labels_values_and_a_count(tmp_path: Path) -> None:
+    Results(tmp_path).put(records.record("std", {"ttft": 0.5, "prompts": 3, "memory": 1.0}))
+    Results(tmp_path).put(records.record("lever", {}, status="failed", error="Traceback"))
+    frame = repro.cells(tmp_path).set_index("method")
+    assert frame.loc["std", "n"] == 3
+    assert frame.loc["std", "ttft"] == 0.5
+    assert frame.loc["lever", "status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (2, "2"),
+        (0.5, "0.5"),
+        ("chain_sd", "chain_sd"),
+        ("a b's", r"'a b\'s'"),
+        (["a", 1], "[a,1]"),
+        ({"alpha": None}, "{alpha:null}"),
+    ],
+)
+def test_values_are_written_as_hydra_reads_them(value: object, text: str) -> None:
+    assert python_interface._text(value) == text
+    with pytest.raises(InputError, match="settings are numbers, text, lists and mappings"):
+        python_interface._text(object())
+
+
+def test_a_model_is_chosen_by_its_role(mine: Project) -> None:
+    assert list(python_interface._overrides({"target": "llama_7b", "draft": None})) == [
+        "model@target=llama_7b",
+        "draft=null",
+    ]

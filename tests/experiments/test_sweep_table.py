@@ -1,0 +1,176 @@
+"""A sweep without a `table:` section ends with a table, and its experiment file makes the same one."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+
+import records
+from repro.core.paths import conf_dir
+from repro.experiments.sweep import Note
+from repro.experiments.sweep_table import SweepTable, sweep_table
+from repro.records.results import Results
+from repro.reports.spec import experiment
+from tiny_project import Project, write_project
+
+GROUPS = ("method", "device", "setup", "pair", "method_preset", "model@draft", "compression")
+VALUES = {"decode_tokens_per_s": 20.0, "time_per_token": 0.05, "ttft": 0.2, "prompts": 2}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+def made(tmp_path: Path, cells: list[tuple[dict[str, str], dict[str, str]]], **values: float) -> SweepTable:
+    """The table of cells with these overrides and labels."""
+    store, notes, overrides = Results(tmp_path), [], {}
+    for chosen, labels in cells:
+        record = records.record(labels["method"], {**VALUES, **values}, labels={**labels, **chosen})
+        store.put(record)
+        notes.append(Note(record.key, labels, "done", 1.0, chosen=chosen))
+        for key, value in chosen.items():
+            overrides[key] = ",".join(dict.fromkeys([*overrides.get(key, value).split(","), value]))
+    found = sweep_table(notes, store, overrides, GROUPS)
+    assert found is not None
+    return found
+
+
+def rows(table: SweepTable) -> list[str]:
+    return list(table.section["rows"]["by"])
+
+
+def test_rows_are_named_by_the_labels_of_what_varies(tmp_path: Path) -> None:
+    cells = [
+        ({"method": method, "device": device}, {"method": method, "device": name, "agreement": agreement})
+        for method, agreement in (("std", "native"), ("edgellm", "matched"))
+        for device, name in (("oneplus_12", "OnePlus 12"), ("xiaomi_14", "Xiaomi 14"))
+    ]
+    table = made(tmp_path, cells)
+    assert rows(table) == ["method", "device"]
+    assert table.labels == {}
+    assert table.name.startswith("sweeps/std-edgellm-oneplus_12-xiaomi_14-")
+
+
+def test_a_setting_that_varies_becomes_a_label(tmp_path: Path) -> None:
+    cells = [({"method.length": n}, {"method": "chain_sd", "device": "OnePlus 12"}) for n in ("2", "4", "8")]
+    table = made(tmp_path, cells)
+    assert rows(table) == ["length"]
+    assert table.labels == {"length": "${oc.select:method.length,null}"}
+    assert [note.labels["length"] for note in table.notes] == ["2", "4", "8"]
+    assert table.name.startswith("sweeps/length-2-4-8-")
+    assert "chain_sd, OnePlus 12" in table.section["title"]
+
+
+def test_a_choice_that_several_labels_tell_apart_uses_them_all(tmp_path: Path) -> None:
+    cells = [
+        ({"pair": "a"}, {"method": "mlc_gpu", "target": "Gemma"}),
+        ({"pair": "b"}, {"method": "mlc_gpu", "target": "Qwen"}),
+        ({"pair": "c"}, {"method": "mnn_cpu", "target": "Qwen"}),
+    ]
+    assert rows(made(tmp_path, cells)) == ["method", "target"]
+
+
+def test_an_experiment_s_own_label_comes_before_what_it_stands_for(tmp_path: Path) -> None:
+    cells = [
+        ({"setup": name}, {"method": "edgellm", "dataset": name[-3:], "workload": name})
+        for name in ("t5_cnn", "bart_wmt")
+    ]
+    assert rows(made(tmp_path, cells)) == ["workload"]
+
+
+def test_a_choice_without_a_label_gets_one(tmp_path: Path) -> None:
+    cells = [({"method_preset": name}, {"method": "edgellm"}) for name in ("bnv", "bnv_sf")]
+    table = made(tmp_path, cells)
+    assert rows(table) == ["method_preset"]
+    assert table.labels == {"method_preset": "${hydra:runtime.choices.method_preset}"}
+
+
+def test_columns_are_what_the_cells_have_with_enough_digits(tmp_path: Path) -> None:
+    table = made(tmp_path, [({"method": "std"}, {"method": "std"})], time_per_token=0.00123)
+    short = {"metric": "ttft", "digits": 3}
+    assert table.section["columns"] == [
+        "decode_tokens_per_s",
+        {"metric": "time_per_token", "digits": 5},
+        short,
+        "prompts",
+    ]
+    columns = {column["key"]: column for column in table.written_out()["columns"]}
+    assert columns["time_per_token"]["digits"] == 5
+    assert columns["decode_tokens_per_s"]["unit"] == "tokens/s"
+    assert columns["decode_tokens_per_s"]["better"] == "higher"
+
+
+def test_folders_are_no_part_of_a_sweep_s_name_or_command(tmp_path: Path) -> None:
+    store = Results(tmp_path)
+    record = records.record("std", VALUES)
+    store.put(record)
+    notes = [Note(record.key, {"method": "std"}, "done", chosen={"method": "std"})]
+    plain = sweep_table(notes, store, {"method": "std"}, GROUPS)
+    other = sweep_table(notes, store, {"method": "std", "results": "/x", "wandb.mode": "online"}, GROUPS)
+    assert plain is not None
+    assert other == plain
+    assert plain.command == "python -m repro -m method=std"
+
+
+def test_without_a_finished_cell_there_is_no_table(tmp_path: Path) -> None:
+    failed = records.record("std", {}, status="failed", error="Traceback")
+    Results(tmp_path).put(failed)
+    note = Note(failed.key, {"method": "std"}, "failed", chosen={"method": "std"})
+    assert sweep_table([note], Results(tmp_path), {"method": "std"}, GROUPS) is None
+
+
+def test_an_experiment_without_a_table_gets_only_that_section(tmp_path: Path) -> None:
+    table = made(tmp_path, [({"method": "std", "experiment": "mine"}, {"method": "std"})])
+    text = table.experiment_file()
+    assert "Add it to conf/experiment/mine.yaml" in text
+    assert set(yaml.safe_load(text)) == {"table"}
+
+
+def figures(path: Path) -> list[dict[str, str]]:
+    """The lines of a table's CSV."""
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = project.apart(tmp_path)
+    command = ("hydra.mode=MULTIRUN", "method=chain_sd", "method.length=2,4")
+    done = mine.here(*command)
+    assert done.returncode == 0, done.stderr
+    assert any(line.split()[:2] == ["length", "(tokens/s)"] for line in done.stdout.splitlines())
+    (path,) = (tmp_path / "results").rglob("length-2-4-*.yaml")
+    for suffix in ("md", "csv", "tex", "png"):
+        assert str(path.with_suffix(f".{suffix}")) in done.stdout
+    assert f"{'as an experiment':<20} {path}\n" in done.stdout
+    assert "made by `python -m repro -m " in path.with_suffix(".md").read_text()
+    assert {r["row"] for r in figures(path.with_suffix(".csv"))} == {"2", "4"}
+
+    conf = tmp_path / "conf" / "experiment"
+    conf.mkdir(parents=True)
+    (conf / "lengths.yaml").write_text(path.read_text())
+    monkeypatch.setattr(experiment, "conf_folders", lambda: [conf_dir(), conf.parent])
+    again = mine.here("experiment=lengths", f"hydra.searchpath=[conf://{conf.parent}]")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("cached") == 2, "the experiment's cells are those of the sweep"
+    (other,) = (tmp_path / "results").rglob("lengths*.csv")
+    assert figures(other) == figures(path.with_suffix(".csv"))
+    table = [line for line in path.with_suffix(".md").read_text().splitlines() if line.startswith("|")]
+    assert len(table) == 4
+    assert table == [
+        line for line in other.with_suffix(".md").read_text().splitlines() if line.startswith("|")
+    ]
+
+
+def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tmp_path: Path) -> None:
+    done = project.apart(tmp_path).here("hydra.mode=MULTIRUN", "method=std,flash_ar,lever")
+    assert done.returncode == 1, "lever has no predictor of this target"
+    (path,) = (tmp_path / "results").rglob("std-flash_ar-lever-*.md")
+    text = path.read_text()
+    assert "failed" in text
+    assert "★ best of its column" in text

@@ -1,0 +1,101 @@
+"""Bootstrap intervals: of known distributions, of stored rounds, and paired over prompts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import records
+from repro.records.record import Round
+from repro.records.results import Results
+from repro.reports.intervals.bootstrap import FEWEST, Total, figure, interval, paired
+from repro.reports.intervals.rounds import totals, with_interval, with_intervals
+
+
+def rounds_of(*prompts: tuple[int, float]) -> list[Round]:
+    """Two rounds for each prompt, which emit this many tokens in this many seconds each."""
+    lines: list[Round] = []
+    for i, (emitted, seconds) in enumerate(prompts):
+        lines += [
+            {"request": f"p/{i}", "rows": 4, "drafted": 3, "accepted": emitted - 1, "emitted": emitted}
+            | {"start": start, "end": start + seconds}
+            for start in (0.0, seconds)
+        ]
+    return lines
+
+
+PROMPTS = ((2, 1.0), (3, 1.0), (4, 2.0), (2, 0.5), (1, 1.0), (3, 1.5))
+VALUES = {"decode_tokens_per_s": 30 / 14, "acceptance_length": 15 / 6, "ttft": 1.0}
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_approximation() -> None:
+    own = {f"{i}": Total(float(i % 10), 1.0) for i in range(200)}
+    assert figure(own) == pytest.approx(4.5)
+    low, high = interval(own) or (0.0, 0.0)
+    error = 1.96 * 2.8723 / 200**0.5
+    assert (4.5 - low, high - 4.5) == pytest.approx((error, error), rel=0.1)
+    assert interval(own) == (low, high), "the same draws at every call"
+
+
+def test_long_prompts_weigh_more_in_a_ratio_of_totals() -> None:
+    own = {"a": Total(10.0, 1.0), "b": Total(10.0, 9.0)}
+    assert figure(own) == 2.0
+    assert figure({"a": Total(1.0, 0.0)}) is None
+
+
+def test_few_prompts_have_no_interval() -> None:
+    own = {f"{i}": Total(float(i), 1.0) for i in range(FEWEST - 1)}
+    assert interval(own) is None
+    assert interval(own | {"more": Total(1.0, 1.0)}) is not None
+
+
+def test_pairing_removes_what_prompts_share() -> None:
+    """Twice as fast on every prompt is exactly twice as fast, however much prompts differ."""
+    slow = {f"{i}": Total(10.0, 1.0 + i) for i in range(8)}
+    fast = {name: Total(10.0, total.below / 2) for name, total in slow.items()}
+    assert paired(fast, slow, "ratio") == pytest.approx((2.0, 2.0))
+    low, high = paired(fast, slow, "difference") or (0.0, 0.0)
+    assert 0 < low < high
+    assert paired(fast, {**slow, "other": Total(1.0, 1.0)}, "ratio") is None, "the prompts are not the same"
+
+
+def test_rounds_give_the_figures_of_their_record() -> None:
+    record = records.record("chain_sd", VALUES)
+    found = with_interval(record, rounds_of(*PROMPTS))
+    assert set(found.uncertainty) == {"decode_tokens_per_s", "acceptance_length"}
+    low, high = found.uncertainty["acceptance_length"]  # type: ignore[misc]
+    assert 1 < low < 2.5 < high < 4
+
+
+def test_rounds_that_do_not_give_the_record_s_value_make_no_interval() -> None:
+    record = records.record("chain_sd", {**VALUES, "acceptance_length": 2.51})
+    assert set(totals(record, rounds_of(*PROMPTS))) == {"decode_tokens_per_s"}
+    assert with_interval(replace(record, values={}), rounds_of(*PROMPTS)).uncertainty == {}
+
+
+def test_a_figure_that_is_the_same_on_all_prompts_has_no_interval() -> None:
+    record = records.record("std", {"acceptance_length": 1.0, "decode_tokens_per_s": 1.0})
+    assert with_interval(record, rounds_of(*[(1, 1.0)] * 6)).uncertainty == {}
+
+
+def test_on_a_wall_clock_the_spread_over_repetitions_stays() -> None:
+    record = records.record("std", VALUES, clock="wall", uncertainty={"decode_tokens_per_s": 0.1})
+    assert with_interval(record, rounds_of(*PROMPTS)).uncertainty["decode_tokens_per_s"] == 0.1
+
+
+def test_a_failed_cell_has_no_interval(tmp_path: Path) -> None:
+    failed = records.record("std", {}, status="failed", error="Traceback")
+    assert with_intervals([failed], Results(tmp_path)) == [failed]
+
+
+def test_answers_and_requests_have_intervals_too() -> None:
+    right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
+    found = with_interval(records.record("w8a8", {"accuracy": 50.0, "baseline_accuracy": 100.0}), right)
+    assert set(found.uncertainty) == {"accuracy"}
+    served: list[Round] = [
+        {"id": "a", "ttft": 0.1 * i, "tpot": 0.01, "met": i % 3 > 0, "fell_back": 0, "right": i % 2}
+        for i in range(6)
+    ]
+    values = {"ttft": 0.25, "met": 400 / 6, "accuracy": 50.0, "accuracy_in_time": 100 * 2 / 6}
+    found = with_interval(records.record("elastilm", values), served)
+    assert set(found.uncertainty) == set(values)

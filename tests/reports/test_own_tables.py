@@ -1,0 +1,154 @@
+"""What a sweep's own table needs beside a published one: best values, a column a label, narrow terminals."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from records import record
+from repro.core.errors import InputError
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import page
+from repro.reports.formats.render import to_markdown, to_screen
+from repro.reports.formats.values import decimals, unit_words, value_words
+from repro.reports.spec.metric import MetricSpec, load_metrics
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
+
+COLUMNS = [
+    {"key": "speed", "heading": "Decode", "value": "speed", "unit": "tokens/s", "better": "higher"},
+    {
+        "key": "step",
+        "heading": "Time per token",
+        "value": "step",
+        "unit": "s",
+        "digits": 3,
+        "better": "lower",
+    },
+    {
+        "key": "size",
+        "heading": "Peak memory",
+        "value": "emulated_dram",
+        "unit": "GB",
+        "scale": 1e-9,
+        "digits": 1,
+    },
+]
+
+
+def made(**changes: Any) -> Table:
+    """A table of two methods on two phones."""
+    cells = [
+        record(
+            method,
+            {"speed": speed, "step": 1 / speed},
+            labels={"device": device},
+            memory={"emulated_dram": 2_500_000_000},
+        )
+        for method, device, speed in (
+            *(("std", "OnePlus 12", 10.0), ("std", "Xiaomi 14", 8.0)),
+            *(("lever", "OnePlus 12", 20.001), ("lever", "Xiaomi 14", 20.0)),
+        )
+    ]
+    section = {"title": "Mine", "rows": {"by": ["method", "device"], "apart": True}, "columns": COLUMNS}
+    return build(TableSpec.parse("mine", {**section, **changes}), cells, {}, {cell.key for cell in cells})
+
+
+def on_screen(table: Table, width: int) -> list[str]:
+    text = io.StringIO()
+    Console(width=width, file=text, color_system=None).print(to_screen(page(table)))
+    return text.getvalue().splitlines()
+
+
+def test_the_best_of_each_column_is_marked_as_it_is_shown() -> None:
+    table = made(best=True)
+    best = {
+        row.id: [c.key for c, e in zip(table.columns, row.entries, strict=True) if "best" in e.marks]
+        for row in table.rows
+    }
+    assert best == {
+        "lever / OnePlus 12": ["speed", "step"],
+        "lever / Xiaomi 14": ["speed", "step"],
+        "std / OnePlus 12": [],
+        "std / Xiaomi 14": [],
+    }
+    assert "| 20.00 ★ |" in to_markdown(page(table), [])
+    assert "★ best of its column." in to_markdown(page(table), [])
+    assert r"20.00 $\star$" in to_latex(page(table), [])
+    assert not any("best" in entry.marks for row in made().rows for entry in row.entries)
+
+
+def test_equal_values_and_columns_without_a_direction_have_no_best() -> None:
+    table = made(best=True, columns=[{**COLUMNS[0], "value": "same"}, COLUMNS[2]])
+    assert not any(entry.marks for row in table.rows for entry in row.entries)
+
+
+def test_each_label_has_a_column() -> None:
+    text = to_markdown(page(made()), [])
+    assert "| method | device | Decode (tokens/s) ↑ |" in text
+    assert "| lever | OnePlus 12 | 20.00 |" in text
+    joined = made(rows={"by": ["method", "device"]})
+    assert "| method / device | Decode" in to_markdown(page(joined), [])
+
+
+def test_memory_is_a_figure_of_a_record_s_provenance() -> None:
+    assert made().entry("std / OnePlus 12", "size").ours == pytest.approx(2.5)
+
+
+def test_the_command_of_a_sweep_is_not_an_experiment_s() -> None:
+    assert (
+        made(command="python -m repro -m method=std,lever").command == "python -m repro -m method=std,lever"
+    )
+    assert made().command == "python -m repro experiment=mine"
+
+
+def test_a_table_that_fits_is_printed_whole() -> None:
+    lines = on_screen(made(), 100)
+    assert any("Time per token" in line and "Peak memory" in line for line in lines)
+
+
+def test_headings_are_broken_before_a_table_is() -> None:
+    lines = on_screen(made(), 64)
+    assert sum("OnePlus 12" in line for line in lines) == 2
+    assert not any("Time per token" in line for line in lines)
+    assert not any("…" in line for line in lines)
+
+
+def test_a_wide_table_is_printed_in_parts_that_name_the_rows() -> None:
+    lines = on_screen(made(), 48)
+    assert sum("OnePlus 12" in line for line in lines) == 4, "two parts of two such rows"
+    assert max(map(len, lines)) <= 48
+    assert not any("…" in line for line in lines)
+    assert sum("20.00" in line for line in lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0193, "0.0193"),
+        (51.8, "51.80"),
+        (0.000123, "0.000123"),
+        (1e-9, "1e-09"),
+        (0.0, "0.00"),
+        (None, "—"),
+    ],
+)
+def test_small_values_keep_three_digits(value: float | None, words: str) -> None:
+    assert value_words(MetricSpec("x", "speed", "X", "", value="x"), value) == words
+
+
+def test_a_column_has_the_digits_of_its_smallest_value() -> None:
+    metric = load_metrics().find("flash_bytes_per_token")
+    assert decimals(metric, [5.6e7, 2e9, None]) == 4
+    assert value_words(metric, 5.6e7) == "0.0560"
+    assert unit_words(metric) == "GB/token"
+    assert decimals(load_metrics().find("prompts"), [2]) == 0
+
+
+def test_a_field_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(InputError, match="apert"):
+        made(rows={"by": ["method"], "apert": True})
