@@ -4,7 +4,7 @@
     python -m repro.compare one/table.csv other/table.csv    two tables
     python -m repro.compare results outputs/results          all tables of two folders
 
-Owns the command's arguments and what it prints. `experiments.comparing` owns the comparison.
+Owns the command's arguments and what it prints. `experiments.summaries.comparing` owns the comparison.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from repro.core.errors import InputError
-from repro.experiments.cell_screen import headline
 from repro.experiments.cli import screen
-from repro.experiments.comparing import (
+from repro.experiments.summaries.cell_screen import headline
+from repro.experiments.summaries.comparing import (
     FigurePair,
     compare_records,
     compare_tables,

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from records import record
-from repro.experiments.cell_screen import headline, show_cell
+from repro.experiments.summaries.cell_screen import headline, show_cell
 from repro.records.record import Record, Round
 from tiny_project import Project, write_project
 

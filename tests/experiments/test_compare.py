@@ -10,7 +10,7 @@ import pytest
 import records
 from repro import compare
 from repro.core.errors import InputError
-from repro.experiments.comparing import compare_records, compare_tables, counts, differing_settings
+from repro.experiments.summaries.comparing import compare_records, compare_tables, counts, differing_settings
 from repro.records.record import Record, Round
 from repro.records.results import Results
 

@@ -77,7 +77,7 @@ def test_an_axis_is_a_list(mine: Project) -> None:
 
 
 def test_errors_name_the_right_choices(mine: Project) -> None:
-    with pytest.raises(InputError, match=r"no setting of method 'lenght'\. Did you mean length"):
+    with pytest.raises(InputError, match=r"method chain_sd has no setting 'lenght'\. Did you mean length"):
         repro.run({**settings(mine), "method.lenght": 2}, method="chain_sd")
     with pytest.raises(InputError, match="prompts is 0; it must be a whole number"):
         repro.run({**settings(mine), "prompts": 0}, method="std")

@@ -11,8 +11,8 @@ import yaml
 
 import records
 from repro.core.paths import conf_dir
+from repro.experiments.summaries.sweep_table import SweepTable, sweep_table
 from repro.experiments.sweep import Note
-from repro.experiments.sweep_table import SweepTable, sweep_table
 from repro.records.results import Results
 from repro.reports.spec import experiment
 from tiny_project import Project, write_project
@@ -144,12 +144,13 @@ def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
     done = mine.here(*command)
     assert done.returncode == 0, done.stderr
     assert any(line.split()[:2] == ["length", "(tokens/s)"] for line in done.stdout.splitlines())
-    (path,) = (tmp_path / "results").rglob("length-2-4-*.yaml")
-    for suffix in ("md", "csv", "tex", "png"):
-        assert str(path.with_suffix(f".{suffix}")) in done.stdout
+    (path,) = (tmp_path / "results").glob("sweeps/length-2-4-*/experiment.yaml")
+    own = path.parent
+    for file in ("table.md", "table.csv", "table.tex", "figure.png", "figure.pdf"):
+        assert str(own / file) in done.stdout
     assert f"{'as an experiment':<20} {path}\n" in done.stdout
-    assert "made by `python -m repro -m " in path.with_suffix(".md").read_text()
-    assert {r["row"] for r in figures(path.with_suffix(".csv"))} == {"2", "4"}
+    assert "made by `python -m repro -m " in (own / "table.md").read_text()
+    assert {r["row"] for r in figures(own / "table.csv")} == {"2", "4"}
 
     conf = tmp_path / "conf" / "experiment"
     conf.mkdir(parents=True)
@@ -158,9 +159,9 @@ def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
     again = mine.here("experiment=lengths", f"hydra.searchpath=[conf://{conf.parent}]")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("cached") == 2, "the experiment's cells are those of the sweep"
-    (other,) = (tmp_path / "results").rglob("lengths*.csv")
-    assert figures(other) == figures(path.with_suffix(".csv"))
-    table = [line for line in path.with_suffix(".md").read_text().splitlines() if line.startswith("|")]
+    other = tmp_path / "results" / "lengths" / "table.csv"
+    assert figures(other) == figures(own / "table.csv")
+    table = [line for line in (own / "table.md").read_text().splitlines() if line.startswith("|")]
     assert len(table) == 4
     assert table == [
         line for line in other.with_suffix(".md").read_text().splitlines() if line.startswith("|")
@@ -170,7 +171,7 @@ def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
 def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tmp_path: Path) -> None:
     done = project.apart(tmp_path).here("hydra.mode=MULTIRUN", "method=std,flash_ar,lever")
     assert done.returncode == 1, "lever has no predictor of this target"
-    (path,) = (tmp_path / "results").rglob("std-flash_ar-lever-*.md")
+    (path,) = (tmp_path / "results").glob("sweeps/std-flash_ar-lever-*/table.md")
     text = path.read_text()
     assert "failed" in text
     assert "★ best of its column" in text

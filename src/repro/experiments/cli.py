@@ -32,7 +32,6 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.experiments import composing
-from repro.experiments.cell_screen import show_note
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such
@@ -43,8 +42,10 @@ from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
 from repro.experiments.renamed import renamed
-from repro.experiments.sweep import Showing, Sweep, computes_nothing, show_files, written_out
-from repro.experiments.sweep_table import sweep_table
+from repro.experiments.summaries.cell_screen import show_note
+from repro.experiments.summaries.files import show_files
+from repro.experiments.summaries.sweep_table import sweep_table
+from repro.experiments.sweep import Showing, Sweep, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 
@@ -245,7 +246,7 @@ def task(config: DictConfig) -> None:
         if sweep.mode == "list" or note.state == "skipped":
             sweep.finish(Asked(str(config.name)), None, [note])
             return
-        show_note(sweep, note)
+        show_note(sweep.console, sweep.store, sweep.outputs, note, sweep.tracked)
         if note.state == "failed":
             raise InputError(note.error)
     except InputError as wrong:

@@ -275,20 +275,6 @@ def fact_sources() -> Sources:
     return Sources(load_cells(), settings, conf_dir() / "device", bits)
 
 
-def show_files(console: Console, files: Mapping[str, Path]) -> None:
-    """Print one line for each file."""
-    names = {
-        **{"md": "Markdown", "csv": "CSV", "tex": "LaTeX", "png": "picture", "wandb": "wandb run"},
-        **{"pdf": "picture as PDF", "excerpt": "part of a timeline", "spans": "its spans"},
-        **{"diagram": "its picture", "vector": "its picture as PDF"},
-        "yaml": "as an experiment",
-    }
-    for kind, path in files.items():
-        console.print(f"{names.get(kind, kind):<20} {path}", highlight=False, soft_wrap=True)
-    if any(kind.startswith("timeline") for kind in files):
-        console.print("Open a timeline in Perfetto (ui.perfetto.dev).", style="dim")
-
-
 def summary(notes: list[Note], mode: str) -> Grid:
     """The cells of a sweep as a grid: labels, state, and measured or expected time."""
     shown = [name for name in notes[0].labels if len({n.labels.get(name) for n in notes}) > 1] or ["method"]

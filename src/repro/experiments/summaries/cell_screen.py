@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.text import Text
 
 from repro.experiments.progress.notes import Note
-from repro.experiments.sweep import Sweep, show_files
+from repro.experiments.summaries.files import show_files
 from repro.records.record import Record, Round, Scalar, Spread
+from repro.records.results import Results
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
@@ -41,25 +42,31 @@ READABLE = 30
 SHOWN_MEMORY = "emulated_dram"
 
 
-def show_note(sweep: Sweep, note: Note) -> None:
-    """Print what a finished cell's note refers to; the traceback's place of a failed one."""
-    record = sweep.store.get(note.key)
+def show_note(console: Console, store: Results, outputs: Path, note: Note, tracked: Path | None) -> None:
+    """Print what a finished cell's note refers to; the traceback's place of a failed one.
+
+    Args:
+        console: the terminal.
+        store: where its record is.
+        outputs: the folder of its timeline.
+        note: its result.
+        tracked: its wandb run.
+    """
+    record = store.get(note.key)
     if record is None:
         return
     if not record.done:
-        sweep.console.print(
-            f"The traceback is in {sweep.store.place(record.key)}", highlight=False, soft_wrap=True
-        )
+        console.print(f"The traceback is in {store.place(record.key)}", highlight=False, soft_wrap=True)
         return
-    files = {"record": sweep.store.place(record.key)}
+    files = {"record": store.place(record.key)}
     if record.provenance.trace:
-        files["timeline"] = sweep.outputs / record.provenance.trace
-    if sweep.tracked:
-        files["wandb"] = sweep.tracked
+        files["timeline"] = outputs / record.provenance.trace
+    if tracked:
+        files["wandb"] = tracked
     state = f"computed in {note.seconds or 0:.0f} s"
     if note.state == "cached":
         state = f"computed before, {record.provenance.finished[:16].replace('T', ' ')} UTC"
-    show_cell(sweep.console, record, sweep.store.rounds(record.key), state, files)
+    show_cell(console, record, store.rounds(record.key), state, files)
 
 
 def show_cell(

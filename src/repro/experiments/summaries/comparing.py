@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from repro.core.errors import InputError
-from repro.experiments.cell_screen import described_as, order_of
+from repro.experiments.summaries.cell_screen import described_as, order_of
 from repro.records.record import Record, Round, Scalar
 from repro.reports.intervals.bootstrap import Interval, paired
 from repro.reports.intervals.rounds import totals
