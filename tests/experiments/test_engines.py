@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
-from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
-from repro.experiments.cli import plain
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from studies import fit_devices, fit_engines
-from tiny_project import composed
 
 fit: Any = fit_engines
 devices: Any = fit_devices
@@ -111,15 +108,3 @@ def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
     near = [n for n in (fit.LENGTHS[dataset] - 1, fit.LENGTHS[dataset] + 1) if n in lengths]
     best = fit.miss(PHONE, dataset, fit.LENGTHS[dataset])
     assert all(fit.miss(PHONE, dataset, n) > 0.99 * best for n in near)  # the file's numbers are rounded
-
-
-def test_a_pair_is_an_engine_with_a_model_that_it_supports() -> None:
-    pairs = sorted(path.stem for path in (conf_dir() / "pair").glob("*.yaml"))
-    assert len(pairs) >= 22
-    for name in pairs:
-        config = plain(composed(f"pair={name}", "setup=mllm_clock"))
-        engine = config["method"]["name"]
-        assert name.startswith(f"{engine}_")
-        assert config["target"]["checkpoint"] is None
-        assert config["target"]["precision"] == "int8"
-        assert (config["prompt_tokens"], config["device"]["name"]) == (800, "Xiaomi 14")

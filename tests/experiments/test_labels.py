@@ -8,7 +8,8 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.experiments.cli import attempt
-from repro.experiments.sweep import Note
+from repro.experiments.progress.notes import Note
+from repro.experiments.sweep import unseen
 from repro.experiments.tables import Asked
 from repro.scenarios.generation.scenario import GenerationScenario
 from repro.scenarios.settings import own_labels
@@ -55,7 +56,7 @@ def test_labels_that_are_none(labels: Any, sentence: str) -> None:
 
 def test_a_label_that_a_cell_cannot_have_fails_that_cell_alone(project: Project) -> None:
     labels = ("+labels.alpha=${method.alpha}", "+labels.task=summary")
-    note = attempt(composed(*project.overrides, "method=std", *labels))
+    note = attempt(composed(*project.overrides, "method=std", *labels), unseen)
     assert note.state == "failed"
     assert "method.alpha" in note.error
     assert (note.labels["alpha"], note.labels["task"]) == ("InterpolationKeyError", "summary")

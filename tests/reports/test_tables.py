@@ -522,7 +522,6 @@ class TestScript:
             "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n"
         )
         monkeypatch.setattr(paths, "conf_dir", lambda: conf)
-        monkeypatch.setattr(script, "conf_dir", lambda: conf)
         monkeypatch.setattr(cli, "conf_dir", lambda: conf)
         monkeypatch.chdir(tmp_path)
         made = [run(method, 4, seconds) for method, seconds in (("flash_ar", 2.0), ("edgellm", 1.0))]
