@@ -20,6 +20,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
+from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.sweep import computes_nothing, write_read
 from repro.experiments.tables import asked_of, made_table, overrides_of, update_index
 from repro.records.results import Results, open_results
@@ -76,6 +77,8 @@ def wanted(names: Sequence[str], results: Results) -> list[str]:
     known = experiment_names()
     made = [name for name in written(results.root) if not name.endswith("/errors")]
     made = list(dict.fromkeys([*made, *results.tables()]))
+    # A table under sweeps/ has no experiment: its own command makes it again.
+    made = [name for name in made if not name.startswith(SWEEPS)]
     found: list[str] = []
     for name in names:
         own = [one for one in made if one.startswith(f"{name}/")]

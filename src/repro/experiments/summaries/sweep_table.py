@@ -41,6 +41,9 @@ DRAWN = ("decode_tokens_per_s", "acceptance_length", "joules_per_token", "accura
 """Metrics of the picture: the first `PANELS` of them that the table has."""
 
 PANELS = 3
+SWEEPS = "sweeps/"
+"""Begins the names of these tables."""
+
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
 
@@ -241,7 +244,7 @@ def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, st
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
         "-."
     )
-    return f"sweeps/{readable}-{content_hash(dict(overrides))[:8]}"
+    return f"{SWEEPS}{readable}-{content_hash(dict(overrides))[:8]}"
 
 
 def _is_numeric(text: str) -> bool:

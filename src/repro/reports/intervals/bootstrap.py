@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     np = late("numpy")
 
-RESAMPLES = 2000
+RESAMPLES = 10_000
 SEED = 0
 FEWEST = 5
 """Prompts below which there is no interval: resampling so few says little about others."""
