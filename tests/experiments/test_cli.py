@@ -75,6 +75,11 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     runs = wandb_runs(project.out / "outputs" / "wandb")
     assert {run["state"] for run in runs} == {"finished"}
     assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", project.asked().folder, "std"]
+    logged = (project.out / "outputs" / "wandb").glob("offline-run-*/files/media/table/answers_*.table.json")
+    assert [len(json.loads(path.read_text())["data"]) for path in logged] == [2, 2]
+    assert (made / "answers.jsonl.gz").is_file()
+    for line in (made / "cells.jsonl").read_text().splitlines():
+        assert len(project.store.answers(json.loads(line)["key"])) == 2
 
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
     listed = [project.cell(QUICK, f"method={m}", "sweep=list") for m in reversed(methods)]
