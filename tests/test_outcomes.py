@@ -21,6 +21,7 @@ from tiny_outcomes import (
     of_cell,
     ours,
     project_in,
+    runs_code,
 )
 
 GROUPS = ("compression", "method", "metric", "probe", "service")
@@ -50,6 +51,7 @@ def test_it_is_as_committed(name: str, configs: dict[str, dict[str, Any]]) -> No
 
 def test_every_component_has_an_outcome() -> None:
     expected = {f"{group} {name}" for group in GROUPS for name in ours(group)}
+    expected -= {f"metric {name}" for name in ours("metric") if runs_code(name)}
     assert expected <= ENTRIES.keys(), "run `python tests/tiny_outcomes.py --write`"
     lost = {name for name in ENTRIES.keys() - expected if not name.startswith("dataset ")}
     assert not lost, "no such component any more: run `python tests/tiny_outcomes.py --write`"

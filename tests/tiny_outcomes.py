@@ -251,12 +251,17 @@ def heard() -> Iterator[tuple[list[Any], list[float]]]:
         generation.serve, Reader.score = serve, scores  # type: ignore[method-assign]
 
 
+def runs_code(metric: str) -> bool:
+    """Whether a metric executes generated code."""
+    return bool(getattr(lookup("metric", metric), "runs_code", False))
+
+
 def metric_outcomes() -> Iterator[tuple[str, Outcome]]:
     """Every metric on one invented outcome."""
     discover("repro.metrics")
     for name in ours("metric"):
         metric, own = lookup("metric", name), versions.of_metrics([name])
-        if getattr(metric, "runs_code", False):
+        if runs_code(name):
             continue  # not on every machine; tests/metrics/test_code_tests.py has its outcomes
         outcome = SCORED | ({"expected": EXPECTED} if "expected" in metric.inputs else {})
         yield f"metric {name}", Outcome(cell_key(outcome, {}, own), own, {"values": score([name], outcome)})

@@ -181,7 +181,7 @@ def test_a_compression_that_reads_no_corpus_has_none_in_its_key(project: Project
         (("target.checkpoint=null", "+model/shape@target.shape=gpt2"), "has no checkpoint"),
         (("corpus.texts=0",), "corpus.texts is 0"),
         (("corpus.texts=99",), "lower corpus.texts"),
-        (("skip=9",), "lower skip"),
+        (("skip=9",), "skip fewer than 5"),
         (("host=cuda",), "computes on the cpu"),
         (("+target.rounded=4",), "target.rounded=null"),
     ],
@@ -205,7 +205,7 @@ def test_a_row_longer_than_the_context_fails_before_the_work(project: Project, m
     folder.mkdir()
     write(folder / "piqa.jsonl", long)
     with pytest.raises(InputError, match="do not fit the context"):
-        AccuracyScenario(project.config("compression=fp16", f"data_dir={folder}")).check()
+        AccuracyScenario(project.config("compression=fp16", "prompts=1", f"data_dir={folder}")).check()
 
 
 def test_a_failed_cell_leaves_a_record(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from repro.data.config import read_config
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.experiments.cli import attempt
+from repro.experiments.sweep import unseen
 from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import profile_of
@@ -257,21 +258,21 @@ def test_the_key_is_what_is_asked(project: Project, override: str, changes: bool
     ],
 )
 def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, ...], sentence: str) -> None:
-    note = attempt(composed(*project.overrides, *LAYERWISE, *overrides))
+    note = attempt(composed(*project.overrides, *LAYERWISE, *overrides), unseen)
     assert note.state == "failed"
     with pytest.raises(InputError, match=sentence):
         raise InputError(note.error)
 
 
 def test_a_service_without_a_trace_is_told_of_both(project: Project) -> None:
-    note = attempt(composed("service=layerwise", "device=xiaomi_14"))
+    note = attempt(composed("service=layerwise", "device=xiaomi_14"), unseen)
     assert "service=layerwise serves a trace; choose one: trace=six_apps" in note.error
     assert (note.labels["device"], note.labels["decider"]) == ("Xiaomi 14", "largest")
 
 
 def test_a_cell_that_failed_is_called_as_it_would_be(project: Project) -> None:
     good = ServingScenario(project.config(*LAYERWISE)).labels
-    note = attempt(composed(*project.overrides, *LAYERWISE, "service.granule=0"))
+    note = attempt(composed(*project.overrides, *LAYERWISE, "service.granule=0"), unseen)
     assert "granule is 0" in note.error
     assert note.labels == good
 
