@@ -196,7 +196,7 @@ def test_the_command_says_where_each_lies_and_from_where(fetch_script, tmp_path,
 
 
 def test_the_command_knows_its_names(fetch_script, capsys):
-    assert fetch_script.main(["gpt3"]) == 1
+    assert fetch_script.main(["gpt3"]) == 2
     assert "there is no checkpoint 'gpt3'. Did you mean gpt2" in capsys.readouterr().err
     assert fetch_script.main(["--list"]) == 0
     assert f"{len(list(CONF.glob('*.yaml')))} checkpoints" in capsys.readouterr().out
