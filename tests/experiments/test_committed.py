@@ -44,7 +44,7 @@ def test_there_are_few_files_and_they_are_small() -> None:
 
 
 def test_every_table_is_what_its_cells_make() -> None:
-    results, bibliography = committed(), load_bibliography(REFERENCE / "papers.bib")
+    results, bibliography = committed(), load_bibliography()
     different, older = [], older_keys(results.all())
     for name in results.tables():
         members = results.members(name)

@@ -105,11 +105,8 @@ def made_table(
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
     older = older_keys(records) if older is None else older
-    spec = asked.spec(section)
-    table = build(spec, records, load_cells(), {r.key for r in records}, older)
-    return replace(
-        table, commands=(spec.command,) if spec.command else membership.commands(asked.name, members)
-    )
+    table = build(asked.spec(section), records, load_cells(), {r.key for r in records}, older)
+    return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 
 def older_keys(records: Iterable[Record]) -> set[str]:

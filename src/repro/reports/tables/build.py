@@ -106,6 +106,7 @@ class _Builder:
             papers=self._papers(),
             figure=spec.figure,
             amounts=amounts(self.records),
+            commands=(spec.command,) if spec.command else (),
             apart=spec.rows.by if spec.rows.apart else (),
         )
 
