@@ -151,8 +151,8 @@ def test_a_memo_with_holes_catches_up(
     cold = run(method, memos)
     for role in memos:
         with sqlite3.connect(tmp_path / f"{role}.sqlite") as file:
-            keys = [key for (key,) in file.execute("select prefix from rows order by prefix")]
-            file.executemany("delete from rows where prefix = ?", [(key,) for key in keys[::every]])
+            keys = [key for (key,) in file.execute("select key from rows order by key")]
+            file.executemany("delete from rows where key = ?", [(key,) for key in keys[::every]])
         file.close()
     holed = run(method, memos)
     assert holed[:2] == cold[:2]

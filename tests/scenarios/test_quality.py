@@ -5,28 +5,23 @@ import torch
 
 from repro.methods.base import Generation, Request
 from repro.models.forward.exactness import Divergence, divergence
-from repro.models.forward.network import KnownStep, Logits
+from repro.models.forward.network import Logits
+from repro.models.forward.side_by_side import GreedyText
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation.fidelity import NotLosslessError, require_lossless, scores
 
 
-class Fixed:
-    """A network that always says the same: token 0 best, token 1 close behind, token 2 far."""
+def row(position: int) -> Logits:
+    """What the target always says: token 0 best, token 1 close behind, token 2 far."""
+    return Logits(torch.tensor([1.0, 1.0 - 1e-4, -3.0]))
 
-    depth = 0
 
-    def start(self, prompt: Prefix) -> None:
-        pass
-
-    def begin(self, wanted: list[Prefix], branches: list[Prefix] | tuple[()] = ()) -> KnownStep:
-        return KnownStep([Logits(torch.tensor([1.0, 1.0 - 1e-4, -3.0])) for _ in wanted])
-
-    def keep(self, text: Prefix) -> None:
-        pass
+def text(*tokens: int) -> GreedyText:
+    return GreedyText(Prefix.of((5,)), list(tokens), [row(i) for i in range(len(tokens))])
 
 
 def test_equal_answers_do_not_diverge() -> None:
-    assert divergence([5], [0, 0], [0, 0], Fixed(), "float32") is None
+    assert divergence([0, 0], [0, 0], row, "float32") is None
 
 
 @pytest.mark.parametrize(
@@ -41,13 +36,13 @@ def test_equal_answers_do_not_diverge() -> None:
 def test_first_difference_is_a_tie_within_the_bound(
     ours: list[int], dtype: str, position: int, tie: bool
 ) -> None:
-    found = divergence([5], ours, [0, 0, 0], Fixed(), dtype)
+    found = divergence(ours, [0, 0, 0], row, dtype)
     assert found is not None
     assert (found.position, found.tie) == (position, tie)
 
 
 def test_an_answer_that_stops_early_is_no_tie() -> None:
-    assert divergence([5], [0], [0, 0], Fixed(), "bfloat16") == Divergence(1, float("inf"), False)
+    assert divergence([0], [0, 0], row, "bfloat16") == Divergence(1, float("inf"), False)
 
 
 def answer(tokens: list[int]) -> Generation:
@@ -55,10 +50,15 @@ def answer(tokens: list[int]) -> Generation:
 
 
 def test_ties_are_counted_and_faults_stop() -> None:
-    own = [[0, 0], [0, 0]]
-    assert require_lossless([answer([0, 0]), answer([1, 0])], own, Fixed(), "float32") == 1
+    own = [text(0, 0), text(0, 0)]
+    assert require_lossless([answer([0, 0]), answer([1, 0])], own, "float32") == 1
     with pytest.raises(NotLosslessError, match="p/0 leaves the target's own text at token 1"):
-        require_lossless([answer([0, 0]), answer([0, 2])], own, Fixed(), "float32")
+        require_lossless([answer([0, 0]), answer([0, 2])], own, "float32")
+
+
+def test_an_answer_ends_where_the_own_text_has_a_stop_token() -> None:
+    stopped = Generation(Request("p/0", (5,), 3, stop=frozenset({1})), tokens=[0, 1])
+    assert require_lossless([stopped], [text(0, 1, 0)], "float32") == 0
 
 
 def test_scores_leave_out_what_cannot_be_had() -> None:

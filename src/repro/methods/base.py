@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from repro.device.emulated import Device
 from repro.models.forward.chooser import Chooser, chooser
+from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
@@ -191,6 +192,10 @@ class Method(ABC, Serving):
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""
+
+    def ranks(self, role: str) -> int:
+        """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
+        return RANKED
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Return what serves requests: the method itself, unless it keeps state across requests."""

@@ -46,6 +46,11 @@ def memory_root() -> Path:
     return _forgetting.get() or cache_root()
 
 
+def is_forgetting() -> bool:
+    """Whether this is within a `forgetting` block, where nothing that was computed before counts."""
+    return _forgetting.get() is not None
+
+
 @contextmanager
 def forgetting() -> Iterator[Path]:
     """Within the block, keep computed entries in an empty temporary folder, which is deleted at the end.

@@ -131,6 +131,12 @@ class Lever(Method):
         target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
         return {"target": target, "draft": RESIDENT}
 
+    def ranks(self, role: str) -> int:
+        """See `Method`: the target's first choice; other constructions read more of the draft than C(u)."""
+        if role == "target":
+            return 1
+        return self.candidates if self.construction == "greedy" else RANKED
+
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
         target, draft = sessions["target"], sessions["draft"]

@@ -38,6 +38,10 @@ class Standard(Method):
 
     swap: bool = False
 
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
+
     def places(self) -> Mapping[str, Placement]:
         """The target in memory."""
         return {"target": Placement(policy="swap", prefetch=0) if self.swap else RESIDENT}
@@ -61,6 +65,10 @@ class FlashAutoregressive(Method):
 
     resident: float = 0.0
     prefetch: int = 1
+
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, except the resident share of its layers."""
@@ -92,6 +100,10 @@ class DraftAlone(Method):
     """The draft model alone, without a target; lossy."""
 
     lossless: ClassVar[bool] = False
+
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
 
     def places(self) -> Mapping[str, Placement]:
         """The draft in memory, no target."""

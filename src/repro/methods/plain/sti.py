@@ -37,6 +37,10 @@ class SpeedyTransformerInference(Method):
     preload: float = 0.01
     prefetch: int = 1
 
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
+
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, in shards."""
         shards = Sharding(self.widths, self.latency, self.preload)

@@ -16,7 +16,7 @@ from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
-from repro.models.forward.network import Logits
+from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.acceptance import AcceptanceWalk, Accepted
 from repro.models.tokens.tree import TokenTree
@@ -87,6 +87,10 @@ class BigLittle(Speculative):
             raise InputError(f"method.rollback is {self.rollback}; it is a -log p in nats, 0 or more")
         if self.most < 1:
             raise InputError(f"method.most is {self.most}; the draft needs at least 1 token in a row")
+
+    def ranks(self, role: str) -> int:
+        """See `Method`: the target judges tokens of any rank."""
+        return RANKED if role == "target" else 1
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft and verify in turn; as in the release, draft tokens that end the answer are not verified.

@@ -23,6 +23,11 @@ class ChainSD(Speculative):
         if self.length < 1:
             raise InputError(f"method.length is {self.length}; a chain needs at least 1 draft token")
 
+    @property
+    def drafted(self) -> int:
+        """See `Speculative`: a chain of first choices."""
+        return 1
+
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft token after token, each from the one before."""
         tree = TokenTree(decoding.text)

@@ -31,6 +31,10 @@ class Corrected(Method):
     resident: float = 0.0
     prefetch: int = 1
 
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices alone."""
+        return 1
+
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the draft in memory."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}

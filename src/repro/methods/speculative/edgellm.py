@@ -107,6 +107,10 @@ class EdgeLLM(Method):
             "draft": Placement(run=int(on), background=self.provisional == "gaps", policy=policy, prefetch=0),
         }
 
+    def ranks(self, role: str) -> int:
+        """See `Method`: the target's first choice, and the draft's `choices` for new branches."""
+        return 1 if role == "target" else self.choices
+
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting provisionally, keep matching draft tokens."""
         target, draft = sessions["target"], sessions["draft"]

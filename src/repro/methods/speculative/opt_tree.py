@@ -52,6 +52,11 @@ class OptTree(Speculative):
         if self.depth < 1:
             raise InputError(f"method.depth is {self.depth}; a tree has at least 1 layer")
 
+    @property
+    def drafted(self) -> int:
+        """See `Speculative`: a node's children are at most all nodes of a layer."""
+        return self.nodes
+
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then select the nodes to verify."""
         drafted, layer, expected = TokenTree(decoding.text), [0], 0.0

@@ -51,6 +51,11 @@ class SpecInfer(Speculative):
         more = (f"draft_{number}" for number in range(2, self.drafts + 1))
         return {**super().places(), **dict.fromkeys(more, RESIDENT)}
 
+    @property
+    def drafted(self) -> int:
+        """See `Speculative`: the children of a node."""
+        return max(self.expansion)
+
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft, merge and verify until the answer ends."""
         drafts = [session for role, session in sessions.items() if role != "target"]

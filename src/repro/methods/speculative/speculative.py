@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
+from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -28,6 +29,15 @@ class Speculative(Method):
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the draft in memory."""
         return {"target": Placement(resident=self.resident, prefetch=self.prefetch), "draft": RESIDENT}
+
+    def ranks(self, role: str) -> int:
+        """See `Method`: first choices of the target, `drafted` ranks of a draft."""
+        return 1 if role == "target" else self.drafted
+
+    @property
+    def drafted(self) -> int:
+        """How many of a draft's first ranks `grow` reads after one sequence."""
+        return RANKED
 
     @abstractmethod
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:

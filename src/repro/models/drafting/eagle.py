@@ -150,8 +150,8 @@ class _EagleStep(Step):
 class CachedHead(MemoNetwork):
     """An EAGLE head behind a logit cache; the key includes how many tokens have target features."""
 
-    def __init__(self, network: EagleNetwork, memo: LogitCache) -> None:
-        super().__init__(network, memo)
+    def __init__(self, network: EagleNetwork, memo: LogitCache, ranks: int = RANKED) -> None:
+        super().__init__(network, memo, ranks=ranks)
         self._head = network
 
     def start(self, prompt: Prefix) -> None:

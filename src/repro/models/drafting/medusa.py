@@ -14,7 +14,7 @@ from repro.core.late import late
 from repro.models.drafting.medusa_head import MedusaHeads
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Logits, Step
+from repro.models.forward.network import RANKED, Logits, Step
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.inference import inference
@@ -33,13 +33,18 @@ class MedusaNetwork:
     depth = 1
 
     def __init__(
-        self, count: int, load: Callable[[], MedusaHeads], features: Features, memo: LogitCache | None = None
+        self,
+        count: int,
+        load: Callable[[], MedusaHeads],
+        features: Features,
+        memo: LogitCache | None = None,
+        ranks: int = RANKED,
     ) -> None:
-        """`count` heads, which `load` returns on first use; with a memo their ranks are cached."""
+        """`count` heads, which `load` returns on first use; with a memo their first `ranks` are looked up."""
         self._count = count
         self._load = load
         self.features = features
-        self.memo = memo
+        self.memo, self.ranks = memo, ranks
         self.lineage = MedusaLineage(0, count)
 
     @cached_property
@@ -90,7 +95,8 @@ class _MedusaStep(Step):
         memo = self._network.memo
         if memo is None:
             return {}
-        found = {place: memo.get(place[0], place[1] + 1) for place in dict.fromkeys(self._wanted)}
+        ranks = self._network.ranks
+        found = {place: memo.get(place[0], place[1] + 1, ranks) for place in dict.fromkeys(self._wanted)}
         return {place: row for place, row in found.items() if row}
 
     @inference

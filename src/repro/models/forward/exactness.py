@@ -6,11 +6,10 @@ A larger difference is a bug in a method that claims to be lossless. Must not kn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from repro.models.forward.network import Network
-from repro.models.tokens.prefix import Prefix
+from repro.models.forward.network import Logits
 
 BOUNDS = {"float32": 1e-3}
 """Largest logit margin that rounding explains. Batched fp32 logits differ from single ones by under 1e-4."""
@@ -34,15 +33,14 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    prompt: Sequence[int], ours: Sequence[int], own: Sequence[int], network: Network, dtype: str
+    ours: Sequence[int], own: Sequence[int], row: Callable[[int], Logits], dtype: str
 ) -> Divergence | None:
     """The first difference between an answer and the model's own answer, `None` if they are equal.
 
     Args:
-        prompt: the prompt tokens of both answers.
         ours: the answer of a method that claims to be lossless.
         own: the model's own greedy tokens.
-        network: the model.
+        row: the model's own row from which a token of `own` was chosen, by the token's index.
         dtype: its precision, one of `weights.DTYPES`.
     """
     if list(ours) == list(own):
@@ -50,14 +48,11 @@ def divergence(
     position = next((i for i, (a, b) in enumerate(zip(ours, own, strict=False)) if a != b), None)
     if position is None:  # one answer is a prefix of the other; rounding cannot explain that
         return Divergence(min(len(ours), len(own)), float("inf"), False)
-    logps = _ranks(prompt, own[:position], network)
+    logps = dict(zip(*row(position).ranked(), strict=True))
     margin = logps.get(own[position], float("-inf")) - logps.get(ours[position], float("-inf"))
-    return Divergence(position, margin, abs(margin) <= BOUNDS.get(dtype, LOW_PRECISION))
+    return Divergence(position, margin, abs(margin) <= rounding(dtype))
 
 
-def _ranks(prompt: Sequence[int], answer: Sequence[int], network: Network) -> dict[int, float]:
-    text = Prefix.of(prompt)
-    network.start(text)
-    step = network.begin([text.extend(answer)])
-    step.layers(0, network.depth)
-    return dict(zip(*step.rows()[0].ranked(), strict=True))
+def rounding(dtype: str) -> float:
+    """Largest difference of two logits that rounding explains in a precision."""
+    return BOUNDS.get(dtype, LOW_PRECISION)

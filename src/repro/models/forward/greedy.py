@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
-from repro.models.forward.network import Network
+from repro.models.forward.network import Logits, Network
 from repro.models.tokens.prefix import Prefix
 
 
-def greedy_tokens(network: Network, prompt: Prefix, max_tokens: int, stop: Container[int]) -> list[int]:
+def greedy_tokens(
+    network: Network,
+    prompt: Prefix,
+    max_tokens: int,
+    stop: Container[int],
+    seen: Callable[[Logits], object] = lambda row: None,
+) -> list[int]:
     """The greedy answer to a prompt.
 
     Args:
@@ -16,6 +22,7 @@ def greedy_tokens(network: Network, prompt: Prefix, max_tokens: int, stop: Conta
         prompt: the prompt.
         max_tokens: length limit.
         stop: tokens that end the answer; the stop token is included in it.
+        seen: called with the row that each token is chosen from.
     """
     tokens: list[int] = []
     text = prompt
@@ -24,6 +31,7 @@ def greedy_tokens(network: Network, prompt: Prefix, max_tokens: int, stop: Conta
         step = network.begin([text])
         step.layers(0, network.depth)
         (logits,) = step.rows()
+        seen(logits)
         tokens.append(logits.choice)
         if logits.choice in stop:
             break

@@ -1,25 +1,25 @@
 """A disk cache of a model's next-token ranks, shared across runs, devices and billed shapes.
 
-Owns the SQLite file and the network that reads it first. Entries are keyed by the tokens before them, one
-file per checkpoint and precision, and written once; a killed run leaves whole entries. Only the top ranks are
-stored, so sampled decoding cannot use the cache. Must not know about models beyond `network`.
+Owns the cached rows and the network that reads them first. Rows are keyed by the tokens before them, one
+file per checkpoint and precision. Only the top ranks are stored, so sampled decoding cannot use the cache.
+Must not know about models beyond `network`.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.forward.network import LateLogits, Logits, Network, Step
+from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.effort import count
+from repro.records.row_file import RowFile
 
 if TYPE_CHECKING:
     import torch
@@ -27,59 +27,92 @@ if TYPE_CHECKING:
 else:
     torch = late("torch")
 
+WHOLE, FIRST, HIDDEN, PACKS = "rows", "first_ranks", "hidden", "packs"
+
 
 class LogitCache:
-    """A file of cached ranks and hidden states of one checkpoint at one precision."""
+    """A file of cached ranks and hidden states of one checkpoint at one precision.
+
+    Rows that were computed here have all 64 ranks; those that came in a pack have only its first ones.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open or create the file; several processes may share it."""
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
-        self._file.execute("pragma journal_mode = wal")
-        self._file.execute("pragma synchronous = normal")
-        self._file.execute(
-            "create table if not exists rows (prefix blob primary key, ranks blob) without rowid"
-        )
-        self._file.execute(
-            "create table if not exists hidden (layers integer, prefix blob, x blob, "
-            "primary key (layers, prefix)) without rowid"
-        )
+        self.file = RowFile(path, (WHOLE, FIRST, HIDDEN, PACKS))
 
-    def get(self, prefix: Prefix, source: int = 0) -> Logits | None:
-        """The cached ranks after a sequence, or None; an encoder read its first `source` tokens."""
-        key = (_key(prefix, source),)
-        found = self._file.execute("select ranks from rows where prefix = ?", key).fetchone()
-        return Logits(None, _unpack(found[0])) if found else None
+    def get(self, prefix: Prefix, source: int = 0, ranks: int = RANKED) -> Logits | None:
+        """The cached ranks after a sequence, or None if fewer than `ranks` are known.
+
+        Args:
+            prefix: the sequence.
+            source: for an encoder, the length of the prompt that it read; for a head, how many tokens had
+                features of the target.
+            ranks: how many of the first ranks will be read.
+        """
+        key = row_key(prefix.digest, source)
+        if found := self.file.get(WHOLE, key):
+            return Logits(None, _unpack(found))
+        if ranks < RANKED and (found := self.file.get(FIRST, key)):
+            row = FirstRanks(_unpack(found))
+            return row if row.count >= ranks else None
+        return None
 
     def put(self, prefixes: Sequence[Prefix], rows: Sequence[Logits], source: int = 0) -> None:
         """Store ranks; existing entries are not overwritten."""
-        values = [(_key(prefix, source), _pack(row)) for prefix, row in zip(prefixes, rows, strict=True)]
-        self._file.execute("begin immediate")
-        self._file.executemany("insert or ignore into rows values (?, ?)", values)
-        self._file.execute("commit")
+        pairs = zip(prefixes, rows, strict=True)
+        self.file.put(
+            WHOLE, [(row_key(prefix.digest, source), _pack(*row.ranked())) for prefix, row in pairs]
+        )
+
+    def put_first(self, rows: Iterable[tuple[bytes, int, Sequence[int], Sequence[float]]]) -> None:
+        """Store first ranks: each is the hash of a prefix, a source, tokens and log-probabilities."""
+        self.file.put(
+            FIRST, [(row_key(digest, source), _pack(ids, logps)) for digest, source, ids, logps in rows]
+        )
+
+    def known(self) -> dict[bytes, tuple[list[int], list[float]]]:
+        """All rows by the hash of their prefix, followed by their source if there is one."""
+        return {key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table)}
 
     def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
         """Hidden states after `layers` layers, fp32 `[n, hidden]`; None unless all are cached."""
-        ask = "select x from hidden where layers = ? and prefix = ?"
-        found = [self._file.execute(ask, (layers, prefix.digest)).fetchone() for prefix in prefixes]
-        if not all(found):
-            return None
-        return torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float32) for (x,) in found])
+        found = [self.file.get(HIDDEN, row_key(prefix.digest, layers)) for prefix in prefixes]
+        rows = [torch.frombuffer(bytearray(x), dtype=torch.float32) for x in found if x]
+        return torch.stack(rows) if len(rows) == len(prefixes) else None
 
     def put_hidden(self, prefixes: Sequence[Prefix], layers: int, rows: Tensor) -> None:
         """Store hidden states, fp32 `[n, hidden]`."""
-        values = [
-            (layers, prefix.digest, row.numpy().tobytes())
-            for prefix, row in zip(prefixes, rows.float().cpu(), strict=True)
-        ]
-        self._file.execute("begin immediate")
-        self._file.executemany("insert or ignore into hidden values (?, ?, ?)", values)
-        self._file.execute("commit")
+        pairs = zip(prefixes, rows.float().cpu(), strict=True)
+        self.file.put(
+            HIDDEN, [(row_key(prefix.digest, layers), row.numpy().tobytes()) for prefix, row in pairs]
+        )
+
+    def margin(self) -> float | None:
+        """The smallest gap between the first two log-probabilities of any computed row."""
+        ranks = (_unpack(row)[1] for _, row in self.file.each(WHOLE))
+        return min((logps[0] - logps[1] for logps in ranks if len(logps) > 1), default=None)
+
+    def counted(self, prefixes: Iterable[Prefix], source: int = 0) -> list[tuple[Path, bytes]]:
+        """Keys of rows for `effort.count`: one model's entries are not another's."""
+        return [(self.file.path, row_key(prefix.digest, source)) for prefix in prefixes]
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()
+
+
+class FirstRanks(Logits):
+    """The first ranks of a row whose others are not known."""
+
+    def __init__(self, ranked: tuple[list[int], list[float]]) -> None:
+        super().__init__(None, ranked)
+        self.count = len(ranked[0])
+
+    def top(self, count: int) -> list[tuple[int, float]]:
+        """See `Logits`; RuntimeError if more ranks are read than the method said (`Method.ranks`)."""
+        if count > self.count:
+            raise RuntimeError(f"{count} ranks are read of a row of which {self.count} are known")
+        return super().top(count)
 
 
 def smallest_margin(folder: Path) -> float | None:
@@ -87,21 +120,19 @@ def smallest_margin(folder: Path) -> float | None:
 
     Shows how close two tokens came to being swapped by a different summation order.
     """
-    margins: list[float] = []
+    margins = []
     for path in folder.glob("*.sqlite"):
-        with closing(sqlite3.connect(path)) as file:
-            ranks = (_unpack(packed)[1] for (packed,) in file.execute("select ranks from rows"))
-            margins += [logps[0] - logps[1] for logps in ranks if len(logps) > 1]
-    return min(margins, default=None)
+        with closing(LogitCache(path)) as memo:
+            margins.append(memo.margin())
+    return min((margin for margin in margins if margin is not None), default=None)
 
 
-def _key(prefix: Prefix, source: int) -> bytes:
-    """The entry's key; it includes `source` because an encoder's prompt length changes the logits."""
-    return prefix.digest + source.to_bytes(4, "little") if source else prefix.digest
+def row_key(digest: bytes, number: int) -> bytes:
+    """The entry's key: the sequence, and the source of a row or the number of layers of a hidden state."""
+    return digest + number.to_bytes(4, "little") if number else digest
 
 
-def _pack(row: Logits) -> bytes:
-    tokens, logps = row.ranked()
+def _pack(tokens: Sequence[int], logps: Sequence[float]) -> bytes:
     return array("i", tokens).tobytes() + array("f", logps).tobytes()
 
 
@@ -119,11 +150,15 @@ class MemoNetwork:
     Looked-up sequences are not in the KV cache; the next computed pass fills them in.
     """
 
-    def __init__(self, network: Network, memo: LogitCache, encodes: bool = False) -> None:
-        """`encodes`: whether the network has an encoder, which reads the prompt."""
+    def __init__(
+        self, network: Network, memo: LogitCache, encodes: bool = False, ranks: int = RANKED
+    ) -> None:
+        """`encodes`: whether the network has an encoder, which reads the prompt; `ranks`: how many first
+        ranks of a row are read."""
         self._network = network
         self._memo = memo
         self._encodes = encodes
+        self._ranks = ranks
         self._source = 0
         self.depth = network.depth
 
@@ -134,7 +169,8 @@ class MemoNetwork:
 
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass that computes only what the memo lacks."""
-        return _Remembering(self._network, self._memo, wanted, branches, self._source)
+        known = partial(self._memo.get, source=self._source, ranks=self._ranks)
+        return _Remembering(self._network, self._memo, wanted, branches, self._source, known)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`."""
@@ -151,8 +187,9 @@ class _Remembering(Step):
         wanted: Sequence[Prefix],
         branches: Sequence[Prefix],
         source: int,
+        known: Callable[[Prefix], Logits | None],
     ) -> None:
-        self._network, self._memo, self._source = network, memo, source
+        self._network, self._memo, self._source, self._known = network, memo, source, known
         self._wanted, self._branches = list(wanted), branches
         self._step: Step | None = None
         self._asked = self._ran = 0
@@ -175,7 +212,7 @@ class _Remembering(Step):
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        known = [self._memo.get(prefix, self._source) for prefix in wanted]
+        known = [self._known(prefix) for prefix in wanted]
         if all(known):
             count(found=self._counted(wanted))
             return [row for row in known if row]
@@ -189,13 +226,13 @@ class _Remembering(Step):
         """Logits of each wanted sequence; if no pass has begun, missing ones are computed when read."""
         if self._step is not None or self._branches:
             return self.rows()
-        known = [(prefix, self._memo.get(prefix, self._source)) for prefix in self._wanted]
+        known = [(prefix, self._known(prefix)) for prefix in self._wanted]
         count(found=self._counted(prefix for prefix, row in known if row))
         return [row or LateLogits(partial(self._alone, prefix)) for prefix, row in known]
 
     def _alone(self, prefix: Prefix) -> Logits:
         """Logits of one sequence, from a separate pass."""
-        known = self._memo.get(prefix, self._source)
+        known = self._known(prefix)
         if known is None:
             step = self._network.begin([prefix])
             step.layers(0, self._network.depth)
@@ -206,8 +243,7 @@ class _Remembering(Step):
         return known
 
     def _counted(self, prefixes: Iterable[Prefix]) -> list[tuple[Path, bytes]]:
-        """Keys for `count`: one model's entries are not another's."""
-        return [(self._memo.path, _key(prefix, self._source)) for prefix in prefixes]
+        return self._memo.counted(prefixes, self._source)
 
     def _computed(self, layers: int) -> Step:
         """The real pass, run through `layers` layers."""

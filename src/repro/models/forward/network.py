@@ -6,6 +6,7 @@ token is wanted, runs ranges of layers, and returns logits. Must not know about 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,6 +33,10 @@ RANKED = 64
 """Number of top tokens that a logit cache stores per sequence, and the limit of `Logits.top`."""
 
 
+class NotFiniteError(RuntimeError):
+    """A model's logits are NaN or infinite, so no token follows from them."""
+
+
 class Logits:
     """A model's scores of the next token after one sequence."""
 
@@ -49,8 +54,12 @@ class Logits:
 
     @property
     def choice(self) -> int:
-        """The most likely next token."""
-        return self._ranked[0][0] if self._ranked else int(self.logits.argmax())
+        """The most likely next token; NotFiniteError as for `ranked`."""
+        if self._ranked:
+            return self._ranked[0][0]
+        best = int(self.logits.argmax())
+        _require_finite(float(self.logits[best]))
+        return best
 
     def top(self, count: int) -> list[tuple[int, float]]:
         """The `count` most likely tokens (at most 64) with their log-probabilities."""
@@ -58,13 +67,26 @@ class Logits:
         return list(zip(tokens[:count], logps[:count], strict=True))
 
     def ranked(self) -> tuple[list[int], list[float]]:
-        """The first 64 tokens and their log-probabilities, most likely first."""
+        """The first 64 tokens and their log-probabilities, most likely first.
+
+        Raises:
+            NotFiniteError: a logit is NaN, or the largest one is infinite.
+        """
         if self._ranked is None:
             logits = self.logits
             best = logits.topk(min(RANKED, logits.shape[-1]))
+            _require_finite(float(best.values[0]))
             logps = best.values - logits.logsumexp(dim=-1)
             self._ranked = best.indices.tolist(), logps.tolist()
         return self._ranked
+
+
+def _require_finite(largest: float) -> None:
+    """NotFiniteError unless the largest logit is finite; it is NaN if any logit is."""
+    if not math.isfinite(largest):
+        raise NotFiniteError(
+            f"the largest logit is {largest}: the checkpoint is damaged, or computing it overflows"
+        )
 
 
 class LateLogits(Logits):

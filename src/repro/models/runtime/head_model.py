@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 from repro.core.errors import InputError
@@ -27,7 +26,7 @@ from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Network
+from repro.models.forward.network import RANKED, Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -157,21 +156,21 @@ class HeadModel(Model):
         """See `Model`."""
         return prompt + answer, self.head_config.max_positions
 
-    def memo(self, root: Path, variant: str = "") -> LogitCache:
-        """Logit cache file of this head with this target."""
+    def observed(self, variant: str = "") -> str:
+        """See `Model`; what a head computes depends on its target."""
         theirs = self.target
-        return super().memo(root, f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
+        return super().observed(f"{variant}-{theirs.digest[:24]}-{theirs.config.dtype}")
 
-    def network(self, memo: LogitCache | None = None) -> Network:
-        """A network over target hidden states that are computed separately."""
-        return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo)
+    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+        """A network over target hidden states that are computed separately; see `Model`."""
+        return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo, ranks)
 
     def _resident_network(self) -> Network:
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
     @abstractmethod
-    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
+    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network that reads these target features."""
 
 
@@ -188,9 +187,9 @@ class EagleModel(HeadModel):
         assert found is not None
         return found
 
-    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
+    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
-        return CachedHead(made, memo) if memo else made
+        return CachedHead(made, memo, ranks) if memo else made
 
     @cached_property
     def _head(self) -> EagleHead:
@@ -221,8 +220,8 @@ class MedusaModel(HeadModel):
         raw, vocab = read_config(self.folder), self.target.decoder_config.vocab
         return medusa_head.config_of(self.folder, raw, vocab)
 
-    def _reading(self, features: Features, memo: LogitCache | None = None) -> Network:
-        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo)
+    def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+        return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo, ranks)
 
     def session(
         self,

@@ -25,13 +25,16 @@ from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import RANKED, VERSION, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
+from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.parallel.tensor_parallel import DividableNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement, settle
 from repro.models.runtime.session import Session
 from repro.models.sharding.shards import require_dense, rounded_layers
+from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -249,15 +252,16 @@ class Model:
         assert self.encoder_decoder is not None
         return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
 
-    def network(self, memo: LogitCache | None = None) -> Network:
-        """A network with its own KV cache; with `memo`, logits are cached on disk."""
+    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+        """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
         if self.folder is None:
             return NoNetwork()
         if memo is None:
             return self._resident_network()
         if self.encoder_decoder:
-            return MemoNetwork(self._resident_network(), memo, encodes=True)
-        return MemoNetwork(LateNetwork(self.decoder_config.layers, self._resident_network), memo)
+            return MemoNetwork(self._resident_network(), memo, encodes=True, ranks=ranks)
+        late = LateNetwork(self.decoder_config.layers, self._resident_network)
+        return MemoNetwork(late, memo, ranks=ranks)
 
     def _resident_network(self) -> Network:
         if self.encoder_decoder:
@@ -279,11 +283,30 @@ class Model:
             )
         return self._captured
 
+    def observed(self, variant: str = "") -> str:
+        """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
+        return f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-runtime{VERSION}{variant}"
+
     def memo(self, root: Path, variant: str = "") -> LogitCache:
         """Logit cache file of this checkpoint, or of a variant of it."""
-        kind = f"{self.config.dtype}-{self._host}-runtime{VERSION}"
-        name = f"{self.digest[:24].replace('+', '-')}-{kind}{variant}"
-        return LogitCache(root / "memo" / f"{name}.sqlite")
+        return LogitCache(root / "memo" / f"{self.observed(variant)}-{self._host}.sqlite")
+
+    def texts(self, root: Path) -> TextStore:
+        """The file of the checkpoint's own greedy texts."""
+        return TextStore(root / "memo" / f"{self.observed()}-{self._host}-texts.sqlite")
+
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+        """The checkpoint's own greedy texts, without any cache of logits.
+
+        Args:
+            prompts: the prompts; those of a decoder are computed side by side.
+            tokens: length of each text; stop tokens do not end it.
+            told: progress callback, called with the number of tokens done of each text.
+        """
+        if not self.encoder_decoder:
+            return greedy_texts(self.decoder(), prompts, tokens, told)
+        network = self._resident_network()
+        return [one_by_one(network, prompt, tokens) for prompt in prompts]
 
     def session(
         self,

@@ -16,7 +16,7 @@ from repro.device.op import FLASH, Op
 from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
-from repro.models.forward.network import DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
@@ -80,17 +80,24 @@ class ShardedModel:
         billed = zip(self.plan.widths, spread(len(self.plan.widths), real), strict=True)
         return tuple(row for row, standing in billed for _ in standing)
 
-    def network(self, memo: LogitCache | None = None) -> Network:
-        """A network over the rounded weights, which are made on the first miss in `memo`."""
+    def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
+        """A network over the rounded weights, which are made on the first miss in `memo`; see `Model`."""
         if self.folder is None:
             return NoNetwork()
         network = LateNetwork(self._model.decoder_config.layers, self._decoder_network)
-        return MemoNetwork(network, memo) if memo else network
+        return MemoNetwork(network, memo, ranks=ranks) if memo else network
+
+    def observed(self) -> str:
+        """Identity of what the checkpoint computes at these widths; see `Model`."""
+        return self._model.observed(self._variant)
 
     def memo(self, root: Path) -> LogitCache:
         """Logit cache file of the checkpoint at these widths."""
-        kind = content_hash(self.widths)[:16]
-        return self._model.memo(root, f"-shards-{kind}")
+        return self._model.memo(root, self._variant)
+
+    @property
+    def _variant(self) -> str:
+        return f"-shards-{content_hash(self.widths)[:16]}"
 
     def session(
         self, role: str, device: Device, placement: Placement, network: Network, tokens: int = 0

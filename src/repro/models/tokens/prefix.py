@@ -10,6 +10,11 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 
+def continued(digest: bytes, token: int) -> bytes:
+    """The digest of a sequence plus one token; the empty sequence's is empty."""
+    return blake2b(digest + token.to_bytes(4, "little", signed=True), digest_size=16).digest()
+
+
 class Prefix:
     """A token sequence that ends in `token`; create it with `then` on its parent, or with `empty`."""
 
@@ -93,9 +98,7 @@ class Prefix:
         for part in reversed(missing):
             before = part.parent._digest if part.parent else b""
             assert before is not None
-            part._digest = blake2b(
-                before + part.token.to_bytes(4, "little", signed=True), digest_size=16
-            ).digest()
+            part._digest = continued(before, part.token)
         assert self._digest is not None
         return self._digest
 

@@ -5,14 +5,13 @@ Must not know device time, records or sweeps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from repro.core.registry import discover
-from repro.methods.base import Generation, Request
+from repro.methods.base import Generation
 from repro.models.forward.exactness import divergence
-from repro.models.forward.greedy import greedy_tokens
-from repro.models.forward.network import Network
+from repro.models.forward.side_by_side import GreedyText
 from repro.records.record import Scalar
 from repro.scenarios.generation import figures
 
@@ -23,16 +22,10 @@ class NotLosslessError(RuntimeError):
     """A lossless method's answer differs from the target's greedy text by more than rounding explains."""
 
 
-def own_answers(
-    network: Network, requests: Sequence[Request], told: Callable[[int], None]
-) -> list[list[int]]:
-    """The target's greedy tokens for each request, decoded without a draft."""
-    out = []
-    for i, request in enumerate(requests):
-        told(i)
-        out.append(greedy_tokens(network, request.prefix, request.max_tokens, request.stop))
-    told(len(requests))
-    return out
+def ended(tokens: Sequence[int], stop: Container[int]) -> list[int]:
+    """A text up to its first stop token, which is included."""
+    end = next((i for i, token in enumerate(tokens) if token in stop), len(tokens))
+    return list(tokens[: end + 1])
 
 
 def scores(
@@ -66,17 +59,17 @@ def scores(
     return {name: _plain(value) for name, value in score([*names, *metrics], seen).items()}
 
 
-def require_lossless(
-    generations: Sequence[Generation], own: Sequence[Sequence[int]], network: Network, dtype: str
-) -> int:
+def require_lossless(generations: Sequence[Generation], own: Sequence[GreedyText], dtype: str) -> int:
     """Count the answers that diverge from the target's own at a tie of logits.
 
     Raises:
         NotLosslessError: an answer diverges where there is no tie.
     """
     ties = 0
-    for generation, tokens in zip(generations, own, strict=True):
-        found = divergence(generation.request.prompt, generation.tokens, tokens, network, dtype)
+    for generation, text in zip(generations, own, strict=True):
+        request = generation.request
+        tokens = ended(text.tokens[: request.max_tokens], request.stop)
+        found = divergence(generation.tokens, tokens, text.rows.__getitem__, dtype)
         if found and not found.tie:
             raise NotLosslessError(
                 f"answer {generation.request.id} leaves the target's own text at token {found.position}, "

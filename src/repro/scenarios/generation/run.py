@@ -5,9 +5,9 @@ Must not know how a cell is checked and keyed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from statistics import stdev
 from typing import Any
 
@@ -18,27 +18,73 @@ from repro.methods.base import Generation, Request, Serving
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
+from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.network import Network
+from repro.models.forward.side_by_side import GreedyText, Told
+from repro.models.observations import own_text, transfer
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
-from repro.records.build_cache import memory_root
-from repro.records.record import Round, Scalar, Spread
+from repro.models.tokens.prefix import Prefix
+from repro.records.build_cache import forgetting, memory_root
+from repro.records.effort import count
+from repro.records.record import Round, Scalar, Spread, content_hash
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import answers, draft_calibration, fidelity, figures, task_scores
 from repro.scenarios.generation.draft_calibration import Matched
+from repro.scenarios.generation.exercise import TOKENS, ComparedNetwork
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.scenario import GenerationScenario, last
 
 
 @contextmanager
-def _network(cell: GenerationScenario, model: Model | ShardedModel) -> Iterator[Network]:
+def _network(cell: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
     """Open a model's network, with its logit cache where caching is allowed."""
-    if not (cell.config["memo"] and cell.emulated and cell.sampling.greedy and model.folder):
+    if not (remembers(cell) and model.folder):
         yield model.network()
         return
     with closing(model.memo(memory_root())) as memo:
-        yield model.network(memo)
+        transfer.fill(memo, model.observed())
+        yield model.network(memo, cell.method.ranks(role))
+
+
+OpenNetwork = Callable[[GenerationScenario, Model | ShardedModel, str], AbstractContextManager[Network]]
+"""Opens the network of a model in a role."""
+
+
+def remembers(cell: GenerationScenario) -> bool:
+    """Whether the cell looks rows up that were computed before."""
+    return bool(cell.config["memo"]) and cell.emulated and cell.sampling.greedy
+
+
+def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] | None:
+    """The target's own text after each prompt; None if answers are sampled or nothing computes.
+
+    The rows that it was chosen from are what a replayed target says along it.
+    """
+    target, prompts = cell.target, [request.prefix for request in cell.requests]
+    if not (cell.sampling.greedy and target.folder):
+        return None
+    tokens = int(cell.config["max_tokens"]) + own_text.BEYOND
+    total = tokens * len(prompts)
+    with ExitStack() as opened:
+        root = memory_root() if cell.config["memo"] else opened.enter_context(forgetting())
+        store = opened.enter_context(closing(target.texts(root)))
+        transfer.fill_texts(store, target.observed())
+        memo = opened.enter_context(closing(target.memo(root))) if remembers(cell) else None
+
+        def compute(prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+            found = target.compute_texts(prompts, tokens, told)
+            if memo and not target.encoder_decoder:
+                for text in found:
+                    memo.put(text.contexts(), text.rows)
+                    count(computed=memo.counted(text.contexts()))
+            return found
+
+        def told(done: int) -> None:
+            progress("the target's own text", done, total)
+
+        return own_text.own_texts(store, compute, prompts, tokens, told)
 
 
 def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
@@ -47,7 +93,7 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
         return cell.match
     models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
     with ExitStack() as opened:
-        networks = {role: opened.enter_context(_network(cell, model)) for role, model in models.items()}
+        networks = {role: opened.enter_context(_network(cell, model, role)) for role, model in models.items()}
         share = draft_calibration.native(
             models, networks, cell.calibration, lambda done: progress("matching agreement", done, count)
         )
@@ -56,14 +102,18 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
 
 @contextmanager
 def _matched_network(
-    cell: GenerationScenario, model: Model | ShardedModel, matched: Matched | HeadMatch | None
+    cell: GenerationScenario,
+    model: Model | ShardedModel,
+    role: str,
+    matched: Matched | HeadMatch | None,
+    network: OpenNetwork,
 ) -> Iterator[Network]:
     """Open a model's network; a calibrated draft also opens its target as an oracle."""
-    with _network(cell, model) as own:
+    with network(cell, model, role) as own:
         if matched is None:
             yield own
             return
-        with _network(cell, cell.target) as oracle:
+        with network(cell, cell.target, "target") as oracle:
             if isinstance(matched, HeadMatch):
                 yield MatchedHeads(own, oracle, matched.heads.accuracies, cell.config["seed"])
             else:
@@ -72,7 +122,10 @@ def _matched_network(
 
 @contextmanager
 def opened_sessions(
-    cell: GenerationScenario, device: Device, matched: Matched | HeadMatch | None
+    cell: GenerationScenario,
+    device: Device,
+    matched: Matched | HeadMatch | None,
+    network: OpenNetwork = _network,
 ) -> Iterator[dict[str, Session]]:
     """Open the cell's models on its device, by role, drafts before the target."""
     with ExitStack() as opened:
@@ -83,8 +136,8 @@ def opened_sessions(
                 # Of several drafts only the first is calibrated: the others have no measured agreement.
                 brought = matched if role == "draft" else None
                 there = placed(model, device, place)
-                network = opened.enter_context(_matched_network(cell, there, brought))
-                sessions[role] = there.session(role, device, place, network, cell.tokens)
+                made = opened.enter_context(_matched_network(cell, there, role, brought, network))
+                sessions[role] = there.session(role, device, place, made, cell.tokens)
                 if isinstance(brought, HeadMatch):
                     sessions[role].calibration = Calibration(brought.trees.accuracies)
             else:
@@ -134,6 +187,48 @@ def start(sessions: Mapping[str, Session], request: Request) -> None:
         session.start(request.prefix)
 
 
+_exercised: set[str] = set()
+"""What `exercise` has computed in this process."""
+
+
+def exercise(
+    cell: GenerationScenario, texts: Sequence[GreedyText], matched: Matched | HeadMatch | None
+) -> None:
+    """Compute the method's first tokens without stored rows, and compare all of it with the own text.
+
+    Once a process for each method and its models: what is looked up tests neither tree attention nor the
+    compaction of a cache.
+
+    Raises:
+        UnfaithfulRowError: a row differs from the own text's by more than rounding explains.
+        NotLosslessError: the tokens of a lossless method differ.
+    """
+    dtype, places = cell.target.config.dtype, cell.places
+    digests = {role: cell.model(role).digest for role in places}
+    asked = content_hash([str(cell.config["method"]), digests])
+    plays = "target" in places and not places["target"].shards
+    if not plays or dtype not in BOUNDS or asked in _exercised:
+        return
+    shortest = min(range(len(texts)), key=lambda i: texts[i].prompt.length)
+    asked_for = cell.requests[shortest]
+    request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens))
+    own = GreedyText(request.prefix, texts[shortest].tokens, texts[shortest].rows)
+
+    @contextmanager
+    def computed(_: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
+        network = model.network()
+        yield ComparedNetwork(network, own, rounding(dtype)) if role == "target" else network
+
+    device = cell.open_device()
+    with closing(device), opened_sessions(cell, device, matched, computed) as sessions:
+        serving = prepare(cell, device, sessions)
+        start(sessions, request)
+        answer = device.play(serving.serve(request, device, sessions))
+    if cell.method.lossless:
+        fidelity.require_lossless([answer], [own], dtype)
+    _exercised.add(asked)
+
+
 def timing(
     cell: GenerationScenario, generations: Sequence[Generation], trace: Trace
 ) -> tuple[dict[str, Scalar], dict[str, float]]:
@@ -157,16 +252,19 @@ class Quality:
     notes: Sequence[str] = ()
 
 
-def quality(cell: GenerationScenario, generations: Sequence[Generation], progress: Progress) -> Quality:
+def quality(
+    cell: GenerationScenario, generations: Sequence[Generation], texts: Sequence[GreedyText] | None
+) -> Quality:
     """Compare the answers with the target's own, which a lossless method's must equal, and with the task."""
-    own, values = _against_target(cell, generations, progress)
+    own = None if texts is None else _own_answers(cell, texts)
+    values = _against_target(cell, generations, texts, own)
     if cell.cost_only:
         return Quality(values)
     decode = cell.target.tokenizer.decode
-    texts = [decode(g.tokens) for g in generations]
-    target_texts = None if own is None else [decode(tokens) for tokens in own]
-    scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, texts, target_texts)
-    lines = answers.lines(generations, texts, own, target_texts, cell.rows.rows, cell.config["skip"])
+    said = [decode(g.tokens) for g in generations]
+    target_said = None if own is None else [decode(tokens) for tokens in own]
+    scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, said, target_said)
+    lines = answers.lines(generations, said, own, target_said, cell.rows.rows, cell.config["skip"])
     if scored.answers:
         lines = [{**line, **scores} for line, scores in zip(lines, scored.answers, strict=True)]
     cut = sum(map(answers.is_cut, generations)) if scored.answers else 0
@@ -176,24 +274,27 @@ def quality(cell: GenerationScenario, generations: Sequence[Generation], progres
     return Quality(values | dict(scored.values), scored.uncertainty, lines, notes)
 
 
+def _own_answers(cell: GenerationScenario, texts: Sequence[GreedyText]) -> list[list[int]]:
+    """The target's own texts, cut where its answers end."""
+    return [
+        fidelity.ended(text.tokens[: request.max_tokens], request.stop)
+        for text, request in zip(texts, cell.requests, strict=True)
+    ]
+
+
 def _against_target(
-    cell: GenerationScenario, generations: Sequence[Generation], progress: Progress
-) -> tuple[list[list[int]] | None, dict[str, Scalar]]:
-    """The target's own answers, if its text is the greedy one, and the figures of the comparison."""
-    target, metrics, verified = cell.target, cell.plain_metrics, "target" in cell.places
-    text_of, count = str if cell.cost_only else target.tokenizer.decode, len(cell.requests)
-    round_metric = cell.method.round_metric
-    if not (cell.sampling.greedy and target.folder):
-        return None, fidelity.scores(generations, None, text_of, metrics, verified, round_metric)
-    with _network(cell, target) as network:
-        own = fidelity.own_answers(
-            network, cell.requests, lambda done: progress("the target's own text", done, count)
-        )
-        found = fidelity.scores(generations, own, text_of, metrics, verified, round_metric)
-        if cell.method.lossless:
-            dtype = target.config.dtype
-            found["ties"] = fidelity.require_lossless(generations, own, network, dtype)
-    return own, found
+    cell: GenerationScenario,
+    generations: Sequence[Generation],
+    texts: Sequence[GreedyText] | None,
+    own: Sequence[Sequence[int]] | None,
+) -> dict[str, Scalar]:
+    """The figures of the comparison with the target's own answers, if its text is the greedy one."""
+    text_of = str if cell.cost_only else cell.target.tokenizer.decode
+    verified, metrics = "target" in cell.places, cell.plain_metrics
+    found = fidelity.scores(generations, own, text_of, metrics, verified, cell.method.round_metric)
+    if texts is not None and cell.method.lossless:
+        found["ties"] = fidelity.require_lossless(generations, texts, cell.target.config.dtype)
+    return found
 
 
 def found(

@@ -311,7 +311,10 @@ class GenerationScenario(Scenario):
         from repro.scenarios.generation import figures, run  # late, with torch
         from repro.scenarios.generation.timeline_parts import timeline_parts
 
+        texts = run.own_texts(self, progress)
         matched = run.calibrated(self, progress)
+        if texts and run.remembers(self):
+            run.exercise(self, texts, matched)
         device = self.open_device()
         with closing(device), run.opened_sessions(self, device, matched) as sessions:
             serving = run.prepare(self, device, sessions)
@@ -321,7 +324,7 @@ class GenerationScenario(Scenario):
         values |= planned | dict(serving.figures)
         values |= figures.drafting(answers) | figures.passes(answers, sessions)
         values |= figures.projecting(answers, device.trace)
-        good = run.quality(self, answers[: len(self.requests)], progress)
+        good = run.quality(self, answers[: len(self.requests)], texts)
         values |= good.values
         name = f"{self.labels['method']} on {device.name}"
         parts = [*timeline_parts(answers, sessions, device.trace.phases)]

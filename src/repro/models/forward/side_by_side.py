@@ -1,0 +1,185 @@
+"""Greedy decoding of several prompts side by side: one forward pass computes a row of each.
+
+Owns the plain greedy loop that gives a model's own text. Must not know methods, token trees, sessions or
+caches of logits: the text that other results are judged by depends on none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+from repro.models.forward.network import Logits
+from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.attention import AttentionMask, scores
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.inference import inference
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
+TOGETHER = 32
+"""Prompts that share a forward pass. Beyond it a row costs as much as in a pass of its own."""
+
+
+Told = Callable[[int], None]
+"""Progress callback, called with the number of tokens that each text has."""
+
+
+@dataclass
+class GreedyText:
+    """A model's greedy tokens after a prompt, stop tokens ignored.
+
+    Attributes:
+        prompt: the prompt.
+        tokens: the greedy tokens.
+        rows: `rows[i]` are the ranks from which `tokens[i]` was chosen.
+    """
+
+    prompt: Prefix
+    tokens: list[int] = field(default_factory=list)
+    rows: list[Logits] = field(default_factory=list)
+
+    def contexts(self) -> list[Prefix]:
+        """The sequence after which each token was chosen."""
+        return [self.prompt.extend(self.tokens[:i]) for i in range(len(self.tokens))]
+
+
+def greedy_texts(
+    decoder: Decoder,
+    prompts: Sequence[Prefix],
+    tokens: int,
+    told: Told = lambda done: None,
+) -> list[GreedyText]:
+    """The greedy text of each prompt, computed in passes of one row per prompt.
+
+    Args:
+        decoder: the model.
+        prompts: the prompts; none is empty.
+        tokens: length of every text; stop tokens do not end it.
+        told: progress callback.
+
+    Raises:
+        NotFiniteError: a logit is NaN or infinite.
+    """
+    batch = _Batch(decoder, [prompt.tokens() for prompt in prompts], tokens)
+    texts = [GreedyText(prompt) for prompt in prompts]
+    _choose(texts, decoder, batch.read())
+    for done in range(1, tokens):
+        told(done)
+        _choose(texts, decoder, batch.step([text.tokens[-1] for text in texts]))
+    told(tokens)
+    return texts
+
+
+@inference
+def _choose(texts: Sequence[GreedyText], decoder: Decoder, hidden: Tensor) -> None:
+    for text, logits in zip(texts, decoder.head(hidden), strict=True):
+        ranks = Logits(logits).ranked()
+        text.rows.append(Logits(None, ranks))
+        text.tokens.append(ranks[0][0])
+
+
+class _Batch:
+    """Prompts that are read one by one and continued together."""
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]], more: int) -> None:
+        self._prompts = prompts
+        self._decoder = _Together(decoder.config, decoder.layers, decoder.ends)
+        self._alone = decoder
+        self._positions = torch.tensor([len(prompt) for prompt in prompts], device=decoder.device)
+        longest = max(map(len, prompts)) + more
+        self._cache = SequenceCache(decoder.config, len(prompts), longest, decoder.device)
+
+    @inference
+    def read(self) -> Tensor:
+        """Compute all prompts; returns the hidden states after them, `[prompts, hidden]`."""
+        return torch.stack([self._read(i, prompt) for i, prompt in enumerate(self._prompts)])
+
+    def _read(self, sequence: int, prompt: Sequence[int]) -> Tensor:
+        decoder = self._alone
+        own = KVCache(decoder.config, len(prompt), device=decoder.device)
+        positions = torch.arange(len(prompt), device=decoder.device)
+        x = decoder.embed(torch.tensor(list(prompt), device=decoder.device), positions)
+        none = x.new_empty(0, 2 * decoder.config.kv_heads, decoder.config.head_dim)
+        for i in range(decoder.config.layers):
+            x = decoder.layer(i, x, positions, None, own)
+            self._cache.fill(i, sequence, *own.append_joint(i, none))
+        return x[-1]
+
+    @inference
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        """Append one token to each sequence; returns the hidden states after it, `[sequences, hidden]`."""
+        x = self._decoder.embed(
+            torch.tensor(list(tokens), device=self._alone.device), positions := self._positions
+        )
+        for i in range(self._decoder.config.layers):
+            x = self._decoder.layer(i, x, positions, None, self._cache)
+        self._positions = positions + 1
+        return x
+
+
+class SequenceCache(KVCache):
+    """Keys and values of several sequences, `[sequences, kv_heads, capacity, head_dim]` in each layer.
+
+    A pass appends one row to each sequence. `length_of` counts such passes, as sequences differ in length.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, sequences: int, capacity: int, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(config, 1, device=device)
+        size = (config.layers, sequences, config.kv_heads, capacity, config.head_dim)
+        self._sequences = torch.arange(sequences, device=device)
+        self._stored = torch.zeros(2, *size, device=device)
+        self._at = self._sequences
+
+    def fill(self, layer: int, sequence: int, keys: Tensor, values: Tensor) -> None:
+        """Set a sequence's first keys and values, each `[kv_heads, rows, head_dim]`."""
+        self._stored[0, layer, sequence, :, : keys.shape[1]] = keys
+        self._stored[1, layer, sequence, :, : keys.shape[1]] = values
+
+    def place(self, layer: int, positions: Tensor) -> None:
+        """Set the position of the next row of each sequence, int64 `[sequences]`."""
+        self._at = positions
+
+    def append_joint(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a row to each sequence, `[sequences, 2 * kv_heads, head_dim]`.
+
+        Returns keys and values, `[sequences * kv_heads, slots, head_dim]`, up to the longest sequence's last.
+        """
+        self._lengths[layer] += 1
+        for stored, new in zip(self._stored[:, layer], rows.chunk(2, 1), strict=True):
+            stored[self._sequences, :, self._at] = new
+        longest = int(self._at.max()) + 1
+        keys, values = (stored.flatten(0, 1)[:, :longest] for stored in self._stored[:, layer])
+        return keys, values
+
+
+class _Together(Decoder):
+    """A decoder whose rows belong to different sequences of a `SequenceCache`."""
+
+    def _seen(
+        self, i: int, rotation: Tensor | None, positions: Tensor, mask: Tensor | None, cache: KVCache
+    ) -> AttentionMask:
+        """A row sees the slots of its sequence up to its own position, within a sliding layer's window."""
+        slots = torch.arange(int(positions.max()) + 1, device=positions.device)
+        seen = slots <= positions[:, None]
+        if self.config.is_sliding(i) and self.config.window is not None:
+            seen &= slots > positions[:, None] - self.config.window
+        bias = torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, -torch.inf)
+        return AttentionMask(rotation, bias=bias.repeat_interleave(self.config.kv_heads, 0)[:, None])
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, shared: AttentionMask) -> Tensor:
+        """Attention of each row over its own sequence, `[rows, heads * head_dim]`."""
+        rows, _, width = queries.shape
+        grouped = queries.to(keys.dtype).reshape(rows * self.config.kv_heads, -1, width)
+        shares = torch.softmax(scores(self.config, grouped, keys, shared.bias), -1)
+        return torch.bmm(shares, values).view(rows, -1)

@@ -1,0 +1,208 @@
+"""The file format of packs: what one checkpoint said after some prefixes, in a parquet file.
+
+Owns how prefixes are written down without prompts: a prompt is its hash, a row is a place in the model's own
+text after it, or a token after another row. Must not know caches or models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from repro.core.errors import InputError
+from repro.models.tokens.prefix import continued
+from repro.records.record import write_atomically
+
+FORMAT = 1
+NOTES = b"repro"
+"""Key of a pack's facts in the file's metadata."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a pack is about.
+
+    Attributes:
+        name: the pack's name, also of its file.
+        kind: `text`, a target's rows along its own text; `draft`, a draft's rows along and beside it;
+            `eagle` and `medusa`, the same of draft heads.
+        observed: identity of what was computed (`Model.observed`): content, precision, version.
+        ranks: kept ranks of a row.
+        host: torch device that computed.
+        prompts: hash (hexadecimal) and length in tokens of each prompt.
+        texts: the target's own tokens after each prompt.
+        format: version of the file format.
+    """
+
+    name: str
+    kind: str
+    observed: str
+    ranks: int
+    host: str
+    prompts: tuple[tuple[str, int], ...]
+    texts: tuple[tuple[int, ...], ...]
+    format: int = FORMAT
+
+
+class ObservedRow(NamedTuple):
+    """What was said after one prefix.
+
+    Attributes:
+        prompt: index of the prompt.
+        at: tokens of the own text that the prefix starts with, after the prompt.
+        parent: index of the row whose prefix this one continues by `token`; -1 for a place in the text.
+        token: the last token; -1 for a place in the text.
+        source: `eagle`: length of the text, without the prompt, when the head drafted; `medusa`: number of
+            the head, from 1; otherwise 0.
+        tokens: the first ranks' tokens, most likely first.
+        scores: their log-probabilities, or an early exit's scores.
+    """
+
+    prompt: int
+    at: int
+    parent: int
+    token: int
+    source: int
+    tokens: Sequence[int]
+    scores: Sequence[float]
+
+
+PLACE = {
+    "prompt": pa.uint16(),
+    "at": pa.uint16(),
+    "parent": pa.int32(),
+    "token": pa.int32(),
+    "source": pa.uint16(),
+}
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A pack in memory: its facts and rows, parents first."""
+
+    facts: Facts
+    rows: Sequence[ObservedRow]
+
+    def write(self, folder: Path) -> Path:
+        """Write `NAME.parquet` and return its path."""
+        facts, ranks = self.facts, self.facts.ranks
+        arrays: dict[str, Any] = {
+            name: pa.array([getattr(row, name) for row in self.rows], kind) for name, kind in PLACE.items()
+        }
+        tokens = np.full((len(self.rows), ranks), -1, np.int32)
+        scores = np.zeros((len(self.rows), ranks), np.float32)
+        for i, row in enumerate(self.rows):
+            kept = min(ranks, len(row.tokens))
+            tokens[i, :kept], scores[i, :kept] = row.tokens[:kept], row.scores[:kept]
+        arrays |= {f"token{k}": tokens[:, k] for k in range(ranks)}
+        arrays |= {f"score{k}": scores[:, k] for k in range(ranks)}
+        table = pa.table(arrays).replace_schema_metadata({NOTES: json.dumps(asdict(facts))})
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            table,
+            sink,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=False,
+            column_encoding={
+                **{name: "DELTA_BINARY_PACKED" for name in PLACE},
+                **{f"token{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
+                **{f"score{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
+            },
+            write_page_checksum=True,
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{facts.name}.parquet"
+        write_atomically(path, sink.getvalue().to_pybytes())
+        return path
+
+
+def read_facts(path: Path) -> Facts:
+    """A pack's facts, without reading its rows; InputError as `read`."""
+    try:
+        notes = json.loads((pq.read_schema(path).metadata or {})[NOTES])
+        if notes["format"] != FORMAT:
+            raise InputError(
+                f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
+            )
+        given = {field.name: notes[field.name] for field in fields(Facts)}
+    except (OSError, ValueError, KeyError) as wrong:
+        raise _damaged(path, wrong) from wrong
+    given["prompts"] = tuple((digest, length) for digest, length in given["prompts"])
+    given["texts"] = tuple(map(tuple, given["texts"]))
+    return Facts(**given)
+
+
+def read(path: Path) -> Pack:
+    """Read a pack.
+
+    Raises:
+        InputError: the file is missing, damaged, no pack, or of another format.
+    """
+    facts = read_facts(path)
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+        place = [table[name].to_pylist() for name in PLACE]
+        tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
+        scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
+    except (OSError, ValueError, KeyError) as wrong:
+        raise _damaged(path, wrong) from wrong
+    kept = (tokens >= 0).sum(1).tolist()
+    said = zip(kept, tokens.tolist(), scores.tolist(), strict=True)
+    rows = [
+        ObservedRow(prompt, at, parent, token, source, ids[:count], values[:count])
+        for prompt, at, parent, token, source, (count, ids, values) in zip(*place, said, strict=True)
+    ]
+    return Pack(facts, rows)
+
+
+def digests(pack: Pack) -> Iterator[tuple[bytes, int]]:
+    """Hash of each row's prefix, and the source by which a cache keys the row."""
+    texts = [
+        list(_along(bytes.fromhex(digest), text))
+        for (digest, _), text in zip(pack.facts.prompts, pack.facts.texts, strict=True)
+    ]
+    found: list[bytes] = []
+    for row in pack.rows:
+        if row.parent < 0:
+            found.append(texts[row.prompt][row.at])
+        else:
+            found.append(continued(found[row.parent], row.token))
+        yield found[-1], number_of(pack.facts.kind, pack.facts.prompts[row.prompt][1], row.source)
+
+
+def number_of(kind: str, prompt: int, source: int) -> int:
+    """The source by which a cache keys a row, for a prompt of so many tokens.
+
+    An EAGLE head has the target's features of all tokens of the text but the last.
+    """
+    return prompt + source - 1 if kind == "eagle" else source
+
+
+def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
+    """The hash of a prompt and of each of its continuations by `tokens`."""
+    yield digest
+    for token in tokens:
+        digest = continued(digest, token)
+        yield digest
+
+
+def checksum(path: Path) -> bytes:
+    """SHA-256 of a pack's file."""
+    return sha256(path.read_bytes()).digest()
+
+
+def _damaged(path: Path, wrong: Exception) -> InputError:
+    reason = " ".join(str(wrong).split()) or type(wrong).__name__
+    return InputError(
+        f"{path} is no whole pack of observations ({reason}); restore it, or delete it and run "
+        "python -m repro.observations compute"
+    )

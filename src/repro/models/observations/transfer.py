@@ -1,0 +1,182 @@
+"""Observations between packs and the files of a machine: what a pack has is looked up as if computed here.
+
+Owns which packs belong to a model, and what of a cache goes into a pack. Must not know datasets or methods.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.paths import project_root
+from repro.models.forward.logit_cache import LogitCache, row_key
+from repro.models.forward.side_by_side import GreedyText
+from repro.models.observations.own_text import TextStore
+from repro.models.observations.pack import (
+    Facts,
+    ObservedRow,
+    Pack,
+    checksum,
+    digests,
+    number_of,
+    read,
+    read_facts,
+)
+from repro.models.tokens.prefix import continued
+from repro.records.build_cache import cache_root, is_forgetting
+from repro.records.row_file import RowFile
+
+log = logging.getLogger(__name__)
+
+TEXT_RANKS = 16
+"""Ranks kept of a row on the own text."""
+
+BRANCH_RANKS = 8
+"""Ranks kept of a draft's row: those among which LEVER chooses."""
+
+PACKS = "packs"
+Ranked = tuple[Sequence[int], Sequence[float]]
+
+
+def folders() -> list[Path]:
+    """Where packs lie: those of the checkout, then imported ones."""
+    return [project_root() / "assets" / "observations", cache_root() / "observations"]
+
+
+def packs(observed: str) -> Iterator[tuple[Path, Facts]]:
+    """Packs of what a model computes. A damaged one is named in a warning and left out."""
+    for folder in folders():
+        for path in sorted(folder.glob("*.parquet")):
+            stat = path.stat()
+            facts = _facts(path, stat.st_mtime_ns, stat.st_size)
+            if facts and facts.observed == observed:
+                yield path, facts
+
+
+@cache
+def _facts(path: Path, changed: int, size: int) -> Facts | None:
+    """A pack's facts, read once in a process while the file stays the same; None if it is damaged."""
+    try:
+        return read_facts(path)
+    except InputError as wrong:
+        log.warning("%s; until then its observations are computed", wrong)
+        return None
+
+
+def fill(memo: LogitCache, observed: str) -> None:
+    """Store the rows of all packs of a model in its cache; those stored before are skipped."""
+    for _, pack in _new(memo.file, observed):
+        places = digests(pack)
+        memo.put_first(
+            (digest, source, row.tokens, row.scores)
+            for (digest, source), row in zip(places, pack.rows, strict=True)
+        )
+
+
+def fill_texts(store: TextStore, observed: str) -> None:
+    """Store the own texts of all packs of a model; those stored before are skipped."""
+    for facts, pack in _new(store.file, observed):
+        if facts.kind != "text":
+            continue
+        rows = {prompt: list(own) for prompt, own in groupby(pack.rows, key=lambda row: row.prompt)}
+        store.put_missing(
+            (bytes.fromhex(digest), text, [(row.tokens, row.scores) for row in rows[i]])
+            for i, ((digest, _), text) in enumerate(zip(facts.prompts, facts.texts, strict=True))
+        )
+
+
+def _new(file: RowFile, observed: str) -> Iterator[tuple[Facts, Pack]]:
+    """Packs of a model that a file has not taken in; each is noted after it was used."""
+    if is_forgetting():
+        return
+    for path, facts in packs(observed):
+        sum_ = checksum(path)
+        if file.get(PACKS, sum_) is not None:
+            continue
+        try:
+            pack = read(path)
+        except InputError as wrong:
+            log.warning("%s; until then its observations are computed", wrong)
+            continue
+        yield facts, pack
+        file.put(PACKS, [(sum_, b"")])
+
+
+def text_pack(name: str, observed: str, host: str, texts: Sequence[GreedyText]) -> Pack:
+    """The pack of a model's own texts and the first ranks along them."""
+    rows = [
+        ObservedRow(prompt, at, -1, -1, 0, *row.ranked())
+        for prompt, text in enumerate(texts)
+        for at, row in enumerate(text.rows)
+    ]
+    return Pack(_facts_of(name, "text", observed, TEXT_RANKS, host, texts), rows)
+
+
+def branch_pack(
+    name: str,
+    kind: str,
+    observed: str,
+    host: str,
+    texts: Sequence[GreedyText],
+    known: Mapping[bytes, Ranked],
+    heads: int = 0,
+) -> Pack:
+    """The pack of what a cache knows along some texts and beside them.
+
+    Args:
+        name: the pack's name.
+        kind: see `Facts`.
+        observed: identity of the model whose rows these are.
+        host: torch device that computed.
+        texts: the target's own texts.
+        known: all rows of the cache (`LogitCache.known`).
+        heads: number of Medusa heads.
+    """
+    rows: list[ObservedRow] = []
+    for prompt, text in enumerate(texts):
+        seen: set[bytes] = set()
+        for at, context in enumerate([*text.contexts(), text.prompt.extend(text.tokens)]):
+            for source in _sources(kind, at, heads):
+                number = number_of(kind, text.prompt.length, source)
+                begin = len(rows)
+                for parent, token, found in _below(context.digest, number, known, seen):
+                    above = begin + parent if parent >= 0 else -1
+                    rows.append(ObservedRow(prompt, at, above, token, source, *found))
+    return Pack(_facts_of(name, kind, observed, BRANCH_RANKS, host, texts), rows)
+
+
+def _sources(kind: str, at: int, heads: int) -> Sequence[int]:
+    """Sources of the rows at a place in the text."""
+    if kind == "medusa":
+        return range(1, heads + 1)
+    return [at] if kind == "eagle" else [0]
+
+
+def _below(
+    digest: bytes, number: int, known: Mapping[bytes, Ranked], seen: set[bytes]
+) -> Iterator[tuple[int, int, Ranked]]:
+    """The known row of a place in the text and all known rows that continue it by ranked tokens.
+
+    Yields for each the index of the row above among those yielded, its token (both -1 for the first), ranks.
+    """
+    waiting, count = [(digest, -1, -1)], 0
+    for place, parent, token in waiting:
+        key = row_key(place, number)
+        found = known.get(key)
+        if found is None or key in seen:
+            continue
+        seen.add(key)
+        yield parent, token, (found[0][:BRANCH_RANKS], found[1][:BRANCH_RANKS])
+        waiting += [(continued(place, each), count, each) for each in found[0]]
+        count += 1
+
+
+def _facts_of(
+    name: str, kind: str, observed: str, ranks: int, host: str, texts: Sequence[GreedyText]
+) -> Facts:
+    prompts = tuple((text.prompt.digest.hex(), text.prompt.length) for text in texts)
+    return Facts(name, kind, observed, ranks, host, prompts, tuple(tuple(text.tokens) for text in texts))
