@@ -31,6 +31,10 @@ BELOW = {
         *("core", "device", "records", "models", "data", "methods", "scenarios"),
         "experiments.cli",  # which composes a configuration
     ),
+    "observations": (
+        *("core", "records", "models", "scenarios"),
+        "experiments.cli",  # which composes a configuration
+    ),
     "experiments": (
         "core",
         "device",

@@ -1,0 +1,109 @@
+"""Recompute a share of a pack's rows, one row at a time, and compare.
+
+Owns which rows are drawn and what counts as equal. Must not read a cache of rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from repro.core.errors import InputError
+from repro.models.forward.exactness import rounding
+from repro.models.forward.network import Logits, Network
+from repro.models.observations.pack import ObservedRow, Pack, read
+from repro.models.runtime.model import Model
+from repro.models.tokens.prefix import Prefix
+from repro.observations.plan import Planned
+
+SHARE = 0.01
+"""Share of the rows that is recomputed."""
+
+State = Literal["equal", "tie", "different"]
+
+
+def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Counter[State]:
+    """Recompute a random share of a pack's rows, at least one; how many are equal, tie or differ.
+
+    Args:
+        path: the pack.
+        one: the plan that it belongs to.
+        share: share of the rows.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: the pack is damaged, or belongs to another checkpoint, version or prompts than this code
+            and these files: it is stale.
+    """
+    pack = read(path)
+    model = _model(pack, one)
+    if model.observed() != pack.facts.observed:
+        raise InputError(
+            f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {model.observed()} "
+            "now; run python -m repro.observations compute and export"
+        )
+    prompts = {prompt.digest.hex(): prompt for prompt in one.prompts}
+    missing = [digest for digest, _ in pack.facts.prompts if digest not in prompts]
+    if missing:
+        raise InputError(
+            f"{path} is stale: {len(missing)} of its {len(pack.facts.prompts)} prompts are not those of "
+            f"{one.name} now; run python -m repro.observations compute and export"
+        )
+    count = max(1, round(share * len(pack.rows)))
+    drawn = sorted(random.Random(seed).sample(range(len(pack.rows)), count))
+    network, dtype = model.network(), model.config.dtype
+    tally: Counter[State] = Counter()
+    for index in drawn:
+        row = pack.rows[index]
+        found = _again(pack, index, prompts, network)
+        tally[compared(row, found, rounding(dtype))] += 1
+    return tally
+
+
+def _model(pack: Pack, one: Planned) -> Model:
+    if pack.facts.kind == "text":
+        return one.cell.target
+    return next(model for name, _, model in one.models() if name == pack.facts.name)
+
+
+def _again(pack: Pack, index: int, prompts: Mapping[str, Prefix], network: Network) -> Logits:
+    """One row, from an empty key-value cache."""
+    row, facts = pack.rows[index], pack.facts
+    prompt = prompts[facts.prompts[row.prompt][0]]
+    text = prompt.extend(facts.texts[row.prompt][: row.at])
+    prefix = text.extend(_path(pack, row))
+    network.start(prompt)
+    if facts.kind in ("eagle", "medusa"):
+        network.keep(text.extend([0]) if facts.kind == "medusa" else text)
+    if facts.kind == "medusa":  # head k reads the text's last token and skips k tokens, whatever they are
+        prefix = text.extend([0] * row.source)
+    step = network.begin([prefix])
+    step.layers(0, network.depth)
+    return step.rows()[0]
+
+
+def _path(pack: Pack, row: ObservedRow) -> list[int]:
+    """The tokens of a row's prefix after its place in the text."""
+    tokens: list[int] = []
+    while row.parent >= 0:
+        tokens.append(row.token)
+        row = pack.rows[row.parent]
+    return tokens[::-1]
+
+
+def compared(row: ObservedRow, found: Logits, bound: float) -> State:
+    """Whether a row equals a recomputed one: the same ranks, and log-probabilities within rounding.
+
+    Ranks that changed places are a tie if their log-probabilities are within the bound of each other.
+    """
+    logps = dict(zip(*found.ranked(), strict=True))
+    last = min(logps.values())
+    apart = max(
+        abs(score - logps.get(token, last)) for token, score in zip(row.tokens, row.scores, strict=True)
+    )
+    if apart > bound:
+        return "different"
+    return "equal" if list(row.tokens) == list(found.ranked()[0][: len(row.tokens)]) else "tie"

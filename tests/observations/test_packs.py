@@ -1,0 +1,237 @@
+"""A pack made on one machine replaces computing on another; stale and damaged ones are named."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.models.forward.network import NotFiniteError
+from repro.models.observations import own_text, transfer
+from repro.models.observations.pack import ObservedRow, Pack, digests, read, read_facts
+from repro.models.runtime.model import Model
+from repro.models.transformer.decoder import Decoder
+from repro.observations import __main__ as command
+from repro.observations.compute import Paused, Piece, compute, export
+from repro.observations.plan import Planned, planned
+from repro.observations.verify import verify
+from repro.records.build_cache import cache_root
+from repro.scenarios.generation import run
+from tiny_project import Project, write_project
+
+QUIET = Console(file=io.StringIO())
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    on(tmp_path / "here", monkeypatch)
+    return models.apart(tmp_path, "max_tokens=12")
+
+
+def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on work with another machine's empty cache."""
+    monkeypatch.setenv("REPRO_CACHE", str(machine))
+    monkeypatch.setattr(run, "_exercised", set())
+
+
+def plan(project: Project) -> Planned:
+    return Planned("tiny.humaneval", tuple(project.overrides), ("smollm2_135m_draft",))
+
+
+def packed(project: Project) -> list[Path]:
+    """A pack of the own texts, and one of the rows that a run of two methods asked of the draft."""
+    compute(plan(project), Piece(10), lambda done, total: None)
+    for method in ("chain_sd", "edgellm"):
+        assert project.cell(f"method={method}").state == "done"
+    return export(plan(project), project.out / "packs")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any pass of any decoder is an error."""
+
+    def layer(*_: object) -> None:
+        raise NotFiniteError("weights were asked")
+
+    monkeypatch.setattr(Decoder, "layer", layer)
+    monkeypatch.setattr(run, "exercise", lambda *_: None)
+
+
+def test_another_machine_replays_a_cell_without_computing(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs = packed(project)
+    assert [path.name for path in packs] == [
+        "tiny.humaneval.parquet",
+        "tiny.humaneval.smollm2_135m_draft.parquet",
+    ]
+    expected = {name: project.record(f"method={name}") for name in ("chain_sd", "edgellm")}
+    on(tmp_path / "there", monkeypatch)
+    assert command.bring(packs, QUIET) == 0
+    refuse(monkeypatch)
+    there = project.apart(tmp_path / "out", "max_tokens=12")
+    for name, record in expected.items():
+        assert there.cell(f"method={name}").error == ""
+        assert there.record(f"method={name}").values == record.values
+    asked_for_more = there.cell("method=opt_tree")  # which reads 50 ranks of a row
+    assert "weights were asked" in asked_for_more.error
+
+
+def test_a_pack_is_verified_row_by_row(project: Project) -> None:
+    for path in packed(project):
+        tally = verify(path, plan(project), share=1)
+        assert tally["equal"] == len(read(path).rows)
+    assert len(read(path).rows) > 10
+
+
+def test_what_was_tampered_with_differs(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, _ = packed(project)
+    pack = read(texts)
+    wrong = [row._replace(scores=[score - 0.5 for score in row.scores]) for row in pack.rows]
+    Pack(pack.facts, wrong).write(texts.parent)
+    tally = verify(texts, plan(project), share=1)
+    assert tally["different"] == len(wrong)
+    on(tmp_path / "there", monkeypatch)
+    command.bring([texts], QUIET)
+    for name in ("flash_ar", "chain_sd", "edgellm"):
+        note = project.apart(tmp_path / "out", "max_tokens=12").cell(f"method={name}")
+        assert "UnfaithfulRowError" in note.error
+
+
+def test_a_stale_pack_is_refused_and_never_read(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, _ = packed(project)
+    pack = read(texts)
+    other = Pack(replace(pack.facts, observed=pack.facts.observed.replace("runtime", "runtime9")), pack.rows)
+    stale = other.write(tmp_path / "stale")
+    with pytest.raises(InputError, match=f"{stale} is stale"):
+        verify(stale, plan(project))
+    on(tmp_path / "there", monkeypatch)
+    command.bring([stale], QUIET)
+    refuse(monkeypatch)
+    assert "weights were asked" in project.apart(tmp_path / "out").cell("method=flash_ar").error
+
+
+def test_a_damaged_pack_is_named_and_computed_instead(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts, _ = packed(project)
+    on(tmp_path / "there", monkeypatch)
+    command.bring([texts], QUIET)
+    (path,) = (cache_root() / "observations").glob("*.parquet")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=f"{path} is no whole pack"):
+        read_facts(path)
+    assert project.apart(tmp_path / "out", "max_tokens=12").cell("method=flash_ar").state == "done"
+    assert str(path) in caplog.text
+
+
+def test_computing_pauses_between_groups_and_goes_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_text, "TOGETHER", 1)
+    groups = own_text.groups
+    monkeypatch.setattr(own_text, "groups", lambda prompts: groups(prompts, 1))
+    calls: list[int] = []
+    made = Model.compute_texts
+
+    def counted(self: Model, prompts: list[object], *rest: object) -> object:
+        calls.append(len(prompts))
+        return made(self, prompts, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Model, "compute_texts", counted)
+    with pytest.raises(Paused):
+        compute(plan(project), Piece(0), lambda done, total: None)
+    assert calls == [1]
+    told: list[tuple[int, int]] = []
+    texts = compute(plan(project), Piece(10), lambda done, total: told.append((done, total)))
+    assert calls == [1, 1]
+    assert [len(text.tokens) for text in texts] == [28, 28]
+    assert told[-1] == (56, 56)
+
+
+def test_a_longer_text_continues_a_shorter_one(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute(plan(project), Piece(10), lambda done, total: None)
+    longer = plan(project.apart(project.out, "max_tokens=20"))
+    told: list[tuple[int, int]] = []
+    texts = compute(longer, Piece(10), lambda done, total: told.append((done, total)))
+    assert (told[0], told[-1]) == ((56, 72), (72, 72))
+    on(tmp_path / "there", monkeypatch)
+    at_once = compute(longer, Piece(10), lambda done, total: None)
+    assert [text.tokens for text in texts] == [text.tokens for text in at_once]
+    assert all([row.choice for row in text.rows] == text.tokens for text in texts)
+
+
+def test_rows_of_a_pack_know_their_prefixes(project: Project) -> None:
+    _, drafted = packed(project)
+    prompts = {prompt.digest: prompt for prompt in plan(project).prompts}
+    pack = read(drafted)
+    children = [row for row in pack.rows if row.parent >= 0]
+    assert children
+    found = list(digests(pack))
+    for row, (digest, number) in zip(pack.rows, found, strict=True):
+        prompt = prompts[bytes.fromhex(pack.facts.prompts[row.prompt][0])]
+        tokens = list(pack.facts.texts[row.prompt][: row.at])
+        assert digest == prompt.extend([*tokens, *path_of(pack, row)]).digest
+        assert number == 0
+
+
+def path_of(pack: Pack, row: ObservedRow) -> list[int]:
+    return [] if row.parent < 0 else [*path_of(pack, pack.rows[row.parent]), row.token]
+
+
+def test_no_prompt_is_in_a_pack(project: Project) -> None:
+    texts, _ = packed(project)
+    prompt = plan(project).prompts[0].tokens()
+    stored = [token for row in read(texts).rows for token in row.tokens] + [
+        token for text in read_facts(texts).texts for token in text
+    ]
+    assert not any(stored[i : i + len(prompt)] == prompt for i in range(len(stored)))
+
+
+def test_export_needs_the_texts(project: Project) -> None:
+    with pytest.raises(InputError, match="2 of 2 texts are not computed"):
+        export(plan(project), project.out / "packs")
+
+
+def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"smollm2_135m\.humaneval"):
+        planned(["smollm2_135m.humanevl"])
+    assert {one.name for one in planned(["smollm2_135m"])} >= {"smollm2_135m.gsm8k"}
+
+
+def test_the_gpu_is_asked_for_in_vain_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert command.main(["compute", "--host", "cuda"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: host=cuda needs a CUDA device, and torch sees none; choose host=cpu\n"
+    )
+
+
+def test_committed_packs_are_small_and_current_in_form() -> None:
+    paths = sorted(transfer.folders()[0].glob("*.parquet"))
+    sizes = [path.stat().st_size for path in paths]
+    assert sum(sizes) <= 20e6
+    assert all(size <= 10e6 for size in sizes)
+    assert all(read_facts(path).name == path.stem for path in paths)
+
+
+def test_binaries_stay_below_a_hundred_megabytes() -> None:
+    assets = transfer.folders()[0].parent
+    assert sum(path.stat().st_size for path in assets.rglob("*") if path.is_file()) < 100e6
