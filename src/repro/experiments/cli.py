@@ -257,12 +257,15 @@ def task(config: DictConfig) -> None:
 
 
 def attempt(config: DictConfig, showing: Showing) -> Note:
-    """Run a cell of a sweep: invalid input fails that cell and not the sweep."""
+    """Run a cell of a sweep: whatever goes wrong fails that cell and not the sweep."""
     try:
         given = plain(config)
         return Sweep(given, screen()).cell(given, showing)
     except (InputError, OmegaConfBaseException) as wrong:
         return Note("", _labels(config), "failed", error=" ".join(str(wrong).split()))
+    except Exception as wrong:  # neither the cell nor its input foresees it, so there is no record
+        traceback.print_exc()
+        return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")
 
 
 def _labels(config: DictConfig) -> dict[str, str]:

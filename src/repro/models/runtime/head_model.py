@@ -27,9 +27,11 @@ from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import RANKED, Network
+from repro.models.forward.side_by_side import GreedyText
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
+from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
 
@@ -169,6 +171,17 @@ class HeadModel(Model):
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
+    def read_along(self, text: GreedyText, memo: LogitCache) -> None:
+        """Compute the target's features along a text in one pass, unless the head's rows there are known."""
+        context, source = self._first(text)
+        if memo.get(context, source, 1) is None:
+            features = CachedFeatures(self._depths, self.target.decoder, memo)
+            features.of(list(text.contexts()[-1].back())[::-1])
+
+    @abstractmethod
+    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
+        """Sequence and source of the first row that the head computes after a prompt."""
+
     @abstractmethod
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network that reads these target features."""
@@ -190,6 +203,9 @@ class EagleModel(HeadModel):
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
         return CachedHead(made, memo, ranks) if memo else made
+
+    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
+        return text.prompt.then(text.tokens[0]), text.prompt.length
 
     @cached_property
     def _head(self) -> EagleHead:
@@ -222,6 +238,9 @@ class MedusaModel(HeadModel):
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo, ranks)
+
+    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
+        return text.prompt, 1
 
     def session(
         self,

@@ -5,6 +5,7 @@ Rates are ratios of totals on the device's clock. Decode time excludes prefill, 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -107,6 +108,25 @@ def drafting(generations: Sequence[Generation]) -> dict[str, Scalar]:
     return out
 
 
+class _Stretches:
+    """Stretches of time that do not overlap, in any order; looked up by bisection."""
+
+    def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
+        self._stretches = sorted(stretches)
+        self._starts = [start for start, _ in self._stretches]
+        self._ends = [end for _, end in self._stretches]
+
+    def at(self, time: float) -> bool:
+        """Whether a moment is in one of them; their ends are not."""
+        i = bisect_right(self._starts, time) - 1
+        return i >= 0 and time < self._ends[i]
+
+    def covered(self, start: float, end: float) -> list[float]:
+        """Seconds of a stretch that each of those near it covers."""
+        near = self._stretches[bisect_right(self._ends, start) : bisect_left(self._starts, end)]
+        return [max(0.0, min(end, b) - max(start, a)) for a, b in near]
+
+
 def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -> dict[str, Scalar]:
     """Mean seconds of the forward passes while decoding; `None` for roles without passes.
 
@@ -119,17 +139,15 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         draft_hidden: share of the draft time that overlaps passes of the target.
         rows_kept: share of the target's tokens that ran through its last layers; the others were pruned.
     """
-    windows = decode_windows(generations)
-    inside = {
-        role: [p for p in session.passes if any(a <= p.start < b for a, b in windows)]
-        for role, session in sessions.items()
-    }
+    decoding = _Stretches(decode_windows(generations))
+    inside = {role: [p for p in session.passes if decoding.at(p.start)] for role, session in sessions.items()}
     target = inside.pop("target", [])
+    verifying = _Stretches([(t.start, t.end) for t in target])
     drafts = [p for passes in inside.values() for p in passes]
-    beside = [p for p in drafts if any(t.start <= p.start < t.end for t in target)]
-    alone = [p for p in drafts if p not in beside]
+    beside = [p for p in drafts if verifying.at(p.start)]
+    alone = [p for p in drafts if not verifying.at(p.start)]
     seconds = sum(p.end - p.start for p in drafts)
-    hidden = sum(max(0.0, min(p.end, t.end) - max(p.start, t.start)) for p in drafts for t in target)
+    hidden = sum(part for p in drafts for part in verifying.covered(p.start, p.end))
     return {
         "target_pass": _mean([p.end - p.start for p in target]),
         "target_loading": _mean([p.loading for p in target]),

@@ -22,6 +22,7 @@ from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
+from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.model import Model
 from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel, placed
@@ -46,6 +47,18 @@ def _network(cell: GenerationScenario, model: Model | ShardedModel, role: str) -
     with closing(model.memo(memory_root())) as memo:
         transfer.fill(memo, model.observed())
         yield model.network(memo, cell.method.ranks(role))
+
+
+def foresee(cell: GenerationScenario, texts: Sequence[GreedyText]) -> None:
+    """Store the hidden states along the own texts that a draft head will read: one pass for each text."""
+    for role in cell.places:
+        model = cell.model(role)
+        if not isinstance(model, HeadModel):
+            continue
+        with closing(model.memo(memory_root())) as memo:
+            transfer.fill(memo, model.observed())
+            for text in texts:
+                model.read_along(text, memo)
 
 
 OpenNetwork = Callable[[GenerationScenario, Model | ShardedModel, str], AbstractContextManager[Network]]

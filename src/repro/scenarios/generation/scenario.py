@@ -48,6 +48,10 @@ ROOM = 64
 """Cache positions reserved for a token tree, beside prompt and answer."""
 
 
+_tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
+"""Prompts by rows, dataset and tokenizer: cells of a process that ask for the same ones share them."""
+
+
 class GenerationScenario(Scenario):
     """The scenario selected by `method=NAME`; see `Scenario`.
 
@@ -276,7 +280,10 @@ class GenerationScenario(Scenario):
             for i in range(self.config["prompts"]):
                 yield f"blank/{i}", (0,) * most
             return
-        for prompt in data.prompts(self.dataset, rows, self.target.tokenizer):
+        asked = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
+        if asked not in _tokenized:
+            _tokenized[asked] = data.prompts(self.dataset, rows, self.target.tokenizer)
+        for prompt in _tokenized[asked]:
             yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
 
     def check(self) -> None:
@@ -315,6 +322,7 @@ class GenerationScenario(Scenario):
         matched = run.calibrated(self, progress)
         if texts and run.remembers(self):
             run.exercise(self, texts, matched)
+            run.foresee(self, texts)
         device = self.open_device()
         with closing(device), run.opened_sessions(self, device, matched) as sessions:
             serving = run.prepare(self, device, sessions)
