@@ -47,6 +47,7 @@ LEAST = {
 """How many options there were; the tests below go through all that there are."""
 REFERENCE = ("reasons", "names", "notes")
 OTHERS = (
+    Path("observations.yaml"),
     *(Path(f"{name}.yaml") for name in ("check", "config", "hydra/sweeper/grid")),
     *(Path(f"reference/{name}.yaml") for name in REFERENCE),
 )
