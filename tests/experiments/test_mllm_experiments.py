@@ -11,7 +11,9 @@ import pytest
 import experiment_files
 from repro import data
 from repro.core.paths import conf_dir
+from repro.experiments import cli
 from repro.experiments.cli import plain
+from repro.experiments.tables import Asked
 from repro.reports.claims.claims import is_prose
 from repro.reports.reference.reference import load_cells, select
 from repro.reports.spec.experiment import experiment_file, grid_of
@@ -129,3 +131,13 @@ def test_a_workload_is_a_blank_prompt_of_the_printed_length(dataset: str) -> Non
     assert (config["device"]["name"], config["target"]["checkpoint"]) == ("Xiaomi 14", None)
     assert config["labels"] == {"workload": f"mllm_{dataset}"}
     assert data.parse(config["dataset"]).name in ("longbench_2wikimqa", "longbench_triviaqa", "droidtask")
+
+
+def test_settings_of_a_grid_s_cells_are_varied_by_its_sweep() -> None:
+    """So another model or method joins the table instead of making one of its own."""
+    varied = cli.axes(cli.composed("experiment=mllm_npu/fig14"))
+    assert {"method", "model@target", "setup"} <= varied
+    joins = Asked("mllm_npu/fig14", ("method=mllm_npu", "model@target=phi_2_int8"), frozenset(varied))
+    assert (joins.settings, joins.whole, joins.folder) == ((), False, "mllm_npu/fig14")
+    apart = Asked("mllm_npu/fig14", ("model@draft=smollm2_135m_draft",), frozenset(varied))
+    assert apart.folder == "mllm_npu/fig14@model_draft=smollm2_135m_draft"

@@ -188,8 +188,9 @@ def asked(config: DictConfig) -> Asked:
 
 
 def axes(config: DictConfig) -> set[str]:
-    """The settings that the experiment's own sweep varies."""
-    return {str(name) for name in config.hydra.sweeper.params or ()}
+    """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
+    sweeper = config.hydra.sweeper
+    return {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
 
 
 def given(config: DictConfig) -> dict[str, str]:

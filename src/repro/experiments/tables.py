@@ -80,7 +80,7 @@ class Asked:
         spec = TableSpec.parse(self.folder, section)
         if not self.settings:
             return spec
-        groups = {_key(one).partition(".")[0] for one in self.settings}
+        groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
         rows = spec.rows
         if groups & set(rows.by):
             rows = replace(rows, names={label: label for label in rows.names})
@@ -135,4 +135,4 @@ def asked_of(folder: str, members: Sequence[Member], axes: Collection[str]) -> A
 
 
 def _key(override: str) -> str:
-    return override.lstrip("+~").partition("=")[0].partition("@")[0]
+    return override.lstrip("+~").partition("=")[0]
