@@ -1,7 +1,8 @@
 """`python -m repro.observations`: compute, export, import, verify and list packs of observations.
 
-    python -m repro.observations compute [NAME ...]  the targets' own texts, in pieces of ten minutes
-    python -m repro.observations export [NAME ...]   packs of them, and of the drafts' rows that runs left
+    python -m repro.observations compute [NAME ...]  the targets' own texts, and what drafts and early exits
+                                                     are likely to be asked there; pieces of ten minutes
+    python -m repro.observations export [NAME ...]   packs of the texts, and of other rows that runs have read
     python -m repro.observations import FILE ...     packs made elsewhere
     python -m repro.observations verify [NAME ...]   recompute a random hundredth of each pack's rows
     python -m repro.observations list                packs with their sizes, and what is planned
@@ -34,7 +35,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.models.observations.pack import read, read_facts
 from repro.models.observations.transfer import folders
-from repro.observations.compute import Paused, Piece, compute, export, require_host
+from repro.observations.compute import Paused, Piece, compute, draft_ahead, export, require_host
 from repro.observations.plan import Planned, planned
 from repro.observations.verify import SHARE, verify
 from repro.records.build_cache import cache_root
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compute_all(found: Sequence[Planned], minutes: float, console: Console) -> int:
-    """Compute texts until all are known or the time is over."""
+    """Compute until all is known or the time is over."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     piece, left = Piece(minutes), list(found)
     with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bars:
@@ -86,6 +87,8 @@ def compute_all(found: Sequence[Planned], minutes: float, console: Console) -> i
                 task = bars.add_task(one.name, total=None)
                 texts = compute(one, piece, partial(_tell, bars, task))
                 console.print(f"{one.name}: {len(texts)} texts of {one.tokens} tokens", highlight=False)
+                task = bars.add_task(f"{one.name}, drafts", total=None, visible=bool(one.drafts))
+                draft_ahead(one, piece, partial(_tell, bars, task))
                 left.remove(one)
         except Paused:
             names = " ".join(one.name for one in left)

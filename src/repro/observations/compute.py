@@ -7,19 +7,25 @@ goes on where it stood. Must not know how a text is decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import torch
 
 from repro.core.errors import InputError
+from repro.models.drafting.ahead import Likely
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
+from repro.models.runtime.exits import exits_ahead
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.observations.plan import Planned
 from repro.records.build_cache import cache_root
+
+LIKELY = Likely()
+"""The draft rows that are computed ahead: all that LEVER's default expands, and chains of 8 tokens."""
 
 
 class Paused(Exception):
@@ -33,13 +39,17 @@ class Piece:
         self._end = datetime.now(UTC) + timedelta(minutes=minutes)
         self._worked = False
 
+    def begin_group(self) -> None:
+        """To call before each group of prompts; Paused once the time is over and a group was computed."""
+        if self._worked and datetime.now(UTC) >= self._end:
+            raise Paused
+        self._worked = True
+
     def compute(self, model: Model) -> own_text.Compute:
-        """Texts of a model; Paused once the time is over, but not before one group of this piece."""
+        """Texts of a model, each call a group (`begin_group`)."""
 
         def texts(prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
-            if self._worked and datetime.now(UTC) >= self._end:
-                raise Paused
-            self._worked = True
+            self.begin_group()
             return model.compute_texts(prompts, tokens, told)
 
         return texts
@@ -68,6 +78,42 @@ def compute(one: Planned, piece: Piece, told: Callable[[int, int], None]) -> lis
         return own_text.own_texts(
             store, piece.compute(target), prompts, one.tokens, lambda done: told(done, total)
         )
+
+
+def draft_ahead(one: Planned, piece: Piece, told: Callable[[int, int], None]) -> None:
+    """The likely rows of a pack's drafts after all places of the texts, and the early exit's scores there.
+
+    They are stored in the machine's cache. Medusa heads are left out: runs compute their rows in one pass.
+
+    Raises:
+        InputError: a text is not computed.
+        Paused: the piece's time is over; what was computed is stored.
+    """
+    drafts = [draft for _, kind, draft in one.models() if kind != "medusa"]
+    if not drafts:
+        return
+    target, texts, done = one.cell.target, stored(one), 0
+    with ExitStack() as opened:
+        exits = opened.enter_context(closing(exits_of(target))) if target.has_exit else None
+        for draft in drafts:
+            memo = opened.enter_context(closing(draft.memo(cache_root())))
+            transfer.fill(memo, draft.observed())
+            for text in texts:
+                if not memo.is_ahead(text.prompt, one.places, LIKELY, exits is not None):
+                    piece.begin_group()
+                    found = draft.draft_ahead(text, one.places, memo, LIKELY)
+                    if exits is not None:
+                        exits_ahead(target, found, exits, LIKELY)
+                    memo.note_ahead(text.prompt, one.places, LIKELY, exits is not None)
+                done += 1
+                told(done, len(drafts) * len(texts))
+
+
+def exits_of(target: Model) -> LogitCache:
+    """The cache of the scores of a target's early exit, with those of packs."""
+    memo = target.memo(cache_root(), target.exits)
+    transfer.fill(memo, target.observed(target.exits))
+    return memo
 
 
 def stored(one: Planned) -> list[GreedyText]:
@@ -99,6 +145,12 @@ def export(one: Planned, folder: Path) -> list[Path]:
             known = memo.known()
         heads = draft.own_shape.medusa
         pack = transfer.branch_pack(name, kind, draft.observed(), one.cell.host, texts, known, heads)
+        if pack.rows:
+            written.append(pack.write(folder))
+    if target.has_exit:
+        with closing(exits_of(target)) as memo:
+            known, observed = memo.known(), target.observed(target.exits)
+        pack = transfer.branch_pack(f"{one.name}.exit", "exit", observed, one.cell.host, texts, known)
         if pack.rows:
             written.append(pack.write(folder))
     return written

@@ -51,6 +51,11 @@ class Planned:
         """Length of each text: that of an answer, and what a verification looks at beyond it."""
         return int(self.cell.config["max_tokens"]) + BEYOND
 
+    @property
+    def places(self) -> int:
+        """Number of places in each text after which a method drafts: the length of an answer."""
+        return int(self.cell.config["max_tokens"])
+
     def models(self) -> Iterator[tuple[str, str, Model]]:
         """Name of the pack, its kind and the model, for each draft."""
         for draft in self.drafts:

@@ -15,12 +15,16 @@ from repro.core.errors import InputError
 from repro.models.forward.exactness import rounding
 from repro.models.forward.network import Logits, Network
 from repro.models.observations.pack import ObservedRow, Pack, read
+from repro.models.runtime.exits import scores_again
 from repro.models.runtime.model import Model
 from repro.models.tokens.prefix import Prefix
 from repro.observations.plan import Planned
 
 SHARE = 0.01
 """Share of the rows that is recomputed."""
+
+EXIT_BOUND = 1e-2
+"""By how much rounding may change an early exit's score, an unnormalized logit."""
 
 State = Literal["equal", "tie", "different"]
 
@@ -40,9 +44,11 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
     """
     pack = read(path)
     model = _model(pack, one)
-    if model.observed() != pack.facts.observed:
+    is_exit = pack.facts.kind == "exit"
+    observed = model.observed(model.exits if is_exit else "")
+    if observed != pack.facts.observed:
         raise InputError(
-            f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {model.observed()} "
+            f"{path} is stale: it has {pack.facts.observed}, and {model.config.name} is {observed} "
             "now; run python -m repro.observations compute and export"
         )
     prompts = {prompt.digest.hex(): prompt for prompt in one.prompts}
@@ -58,24 +64,33 @@ def verify(path: Path, one: Planned, share: float = SHARE, seed: int = 0) -> Cou
     tally: Counter[State] = Counter()
     for index in drawn:
         row = pack.rows[index]
-        found = _again(pack, index, prompts, network)
-        tally[compared(row, found, rounding(dtype))] += 1
+        prefix = _place(pack, row, prompts).extend(_path(pack, row))
+        if is_exit:
+            scores = scores_again(model, prefix, row.tokens)
+            tally["equal" if _apart(row, scores) <= EXIT_BOUND else "different"] += 1
+            continue
+        tally[compared(row, _again(pack, row, prefix, prompts, network), rounding(dtype))] += 1
     return tally
 
 
 def _model(pack: Pack, one: Planned) -> Model:
-    if pack.facts.kind == "text":
+    if pack.facts.kind in ("text", "exit"):
         return one.cell.target
     return next(model for name, _, model in one.models() if name == pack.facts.name)
 
 
-def _again(pack: Pack, index: int, prompts: Mapping[str, Prefix], network: Network) -> Logits:
+def _place(pack: Pack, row: ObservedRow, prompts: Mapping[str, Prefix]) -> Prefix:
+    """The place in the text that a row's prefix starts with."""
+    facts = pack.facts
+    return prompts[facts.prompts[row.prompt][0]].extend(facts.texts[row.prompt][: row.at])
+
+
+def _again(
+    pack: Pack, row: ObservedRow, prefix: Prefix, prompts: Mapping[str, Prefix], network: Network
+) -> Logits:
     """One row, from an empty key-value cache."""
-    row, facts = pack.rows[index], pack.facts
-    prompt = prompts[facts.prompts[row.prompt][0]]
-    text = prompt.extend(facts.texts[row.prompt][: row.at])
-    prefix = text.extend(_path(pack, row))
-    network.start(prompt)
+    facts, text = pack.facts, _place(pack, row, prompts)
+    network.start(prompts[facts.prompts[row.prompt][0]])
     if facts.kind in ("eagle", "medusa"):
         network.keep(text.extend([0]) if facts.kind == "medusa" else text)
     if facts.kind == "medusa":  # head k reads the text's last token and skips k tokens, whatever they are
@@ -92,6 +107,11 @@ def _path(pack: Pack, row: ObservedRow) -> list[int]:
         tokens.append(row.token)
         row = pack.rows[row.parent]
     return tokens[::-1]
+
+
+def _apart(row: ObservedRow, scores: Mapping[int, float]) -> float:
+    """The largest difference of a row's scores from recomputed ones."""
+    return max(abs(score - scores[token]) for token, score in zip(row.tokens, row.scores, strict=True))
 
 
 def compared(row: ObservedRow, found: Logits, bound: float) -> State:

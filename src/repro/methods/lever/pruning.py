@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.drafting.early_exit import Candidates, ExitPredictor
+from repro.models.drafting.early_exit import Candidates
+from repro.models.drafting.exit_scores import ExitScores
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 
@@ -149,7 +150,7 @@ class EarlyExit:
     """
 
     def __init__(
-        self, predictor: ExitPredictor, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
+        self, predictor: ExitScores, rule: PruningRule, proposed: Callable[[Prefix], Candidates]
     ) -> None:
         """`proposed` returns the draft's C(u) after a sequence, () if the draft did not expand it."""
         self.layer = predictor.layer
@@ -166,10 +167,10 @@ class EarlyExit:
             out.append(tuple(dict.fromkeys([*shadows, *own])))
         return out
 
-    def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
-        """Kept nodes, sorted, the root first; `hidden` is fp32 `[nodes, d]` after layer `layer`."""
+    def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
+        """Kept nodes, sorted, the root first; `hidden` computes fp32 `[nodes, d]` after layer `layer`."""
         candidates = self.candidates(tree)
-        return self._rule.keep(tree, candidates, self._predictor.scores(hidden, candidates))
+        return self._rule.keep(tree, candidates, self._predictor.scores(tree.prefixes, candidates, hidden))
 
     def scored(self, tree: TokenTree) -> int:
         """Number of scored tokens; each is a dot product of the hidden size."""

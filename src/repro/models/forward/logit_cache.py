@@ -8,7 +8,7 @@ Must not know about models beyond `network`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 else:
     torch = late("torch")
 
-WHOLE, FIRST, HIDDEN, PACKS = "rows", "first_ranks", "hidden", "packs"
+WHOLE, FIRST, HIDDEN, PACKS, READ, AHEAD = (
+    "rows",
+    "first_ranks",
+    "hidden",
+    "packs",
+    "read",
+    "ahead",
+)
 
 
 class LogitCache:
@@ -38,7 +45,8 @@ class LogitCache:
 
     def __init__(self, path: Path) -> None:
         """Open or create the file; several processes may share it."""
-        self.file = RowFile(path, (WHOLE, FIRST, HIDDEN, PACKS))
+        self.file = RowFile(path, (WHOLE, FIRST, HIDDEN, PACKS, READ, AHEAD))
+        self._read: set[bytes] = set()
 
     def get(self, prefix: Prefix, source: int = 0, ranks: int = RANKED) -> Logits | None:
         """The cached ranks after a sequence, or None if fewer than `ranks` are known.
@@ -50,9 +58,10 @@ class LogitCache:
             ranks: how many of the first ranks will be read.
         """
         key = row_key(prefix.digest, source)
+        self._read.add(key)
         if found := self.file.get(WHOLE, key):
             return Logits(None, _unpack(found))
-        if ranks < RANKED and (found := self.file.get(FIRST, key)):
+        if found := self.file.get(FIRST, key):
             row = FirstRanks(_unpack(found))
             return row if row.count >= ranks else None
         return None
@@ -71,8 +80,24 @@ class LogitCache:
         )
 
     def known(self) -> dict[bytes, tuple[list[int], list[float]]]:
-        """All rows by the hash of their prefix, followed by their source if there is one."""
-        return {key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table)}
+        """The rows that runs have read, by the hash of their prefix and their source if there is one."""
+        read = {key for key, _ in self.file.each(READ)} | self._read
+        return {
+            key: _unpack(row) for table in (FIRST, WHOLE) for key, row in self.file.each(table) if key in read
+        }
+
+    def scores(self, prefix: Prefix) -> dict[int, float]:
+        """An early exit's known scores after a sequence, by token."""
+        key = row_key(prefix.digest, 0)
+        self._read.add(key)
+        found = self.file.get(FIRST, key)
+        return dict(zip(*_unpack(found), strict=True)) if found else {}
+
+    def add_scores(self, scores: Iterable[tuple[Prefix, Mapping[int, float]]]) -> None:
+        """Store an early exit's scores after some sequences, beside those stored before."""
+        rows = [(prefix, {**self.scores(prefix), **more}) for prefix, more in scores]
+        packed = [(row_key(prefix.digest, 0), _pack([*row], [*row.values()])) for prefix, row in rows]
+        self.file.put(FIRST, packed, replace=True)
 
     def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
         """Hidden states after `layers` layers, fp32 `[n, hidden]`; None unless all are cached."""
@@ -87,6 +112,14 @@ class LogitCache:
             HIDDEN, [(row_key(prefix.digest, layers), row.numpy().tobytes()) for prefix, row in pairs]
         )
 
+    def note_ahead(self, prompt: Prefix, *which: object) -> None:
+        """Note that the rows described by `which` are stored after all places of a prompt's text."""
+        self.file.put(AHEAD, [(_described(prompt, which), b"")])
+
+    def is_ahead(self, prompt: Prefix, *which: object) -> bool:
+        """Whether `note_ahead` was called with these arguments."""
+        return self.file.get(AHEAD, _described(prompt, which)) is not None
+
     def margin(self) -> float | None:
         """The smallest gap between the first two log-probabilities of any computed row."""
         ranks = (_unpack(row)[1] for _, row in self.file.each(WHOLE))
@@ -97,7 +130,9 @@ class LogitCache:
         return [(self.file.path, row_key(prefix.digest, source)) for prefix in prefixes]
 
     def close(self) -> None:
-        """Close the file."""
+        """Note what was read, and close the file."""
+        if self._read:
+            self.file.put(READ, ((key, b"") for key in self._read))
         self.file.close()
 
 
@@ -130,6 +165,10 @@ def smallest_margin(folder: Path) -> float | None:
 def row_key(digest: bytes, number: int) -> bytes:
     """The entry's key: the sequence, and the source of a row or the number of layers of a hidden state."""
     return digest + number.to_bytes(4, "little") if number else digest
+
+
+def _described(prompt: Prefix, which: Sequence[object]) -> bytes:
+    return prompt.digest + repr(which).encode()
 
 
 def _pack(tokens: Sequence[int], logps: Sequence[float]) -> bytes:
@@ -199,11 +238,7 @@ class _Remembering(Step):
         self._asked = last
 
     def hidden(self) -> Tensor:
-        known = self._memo.hidden(self._wanted, self._asked)
-        if known is None:
-            known = self._computed(self._asked).hidden()
-            self._memo.put_hidden(self._wanted, self._asked, known)
-        return known
+        return self._computed(self._asked).hidden()
 
     def drop(self, kept: Sequence[int]) -> None:
         self._wanted = [self._wanted[i] for i in kept]

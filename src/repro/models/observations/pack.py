@@ -33,7 +33,7 @@ class Facts:
     Attributes:
         name: the pack's name, also of its file.
         kind: `text`, a target's rows along its own text; `draft`, a draft's rows along and beside it;
-            `eagle` and `medusa`, the same of draft heads.
+            `eagle` and `medusa`, the same of draft heads; `exit`, an early exit's scores of candidates.
         observed: identity of what was computed (`Model.observed`): content, precision, version.
         ranks: kept ranks of a row.
         host: torch device that computed.

@@ -18,6 +18,7 @@ from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.costs.model_cost import Shape
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting import eagle_head, head_ranks, medusa_head
+from repro.models.drafting.ahead import Ahead, Likely, of_head
 from repro.models.drafting.eagle import CachedHead, EagleNetwork
 from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.drafting.head_ranks import Calibration, HeadRanks
@@ -203,6 +204,19 @@ class EagleModel(HeadModel):
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         made = EagleNetwork(self.head_config, lambda: self._head, features, self._host)
         return CachedHead(made, memo, ranks) if memo else made
+
+    def draft_ahead(self, text: GreedyText, places: int, memo: LogitCache, likely: Likely) -> list[Ahead]:
+        """See `Model`; the target's features along the text are computed in one pass."""
+        roots = [text.prompt.extend(text.tokens[: i + 1]) for i in range(places)]
+        before = list(roots[-1].back())[:0:-1]
+        features = CachedFeatures(self._depths, self.target.decoder, None).of(before)
+        found = of_head(self._head, features, roots[-1], roots, likely)
+        memo.put_first(
+            (prefix.digest, one.root.length - 1, *row.ranked())
+            for one in found
+            for prefix, row in one.rows.items()
+        )
+        return found
 
     def _first(self, text: GreedyText) -> tuple[Prefix, int]:
         return text.prompt.then(text.tokens[0]), text.prompt.length

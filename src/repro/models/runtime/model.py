@@ -20,7 +20,9 @@ from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkp
 from repro.models.checkpoints.origin import Checkpoint, folders
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
+from repro.models.drafting.ahead import Ahead, Likely, of_decoder
 from repro.models.drafting.early_exit import ExitPredictor
+from repro.models.drafting.exit_scores import ExitScores
 from repro.models.forward import encdec
 from repro.models.forward.encdec import EncoderDecoder, EncoderDecoderConfig, EncoderDecoderNetwork
 from repro.models.forward.features import Captured
@@ -239,11 +241,33 @@ class Model:
             )
         return found
 
-    def predictor(self, placement: Placement) -> ExitPredictor | None:
+    def predictor(self, placement: Placement) -> ExitScores | None:
         """The early-exit predictor if the placement asks for it, else `None`."""
         if not placement.early_exit:
             return None
+        return ExitScores(self.exit_predictor)
+
+    @cached_property
+    def exit_predictor(self) -> ExitPredictor:
+        """The early-exit predictor."""
         return ExitPredictor.load(self.predictor_folder, self.decoder(resident=False))
+
+    @property
+    def has_exit(self) -> bool:
+        """Whether the checkpoint names an early-exit predictor."""
+        return bool(self.config.checkpoint and self.config.checkpoint.predictor)
+
+    @property
+    def exits(self) -> str:
+        """The variant of `observed` and `memo` that names the scores of the early-exit predictor."""
+        return f"-exit{weights.digest(self.predictor_folder)[:16]}"
+
+    def draft_ahead(self, text: GreedyText, places: int, memo: LogitCache, likely: Likely) -> list[Ahead]:
+        """Compute and store the likely rows of this draft after the first `places` places of a text."""
+        roots = [text.prompt.extend(text.tokens[: i + 1]) for i in range(places)]
+        found = list(of_decoder(self.decoder(), roots, likely))
+        memo.put_first((prefix.digest, 0, *row.ranked()) for one in found for prefix, row in one.rows.items())
+        return found
 
     @cached_property
     def _both(self) -> EncoderDecoder:

@@ -5,12 +5,12 @@ Knows nothing of methods; of time it knows only the start and end of a pass. `en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.models.costs.partition import extent
-from repro.models.drafting.early_exit import ExitPredictor
+from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.chooser import Chooser
 from repro.models.forward.network import Logits, Step
@@ -61,8 +61,8 @@ class Pruner(Protocol):
 
     layer: int
 
-    def keep(self, tree: TokenTree, hidden: Tensor) -> list[int]:
-        """Nodes to keep, root first, with all their ancestors; `hidden` is `[nodes, h]`."""
+    def keep(self, tree: TokenTree, hidden: Callable[[], Tensor]) -> list[int]:
+        """Nodes to keep, root first, with all their ancestors; `hidden` computes `[nodes, h]`."""
 
     def scored(self, tree: TokenTree) -> int:
         """Number of tokens it scores, each by one dot product of the hidden size."""
@@ -80,7 +80,7 @@ class Session:
         calibration: recorded accuracy of the Medusa heads, for tree search; None if not recorded.
     """
 
-    def __init__(self, engine: Engine, predictor: ExitPredictor | None = None) -> None:
+    def __init__(self, engine: Engine, predictor: ExitScores | None = None) -> None:
         self.engine = engine
         self.name, self.device = engine.name, engine.device
         self.passes: list[Pass] = []
@@ -242,7 +242,7 @@ def _exit_point(pruner: Pruner, tree: TokenTree) -> EarlyExitPoint:
     """The early-exit point at which a pruner judges a tree's nodes."""
 
     def judge(step: Step) -> list[int]:
-        kept = pruner.keep(tree, step.hidden())
+        kept = pruner.keep(tree, step.hidden)
         if len(kept) < len(tree):
             step.drop(kept)
         return kept

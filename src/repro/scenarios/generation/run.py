@@ -19,6 +19,7 @@ from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.exactness import BOUNDS, rounding
+from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
@@ -100,6 +101,14 @@ def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] 
         return own_text.own_texts(store, compute, prompts, tokens, told)
 
 
+@contextmanager
+def _known_exits(target: Model) -> Iterator[LogitCache]:
+    """Open the cache of the scores of a target's early-exit predictor."""
+    with closing(target.memo(memory_root(), target.exits)) as memo:
+        transfer.fill(memo, target.observed(target.exits))
+        yield memo
+
+
 def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMatch | None:
     """Calibrate the draft to the published value; an agreement needs calibration prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
@@ -153,6 +162,8 @@ def opened_sessions(
                 sessions[role] = there.session(role, device, place, made, cell.tokens)
                 if isinstance(brought, HeadMatch):
                     sessions[role].calibration = Calibration(brought.trees.accuracies)
+                if network is _network and (scores := sessions[role].predictor) and remembers(cell):
+                    scores.remember(opened.enter_context(_known_exits(cell.target)))
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens)
             opened.callback(sessions[role].engine.close)

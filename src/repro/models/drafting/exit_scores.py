@@ -1,0 +1,76 @@
+"""The scores of an early-exit predictor, each computed once.
+
+Hidden states are asked for only if a score is missing. Owns which scores are known. Must not know trees,
+pruning or passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+from repro.models.drafting.early_exit import Candidates, ExitPredictor
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.tokens.prefix import Prefix
+from repro.records.effort import count
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
+
+class ExitScores:
+    """A predictor with a cache of its scores: rows of candidates and scores, by sequence.
+
+    A score is a dot product of its own, so it depends neither on the other candidates nor on the tree.
+
+    Attributes:
+        layer: number of target layers computed before the predictor runs.
+        predictor: the predictor.
+    """
+
+    def __init__(self, predictor: ExitPredictor, memo: LogitCache | None = None) -> None:
+        self.layer = predictor.layer
+        self.predictor = predictor
+        self._memo = memo
+
+    def remember(self, memo: LogitCache) -> None:
+        """Look scores up in a cache from now on, and store new ones in it."""
+        self._memo = memo
+
+    def scores(
+        self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
+    ) -> list[Tensor]:
+        """Scores of each sequence's candidates, fp32 `[len(candidates[i])]`.
+
+        Args:
+            prefixes: the sequences.
+            candidates: the candidates after each; a sequence without any costs nothing.
+            hidden: computes the hidden states after layer `layer`, fp32 `[len(prefixes), d]`.
+        """
+        memo = self._memo
+        if memo is None:
+            return self.predictor.scores(hidden(), candidates)
+        asked = [prefix for prefix, tokens in zip(prefixes, candidates, strict=True) if tokens]
+        known = [self._known(memo, *one) for one in zip(prefixes, candidates, strict=True)]
+        if all(found is not None for found in known):
+            count(found=memo.counted(asked))
+            return [torch.tensor(found, dtype=torch.float32) for found in known]
+        computed = self.predictor.scores(hidden(), candidates)
+        memo.add_scores(
+            (prefix, dict(zip(tokens, found.tolist(), strict=True)))
+            for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True)
+            if tokens
+        )
+        count(computed=memo.counted(asked))
+        return computed
+
+    def _known(self, memo: LogitCache, prefix: Prefix, tokens: Candidates) -> list[float] | None:
+        """The scores of some candidates; None unless all are known."""
+        if not tokens:
+            return []
+        found = memo.scores(prefix)
+        return [found[token] for token in tokens] if found.keys() >= set(tokens) else None
