@@ -162,6 +162,16 @@ def test_conditions_choose_rows_before_they_are_counted(tmp_path: Path) -> None:
         load_rows(simple(columns=columns, where={"app": "z"}), 2, tmp_path)
 
 
+def test_rows_are_spread_over_the_values_of_a_column(tmp_path: Path) -> None:
+    rows = [{"question": q, "app": a} for q, a in [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "z")]]
+    write(tmp_path, "mine.jsonl", rows)
+    spread = simple(columns=["question", "app"], spread="app")
+    assert [row["question"] for row in load_rows(spread, None, tmp_path).rows] == ["a", "d", "e", "b", "c"]
+    assert [row["question"] for row in load_rows(spread, 3, tmp_path).rows] == ["a", "d", "e"]
+    with pytest.raises(InputError, match="uses app, which is not among its columns question"):
+        simple(spread="app")
+
+
 def test_long_texts_are_cut_after_their_rows_have_counted(tmp_path: Path) -> None:
     write(tmp_path, "mine.jsonl", [{"question": " one\n two  three four "}, {"question": "one two"}])
     whole, cut = simple(), simple(min_words={"question": 2}, max_words={"question": 2})

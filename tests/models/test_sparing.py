@@ -32,7 +32,7 @@ PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 
 
 class Chosen:
-    """A pruner that keeps what a function of the tree says, and remembers the hidden rows if it reads them."""
+    """A pruner that keeps what a function of the tree says, and what hidden rows it saw."""
 
     def __init__(
         self, keep: Callable[[TokenTree], list[int]], layer: int = 1, reads_hidden: bool = True

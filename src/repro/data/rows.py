@@ -22,7 +22,7 @@ class Rows:
     """The examples in use.
 
     Attributes:
-        rows: the selected examples in source order, with the required columns only, truncated by `max_words`.
+        rows: the selected examples in the order of use, with the required columns only, truncated by `max_words`.
         digest: SHA-256 over the examples, the few-shot pool and the dataset's version; independent of the
             source.
         source: a description of the source.
@@ -81,7 +81,18 @@ def digest(config: DatasetConfig, rows: Iterable[JsonRow], shots: Iterable[JsonR
 def _select(config: DatasetConfig, found: Iterable[JsonRow], limit: int | None) -> list[JsonRow]:
     projected = (_project(config, row) for row in found)
     counting = (_cut(config, row) for row in projected if _counts(config, row))
-    return list(itertools.islice(counting, limit))
+    return list(itertools.islice(_spread(config, counting), limit))
+
+
+def _spread(config: DatasetConfig, rows: Iterable[JsonRow]) -> Iterable[JsonRow]:
+    """The examples in the order in which a run takes them."""
+    if config.spread is None:
+        return rows
+    groups: dict[str, list[JsonRow]] = {}
+    for row in rows:
+        groups.setdefault(str(row[config.spread]), []).append(row)
+    turns = itertools.zip_longest(*groups.values())
+    return (row for turn in turns for row in turn if row is not None)
 
 
 def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
