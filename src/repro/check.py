@@ -37,6 +37,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import Record, Scalar, Spread, canonical
 from repro.records.results import open_results
 from repro.scenarios.base import Scenario
+from repro.scenarios.generation.run import exercised
 from repro.scenarios.registry import made
 
 EXACT = 1e-9
@@ -235,7 +236,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
     with forgetting():
-        return report(Console(), verdicts(records, given.data))
+        status = report(Console(), verdicts(records, given.data))
+    report_exercise(Console())
+    return status
 
 
 def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[CheckedCell]:
@@ -273,6 +276,19 @@ def report(console: Console, found: Iterable[CheckedCell]) -> int:
     if 2 * checked < asked:
         console.print("fewer than half of the cells could be checked", style="red")
     return int(not whole or tally["different"] > 0 or 2 * checked < asked)
+
+
+def report_exercise(console: Console) -> None:
+    """Print how many rows came from passes of methods, through tree attention and compacted caches."""
+    rows = exercised()
+    if rows:
+        methods = ", ".join(f"{name} {count}" for name, count in sorted(rows.items()))
+        console.print(
+            f"{rows.total()} rows of real passes (tree attention, compacted caches) equal the targets' own "
+            f"texts: {methods}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 if __name__ == "__main__":

@@ -163,7 +163,9 @@ def test_conditions_choose_rows_before_they_are_counted(tmp_path: Path) -> None:
 
 
 def test_rows_are_spread_over_the_values_of_a_column(tmp_path: Path) -> None:
-    rows = [{"question": q, "app": a} for q, a in [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "z")]]
+    rows = [
+        {"question": q, "app": a} for q, a in [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "z")]
+    ]
     write(tmp_path, "mine.jsonl", rows)
     spread = simple(columns=["question", "app"], spread="app")
     assert [row["question"] for row in load_rows(spread, None, tmp_path).rows] == ["a", "d", "e", "b", "c"]

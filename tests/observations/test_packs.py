@@ -40,7 +40,7 @@ def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on work with another machine's empty cache."""
     monkeypatch.setenv("REPRO_CACHE", str(machine))
-    monkeypatch.setattr(run, "_exercised", set())
+    monkeypatch.setattr(run, "_exercised", {})
 
 
 def plan(project: Project) -> Planned:

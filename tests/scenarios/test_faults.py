@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with empty caches, in a process that has exercised no method yet."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(run, "_exercised", set())
+    monkeypatch.setattr(run, "_exercised", {})
     return models.apart(tmp_path, "max_tokens=12")
 
 

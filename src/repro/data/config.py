@@ -78,8 +78,8 @@ class DatasetConfig:
         where: keep only examples with these values in these columns (`app: clock`).
         min_words: keep only examples with at least this many words in these columns.
         max_words: truncate these columns to this many words, after the selection.
-        spread: take one example of each value of this column in turn, in the source's order; None for that order
-            itself. The first N examples are then spread evenly over the values.
+        spread: take one example of each value of this column in turn, so that the first N examples are spread
+            evenly over its values; None for the source's order.
         shots: few-shot examples before each prompt.
         hub: the source if no local folder has the file.
         wheel: a package that contains the file (`.jsonl`, `.jsonl.gz`), if the hub fails too.

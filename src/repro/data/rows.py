@@ -22,7 +22,7 @@ class Rows:
     """The examples in use.
 
     Attributes:
-        rows: the selected examples in the order of use, with the required columns only, truncated by `max_words`.
+        rows: the selected examples in the order of use: required columns only, truncated by `max_words`.
         digest: SHA-256 over the examples, the few-shot pool and the dataset's version; independent of the
             source.
         source: a description of the source.

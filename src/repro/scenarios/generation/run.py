@@ -5,6 +5,7 @@ Must not know how a cell is checked and keyed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -211,8 +212,16 @@ def start(sessions: Mapping[str, Session], request: Request) -> None:
         session.start(request.prefix)
 
 
-_exercised: set[str] = set()
-"""What `exercise` has computed in this process."""
+_exercised: dict[str, tuple[str, int]] = {}
+"""What `exercise` has computed in this process: the method, and how many rows were compared."""
+
+
+def exercised() -> Counter[str]:
+    """How many rows of each method's passes this process computed for real and compared with own texts."""
+    rows: Counter[str] = Counter()
+    for method, compared in _exercised.values():
+        rows[method] += compared
+    return rows
 
 
 def exercise(
@@ -238,10 +247,15 @@ def exercise(
     request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens))
     own = GreedyText(request.prefix, texts[shortest].tokens, texts[shortest].rows)
 
+    compared: list[ComparedNetwork] = []
+
     @contextmanager
     def computed(_: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
         network = model.network()
-        yield ComparedNetwork(network, own, rounding(dtype)) if role == "target" else network
+        if role == "target":
+            network = ComparedNetwork(network, own, rounding(dtype))
+            compared.append(network)
+        yield network
 
     device = cell.open_device()
     with closing(device), opened_sessions(cell, device, matched, computed) as sessions:
@@ -250,7 +264,7 @@ def exercise(
         answer = device.play(serving.serve(request, device, sessions))
     if cell.method.lossless:
         fidelity.require_lossless([answer], [own], dtype)
-    _exercised.add(asked)
+    _exercised[asked] = cell.labels["method"], sum(network.compared for network in compared)
 
 
 def timing(
