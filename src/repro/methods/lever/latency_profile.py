@@ -62,6 +62,7 @@ class LatencyProfile:
         self._seen: dict[int, dict[int, float]] = {}
         self._rows: list[int] = []
         self._rates: tuple[float, float] | None = None
+        self._estimates: dict[tuple[int, int], float] = {}
         for measurement in measured:
             self.observe(*measurement)
 
@@ -85,6 +86,7 @@ class LatencyProfile:
         averages[leaves] = self._decay * before + (1 - self._decay) * seconds
         self._rows = sorted(self._seen)
         self._rates = None
+        self._estimates.clear()
 
     def estimate(self, rows: int, leaves: int) -> float:
         """Estimated seconds of a pass of a shape; never negative.
@@ -94,6 +96,12 @@ class LatencyProfile:
         """
         if self.empty:
             raise RuntimeError("an empty latency profile estimates nothing: give it offline measurements")
+        shape = rows, leaves
+        if shape not in self._estimates:
+            self._estimates[shape] = self._estimated(rows, leaves)
+        return self._estimates[shape]
+
+    def _estimated(self, rows: int, leaves: int) -> float:
         low, high = _around(self._rows, rows)
         below = self._at(low, leaves)
         if rows <= low:
