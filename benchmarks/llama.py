@@ -29,6 +29,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.device_file import machine
+from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import CPU
 from repro.models.checkpoints import wheels
 from repro.models.checkpoints.checkpoint import Checkpoint
@@ -173,8 +174,7 @@ def report(found: Measured, path: Path) -> None:
 
 def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
     """Assumptions of llama.cpp's profile: their description, the value here, and on the Xiaomi 14."""
-    device = yaml.safe_load((conf_dir() / "device" / "xiaomi_14.yaml").read_text())
-    left = machine(device, ENGINE).processors[CPU].efficiency
+    left = machine(device_with_engine("xiaomi_14"), ENGINE).processors[CPU].efficiency
     lengths = sorted(found.prefill)
     out = []
     for few in (600, 800):

@@ -1,7 +1,8 @@
-"""Show the device files: what each machine can do, and the source of every number.
+"""Show devices as an engine uses them: what each machine can do, and the source of every number.
 
 python scripts/devices.py                            all machines, their rates, their facts by source
 python scripts/devices.py oneplus_12                 one of them
+python scripts/devices.py oneplus_12 --engine NAME   with this engine in place of the one that its file names
 python scripts/devices.py --assumed                  every number without a source, and why
 python scripts/devices.py --fitted oneplus_12        every fitted number and the reference cells behind it
 python scripts/devices.py --source paper             the same for any source
@@ -16,14 +17,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SOURCES, Fact, facts
+from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
 
 TERA, GIGA = 1e12, 1e9
 # Columns of the summary: heading, place in the file, unit.
@@ -41,17 +43,20 @@ COLUMNS = (
 WIDE = 160  # console width when output is not a terminal
 
 
-def device_files(folder: Path, wanted: Sequence[str] = ()) -> dict[str, Mapping[str, Any]]:
-    """The device files of a folder by name, all or the wanted ones, in the given order.
+def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = OWN) -> dict[str, Mapping[str, Any]]:
+    """Devices of a folder by name, as an engine uses them: all or the wanted ones, in the given order.
 
     Raises:
-        InputError: there is no device of a wanted name; the message lists the existing ones.
+        InputError: there is no device of a wanted name, or no such engine; the message lists the existing
+            ones. Or the engine does not fit a device.
     """
     known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     for name in wanted:
         if name not in known:
             raise InputError(unknown("device", name, known))
-    return {name: yaml.safe_load(known[name].read_text()) for name in (wanted or known)}
+    chosen = {"name": OWN} if engine == OWN else read_engine(engine)
+    found = {name: read_mapping(known[name]) for name in (wanted or known)}
+    return {name: with_engine(device, engine_of(device, chosen)) for name, device in found.items()}
 
 
 def checked_facts(name: str, device: Mapping[str, Any]) -> list[Fact]:
@@ -107,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default")
+    parser.add_argument("--engine", default=OWN, metavar="NAME", help="of conf/engine; their own by default")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--source", choices=SOURCES, help="list the facts of this source")
     which.add_argument("--assumed", action="store_const", const="assumed", dest="source")
@@ -114,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     try:
-        devices = device_files(conf_dir() / "device", options.devices)
+        devices = device_files(conf_dir() / "device", options.devices, options.engine)
         console.print(listing(devices, options.source) if options.source else summary(devices))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

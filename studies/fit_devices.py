@@ -29,6 +29,7 @@ from repro.core.registry import unknown
 from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import NPU
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
@@ -90,9 +91,8 @@ class Fit:
 
 
 def device_file(name: str) -> dict[str, Any]:
-    """A device file as committed."""
-    loaded: dict[str, Any] = yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text())
-    return loaded
+    """A device file with its own engine over it, as committed."""
+    return device_with_engine(name)
 
 
 @cache

@@ -188,6 +188,21 @@ def test_without_prefetch_reading_and_computing_take_turns() -> None:
     assert most_at_once(chains(session(STREAMED), 2, 1)) == 2
 
 
+AHEAD = replace(STREAMED, prefetch=3, preload=True)
+
+
+@pytest.mark.parametrize("placement", [STREAMED, AHEAD, replace(AHEAD, fill=None)])
+def test_an_engine_with_serial_reads_adds_reading_and_computing(placement: Placement) -> None:
+    """LEVER's Table 1: a streamed token takes its reads and its computing, whatever a method reads ahead."""
+    device = EmulatedDevice(toy(serial_reads=True, read_ahead=1.0))
+    opened = session(placement, device)
+    spans = chains(opened, 2, 1)
+    assert most_at_once(spans) == 1
+    assert opened.engine.residency.slots == 1
+    last = opened.passes[-1]
+    assert last.end - last.start == pytest.approx(sum(s.seconds for s in spans if s.start >= last.start))
+
+
 def test_reading_goes_on_between_passes_only_with_preload() -> None:
     def first_layer_waits(preload: bool) -> float:
         device = EmulatedDevice(toy())

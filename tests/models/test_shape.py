@@ -3,6 +3,7 @@
 import pytest
 import yaml
 
+from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.models.costs.model_cost import PRECISIONS, EncoderShape, ModelCost, Shape, precision
 
@@ -75,3 +76,22 @@ def test_keys_and_values_of_source_and_answer_lie_in_every_decoder_layer() -> No
 
 def test_autogptq_keeps_a_scale_and_a_zero_point_for_128_weights() -> None:
     assert PRECISIONS["gptq4"].bits == (128 * 4 + 16 + 4) / 128
+
+
+PLAIN = {"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 2, "head_dim": 4, "intermediate": 16, "vocab": 10}
+MEDUSA = {"medusa": 2, "hidden": 8, "vocab": 10, "tied": True}
+
+
+@pytest.mark.parametrize("whole", [PLAIN, MEDUSA], ids=["decoder", "medusa"])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "8", float("nan")])
+def test_a_dimension_below_one_is_named(whole: dict[str, int], wrong: object) -> None:
+    for name in whole.keys() - {"medusa", "tied"}:
+        with pytest.raises(InputError, match=rf"shape.*\b{name}"):
+            Shape.parse({**whole, name: wrong})
+
+
+def test_an_encoder_has_layers() -> None:
+    with pytest.raises(
+        InputError, match=r"shape\.encoder\.layers is 0; it must be a whole number of at least 1"
+    ):
+        Shape.parse({**PLAIN, "encoder": {"layers": 0, "intermediate": 8}})

@@ -1,7 +1,8 @@
 """The cost model: seconds and watts of an op on an emulated machine. Must not know clocks or queues.
 
-An op takes a fixed launch time, then the longer of its compute time and its memory time (a roofline). While
-working it demands DRAM bandwidth at a constant rate; `share` divides the bandwidth if demand exceeds it.
+An op takes a launch and a start, then the longer of its compute time and its memory time (a roofline), or
+their sum where the engine does not overlap them. While working it demands DRAM bandwidth at a constant rate;
+`share` divides the bandwidth if demand exceeds it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ VERSION = 1
 
 FULL = Curve(((1.0, 1.0),))
 
+HEAD = "head"
+"""Kind of the op that ends a pass: the output projection."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -63,7 +67,7 @@ class Processor:
     Attributes:
         peak: operations per second by arithmetic precision.
         bandwidth: bytes per second from DRAM without contention.
-        launch: seconds to launch an op and to learn that it is done.
+        launch: seconds to launch an op and to learn that it is done, for each of its launches.
         watts: power above idle when busy.
         efficiency: share of the peak by number of rows (tokens).
         tile: rows are padded to a multiple of this (vector widths, waves).
@@ -74,6 +78,14 @@ class Processor:
         slots: ops that run concurrently.
         rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
             weight for all rows, 1 fetches it again for every row.
+        start: seconds before an op's work by precision, for each of its launches, by number of rows; none for
+            a precision that is not named. Like `launch`, it moves no bytes.
+        start_exponent: the start of `r` rows is `r ** start_exponent` times that of one row.
+        rows_quadratic: compute time grows by this share for each row: a term in the square of the rows.
+        adds: whether compute time and memory time add up instead of overlapping.
+        sessions: address spaces of `session_bytes` bytes each that one process may open (an NPU's).
+        session_bytes: bytes that a session can address; 0 for no limit.
+        threads: threads for which the rates hold; 0 if unknown. Costs do not depend on it.
     """
 
     peak: Mapping[str, float]
@@ -88,6 +100,18 @@ class Processor:
     slower: Mapping[str, float] = field(default_factory=dict)
     slots: int = 1
     rows_exponent: float = 0.0
+    start: Mapping[str, Curve] = field(default_factory=dict)
+    start_exponent: float = 0.0
+    rows_quadratic: float = 0.0
+    adds: bool = False
+    sessions: int = 1
+    session_bytes: float = 0.0
+    threads: int = 0
+
+    @property
+    def addressable(self) -> float:
+        """Bytes of weights that its graphs can address, over all sessions; 0 for no limit."""
+        return self.sessions * self.session_bytes or self.window
 
     def rows(self, rows: int) -> int:
         """Number of rows after padding to the tile and to a static graph's shape."""
@@ -112,9 +136,16 @@ class Processor:
         computed = self.rows(op.rows)
         flops = op.flops * computed / op.rows * self.slower.get(op.kind, 1.0)
         seconds = flops / (self.peak[op.precision] * self.efficiency.at(computed))
+        seconds *= 1.0 + self.rows_quadratic * computed
         moving = op.bytes / self.bandwidth * computed**self.rows_exponent
-        work = max(seconds, moving)
-        return _demand(self.launch * op.launches, work, op.bytes, self.watts)
+        work = seconds + moving if self.adds else max(seconds, moving)
+        before = self.launch + self._start(op.precision, computed)
+        return _demand(before * op.launches, work, op.bytes, self.watts)
+
+    def _start(self, precision: str, rows: int) -> float:
+        """Seconds of one launch before work in a precision starts."""
+        curve = self.start.get(precision)
+        return curve.at(rows) * rows**self.start_exponent if curve else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +183,9 @@ class Machine:
             memory; if not, it reads the projection again in every pass, like a layer.
         read_ahead: share of the budget up to which streamed layers may be read ahead.
         sync: seconds until a processor sees data that another one wrote.
+        serial_reads: whether a streamed layer is read only after the layer before it has computed.
+        token_seconds: what the engine's framework takes for each token that it emits: once before every
+            output projection.
     """
 
     name: str
@@ -164,11 +198,14 @@ class Machine:
     keeps_tables: bool = True
     read_ahead: float = 0.0
     sync: float = 0.0
+    serial_reads: bool = False
+    token_seconds: float = 0.0
 
     def demand(self, op: Op) -> Demand:
         """The demand of an op on its resource."""
         asked = self.flash.demand(op) if op.on == FLASH else self.processors[op.on].demand(op)
-        return replace(asked, launch=asked.launch + self.sync) if op.synced else asked
+        more = (self.sync if op.synced else 0.0) + (self.token_seconds if op.kind == HEAD else 0.0)
+        return replace(asked, launch=asked.launch + more) if more else asked
 
     def slots(self, resource: str) -> int:
         """Number of ops that a resource runs concurrently."""

@@ -1,15 +1,18 @@
 """Device files: numbers with units and sources, checked and converted to SI.
 
-Must not know where the files are. A fact is `{value, unit, source, note, cells}`; a curve has `points`
-in place of `value`. `source` is `paper`, `datasheet`, `measured`, `fitted` (with the reference cells) or
-`assumed`.
+Must not know where the files are, nor how an engine's numbers come into one (`engines`). A fact is
+`{value, unit, source, note, cells}`; a curve has `points` in place of `value`. `source` is `paper`,
+`datasheet`, `measured`, `fitted` (with the reference cells) or `assumed`. A number outside the range of its
+kind is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf, isfinite
+from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -25,6 +28,78 @@ UNITS: dict[str, dict[str, float]] = {
     "count": {"": 1.0, "rows": 1.0},
     "factor": {"x": 1.0, "share": 1.0},
 }
+SECTIONS = ("processors", "flash", "dram", "power", "overhead")
+"""Parts of a file that hold facts; `processors` has one table for each processor."""
+
+WORDS = {
+    "tables": ("resident", "streamed"),
+    "reads": ("overlapped", "serial"),
+    "traffic": ("overlapped", "added"),
+}
+"""Settings of an engine that are words, with their choices; the first is the default."""
+
+
+class Kind(NamedTuple):
+    """What a number may be: its dimension, and the range of its value in SI units.
+
+    Attributes:
+        dimension: key of `UNITS`.
+        least: smallest value; itself allowed unless `above`.
+        above: whether the value must be larger than `least`.
+        most: largest value.
+        whole: whether it must be a whole number.
+    """
+
+    dimension: str
+    least: float = 0.0
+    above: bool = False
+    most: float = inf
+    whole: bool = False
+
+    def wrong(self, value: float) -> str:
+        """What a value must be, if it is not; "" for a value in range."""
+        if not isfinite(value):
+            return "a finite number"
+        if self.whole and value != int(value):
+            return "a whole number"
+        if value < self.least or (self.above and value == self.least):
+            return f"{'above' if self.above else 'at least'} {self.least:g}"
+        return f"at most {self.most:g}" if value > self.most else ""
+
+
+COUNT = Kind("count", least=1, whole=True)
+TIME, POWER, SHARE = Kind("time"), Kind("power"), Kind("factor", most=1.0)
+KINDS = {
+    "peak": Kind("rate", above=True),
+    "rate": SHARE._replace(above=True),
+    "bandwidth": Kind("bandwidth", above=True),
+    "bandwidth_share": SHARE._replace(above=True),
+    "launch": TIME,
+    "start": TIME,
+    "start_exponent": Kind("count"),
+    "watts": POWER,
+    "efficiency": Kind("factor", above=True),
+    "tile": COUNT,
+    "shapes": COUNT,
+    "graph_seconds": TIME,
+    "window": Kind("size"),
+    "sessions.count": COUNT,
+    "sessions.size": Kind("size", above=True),
+    "slower": Kind("factor", above=True),
+    "slots": COUNT,
+    "threads": COUNT,
+    "rows_exponent": Kind("count"),
+    "rows_quadratic": Kind("count"),
+    "latency": TIME,
+    "capacity": Kind("size", above=True),
+    "budget": Kind("size", above=True),
+    "read_ahead": SHARE,
+    "idle": POWER,
+    "constant": POWER,
+    "sync": TIME,
+    "token": TIME,
+}
+"""What each entry may be, by its name."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +119,13 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
     """All facts of a device file, in file order.
 
     Raises:
-        InputError: a fact is malformed; the message has its path, the wrong value and the valid choices.
+        InputError: a fact is malformed or out of range; the message has its path, the wrong value and the
+            valid choices.
     """
-    for section in ("processors", "flash", "dram", "power"):
+    for section in SECTIONS:
         tables = device.get(section) or {}
+        if section == "processors" and not isinstance(tables, Mapping):
+            raise InputError(f"processors: {tables!r} must be a mapping of cpu, gpu or npu")
         named = {f"{section}.{name}": table for name, table in tables.items()}
         for place, table in named.items() if section == "processors" else ((section, tables),):
             yield from _table(place, table)
@@ -58,59 +136,71 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
 
 def _table(place: str, table: Any) -> Iterator[Fact]:
     for path, leaf, key in _leaves(table, place, ""):
-        yield _fact(path, leaf, _dimension(path, key))
+        yield read_fact(path, leaf, _kind(path, key))
 
 
 def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     if not isinstance(node, Mapping):
         raise InputError(f"{path}: {node!r} is a bare number; write {{value, unit, source}}")
-    if "value" in node or "points" in node:
+    if is_fact(node):
         yield path, node, key
         return
     for name, below in node.items():
-        yield from _leaves(below, f"{path}.{name}", key or str(name))
+        yield from _leaves(below, f"{path}.{name}", f"{key}.{name}" if key else str(name))
 
 
-DIMENSIONS = {
-    "peak": "rate",
-    "bandwidth": "bandwidth",
-    "launch": "time",
-    "watts": "power",
-    "efficiency": "factor",
-    "tile": "count",
-    "shapes": "count",
-    "graph_seconds": "time",
-    "window": "size",
-    "slower": "factor",
-    "slots": "count",
-    "rows_exponent": "count",
-    "latency": "time",
-    "capacity": "size",
-    "budget": "size",
-    "read_ahead": "factor",
-    "idle": "power",
-    "sync": "time",
-}
+def is_fact(node: Any) -> bool:
+    """Whether a part of a file is a fact, and no table of them."""
+    return isinstance(node, Mapping) and ("value" in node or "points" in node)
 
 
-def _dimension(path: str, key: str) -> str:
-    if key not in DIMENSIONS:
-        raise InputError(f"{path}: unknown entry {key!r}; a device file knows {', '.join(DIMENSIONS)}")
-    return DIMENSIONS[key]
+def _kind(path: str, key: str) -> Kind:
+    found = KINDS.get(key) or KINDS.get(key.partition(".")[0])
+    if found is None:
+        raise InputError(f"{path}: unknown entry {key!r}; a device file knows {', '.join(KINDS)}")
+    return found
 
 
-def _fact(path: str, leaf: Mapping[str, Any], dimension: str) -> Fact:
+def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
+    """One fact.
+
+    Raises:
+        InputError: as `facts`.
+    """
     unit, source = str(leaf.get("unit", "")), leaf.get("source")
+    units = UNITS[kind.dimension]
     if source not in SOURCES:
         raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
-    if unit not in UNITS[dimension]:
-        raise InputError(f"{path}: unit {unit!r} is none of {', '.join(UNITS[dimension])}")
+    if unit not in units:
+        raise InputError(f"{path}: unit {unit!r} is none of {', '.join(units)}")
     cells = _cells(path, leaf)
     if source == "fitted" and not cells:
         raise InputError(f"{path}: a fitted number names the reference cells that it was fitted to")
-    value, points = _numbers(path, leaf, UNITS[dimension][unit])
+    value, points = _numbers(path, leaf, units[unit])
     printed = f"{leaf.get('points', leaf.get('value'))} {unit}".strip()
+    _require_range(path, printed, kind, value, points, "points" not in leaf)
     return Fact(path, value, points, printed, source, str(leaf.get("note", "")), cells)
+
+
+def _require_range(
+    path: str,
+    printed: str,
+    kind: Kind,
+    value: float,
+    points: tuple[tuple[float, float], ...],
+    has_value: bool,
+) -> None:
+    """InputError for a value or a point out of range, and for points whose first numbers do not rise."""
+    for number in [y for _, y in points] or [value]:
+        if wrong := kind.wrong(number):
+            raise InputError(f"{path}: {printed} must be {wrong}")
+    if not points and not has_value:
+        raise InputError(f"{path}: {printed} has no point")
+    xs = [x for x, _ in points]
+    if not all(isfinite(x) and x > 0 for x in xs):
+        raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")
+    if any(x >= after for x, after in pairwise(xs)):
+        raise InputError(f"{path}: {printed}: the points' first numbers must rise")
 
 
 def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
@@ -127,8 +217,8 @@ def _numbers(
     value = leaf.get("value", 0.0)
     several = isinstance(value, Sequence) and not isinstance(value, str)
     try:
-        points = tuple((float(x), float(y) * scale) for x, y in leaf.get("points") or ())
-        values = [float(v) for v in (value if several else [value])]
+        points = tuple((_number(x), _number(y) * scale) for x, y in leaf.get("points") or ())
+        values = [_number(v) for v in (value if several else [value])]
         first = values[0]
     except (TypeError, ValueError, IndexError):
         wrong = leaf.get("points", value)
@@ -138,21 +228,32 @@ def _numbers(
     return first * scale, points
 
 
-def machine(device: Mapping[str, Any], engine: str = "") -> Machine:
-    """The emulated machine of a device file, as a named engine uses it.
+def _number(given: Any) -> float:
+    """A number; ValueError for a truth value, which is a number to Python."""
+    if isinstance(given, bool):
+        raise ValueError
+    return float(given)
 
-    Facts under `engines.<engine>.<processor>` override those of the processor.
+
+def machine(device: Mapping[str, Any], program: str = "") -> Machine:
+    """The emulated machine of a device file, as a named program uses it.
+
+    Facts under `engines.<program>.<processor>` override those of the processor.
 
     Raises:
-        InputError: a fact is malformed, a required fact is missing, or the file lacks the engine.
+        InputError: a fact is malformed or out of range, a required fact is missing, or the file lacks the
+            program.
     """
-    known = {fact.path: fact for fact in facts(device)}
     name = str(device.get("name", "device"))
-    if engine:
-        engines = device.get("engines") or {}
-        if engine not in engines:
-            raise InputError(f"{name}: {unknown('engine', engine, engines)}")
-        own = f"engines.{engine}."
+    try:
+        known = {fact.path: fact for fact in facts(device)}
+    except InputError as wrong:
+        raise InputError(f"{name}: {wrong}") from None
+    if program:
+        programs = device.get("engines") or {}
+        if program not in programs:
+            raise InputError(f"{name}: {unknown('engine', program, programs)}")
+        own = f"engines.{program}."
         known |= {f"processors.{p.removeprefix(own)}": f for p, f in known.items() if p.startswith(own)}
 
     def need(path: str) -> Fact:
@@ -160,49 +261,74 @@ def machine(device: Mapping[str, Any], engine: str = "") -> Machine:
             raise InputError(f"{name}: the device file lacks {path}")
         return known[path]
 
-    def value(path: str, default: float) -> float:
+    def value(path: str, default: float = 0.0) -> float:
         return known[path].value if path in known else default
-
-    def processor(resource: str) -> Processor:
-        at = f"processors.{resource}"
-        below = {
-            table: {p.rsplit(".", 1)[1]: f.value for p, f in known.items() if p.startswith(f"{at}.{table}.")}
-            for table in ("peak", "slower")
-        }
-        curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
-        return Processor(
-            peak=below["peak"],
-            bandwidth=need(f"{at}.bandwidth").value,
-            launch=value(f"{at}.launch", 0.0),
-            watts=value(f"{at}.watts", 0.0),
-            efficiency=_curve(curve) if curve else FULL,
-            tile=int(value(f"{at}.tile", 1)),
-            shapes=tuple(int(x) for x, _ in shapes.points or ((shapes.value, 0.0),)) if shapes else (),
-            graph_seconds=value(f"{at}.graph_seconds", 0.0),
-            window=value(f"{at}.window", 0.0),
-            slower=below["slower"],
-            slots=int(value(f"{at}.slots", 1)),
-            rows_exponent=value(f"{at}.rows_exponent", 0.0),
-        )
 
     if not device.get("processors"):
         raise InputError(f"{name}: the device file lacks processors")
+    constant = known.get("power.constant")
+    added = chosen_word(name, device, "traffic") == "added"
+    processors = {
+        resource: _processor(f"processors.{resource}", known, need(f"processors.{resource}.bandwidth"))
+        for resource in device["processors"]
+    }
+    for resource, one in processors.items():
+        processors[resource] = replace(one, adds=added, watts=0.0 if constant else one.watts)
     return Machine(
         name=name,
         main=_main(name, device),
-        processors={resource: processor(resource) for resource in device["processors"]},
+        processors=processors,
         flash=Flash(
             _curve(need("flash.bandwidth")),
-            value("flash.latency", 0.0),
-            value("flash.watts", 0.0),
+            value("flash.latency"),
+            0.0 if constant else value("flash.watts"),
             int(value("flash.slots", 1)),
         ),
         dram_bandwidth=need("dram.bandwidth").value,
         dram_budget=need("dram.budget").value,
-        idle_watts=need("power.idle").value,
-        keeps_tables=_tables(name, device) == "resident",
-        read_ahead=value("dram.read_ahead", 0.0),
-        sync=value("dram.sync", 0.0),
+        idle_watts=constant.value if constant else need("power.idle").value,
+        keeps_tables=chosen_word(name, device, "tables") == "resident",
+        read_ahead=value("dram.read_ahead"),
+        sync=value("dram.sync"),
+        serial_reads=chosen_word(name, device, "reads") == "serial",
+        token_seconds=value("overhead.token"),
+    )
+
+
+def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor:
+    """The processor at a path of the file; a share of a rate or bandwidth is one of the device's."""
+
+    def value(entry: str, default: float = 0.0) -> float:
+        return known[f"{at}.{entry}"].value if f"{at}.{entry}" in known else default
+
+    def table(entry: str) -> dict[str, Fact]:
+        return {p.rsplit(".", 1)[1]: f for p, f in known.items() if p.startswith(f"{at}.{entry}.")}
+
+    peak = {precision: fact.value for precision, fact in table("peak").items()}
+    for precision, share in table("rate").items():
+        if precision not in peak:
+            raise InputError(f"{share.path}: {share.printed} of no peak; the processor has {', '.join(peak)}")
+        peak[precision] *= share.value
+    curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
+    return Processor(
+        peak=peak,
+        bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
+        launch=value("launch"),
+        watts=value("watts"),
+        efficiency=_curve(curve) if curve else FULL,
+        tile=int(value("tile", 1)),
+        shapes=tuple(int(x) for x, _ in shapes.points or ((shapes.value, 0.0),)) if shapes else (),
+        graph_seconds=value("graph_seconds"),
+        window=value("window"),
+        slower={kind: fact.value for kind, fact in table("slower").items()},
+        slots=int(value("slots", 1)),
+        rows_exponent=value("rows_exponent"),
+        start={precision: _curve(fact) for precision, fact in table("start").items()},
+        start_exponent=value("start_exponent"),
+        rows_quadratic=value("rows_quadratic"),
+        sessions=int(value("sessions.count", 1)),
+        session_bytes=value("sessions.size"),
+        threads=int(value("threads")),
     )
 
 
@@ -211,12 +337,13 @@ def _curve(fact: Fact) -> Curve:
     return Curve(fact.points or ((1.0, fact.value),))
 
 
-def _tables(name: str, device: Mapping[str, Any]) -> str:
-    """Where the engine keeps a streamed model's embedding table and output projection."""
-    tables = str(device.get("tables", "resident"))
-    if tables not in ("resident", "streamed"):
-        raise InputError(f"{name}: tables is {tables!r}; choose resident or streamed")
-    return tables
+def chosen_word(name: str, device: Mapping[str, Any], setting: str) -> str:
+    """One of the settings of `WORDS`; InputError for a value that is none of its choices."""
+    choices = WORDS[setting]
+    word = str(device.get(setting, choices[0]))
+    if word not in choices:
+        raise InputError(f"{name}: {setting} is {word!r}; choose {' or '.join(choices)}")
+    return word
 
 
 def _main(name: str, device: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ class Device(ABC):
         resources: resources that ops may name.
         keeps_tables: whether its engine keeps a streamed model's embedding table and output projection in
             memory.
+        serial_reads: whether its engine reads a streamed layer only after the layer before it has computed.
         substituted: missing resources that ops requested, with the resource used instead.
     """
 
@@ -44,6 +45,7 @@ class Device(ABC):
         resources: frozenset[str],
         idle: float | None,
         keeps_tables: bool = True,
+        serial_reads: bool = False,
     ) -> None:
         self.name = name
         self.main = main
@@ -51,6 +53,7 @@ class Device(ABC):
         self.memory = memory
         self.resources = resources
         self.keeps_tables = keeps_tables
+        self.serial_reads = serial_reads
         self.trace = Trace(idle_watts=idle)
         self.substituted: dict[str, str] = {}
         self._spawned: list[Task[Any]] = []
@@ -133,8 +136,16 @@ class EmulatedDevice(Device):
         self._clock = VirtualClock()
         memory = Memory(machine.dram_budget, machine.name, machine.read_ahead, lambda: self.now)
         resources = frozenset({FLASH, *machine.processors})
-        idle, keeps = machine.idle_watts, machine.keeps_tables
-        super().__init__(machine.name, machine.main, self._clock, memory, resources, idle, keeps)
+        super().__init__(
+            machine.name,
+            machine.main,
+            self._clock,
+            memory,
+            resources,
+            machine.idle_watts,
+            machine.keeps_tables,
+            machine.serial_reads,
+        )
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}
         self._order = count()

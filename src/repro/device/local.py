@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self
 
 from repro.core.errors import InputError
 from repro.device.clock import Future, Wake, WallClock
-from repro.device.device_file import Fact, facts
+from repro.device.device_file import KINDS, facts, read_fact
 from repro.device.emulated import Device
 from repro.device.memory import Memory
 from repro.device.op import CPU, FLASH, GPU, Op
@@ -225,11 +225,15 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
     `pace` (a bandwidth, or null), `power.idle` and watts, as facts like those of emulated devices.
 
     Raises:
-        InputError: a fact is malformed, the budget is missing or larger than a CPU machine's memory, a
-            processor is not `cpu` or `gpu`, or there are no workers.
+        InputError: a fact is malformed or out of range, the budget is missing or larger than a CPU machine's
+            memory, or a processor is not `cpu` or `gpu`.
     """
-    known = {fact.path: fact for fact in facts(config)}
     name = str(config.get("name", "local"))
+    try:
+        known = {fact.path: fact for fact in facts(config)}
+        pace = _pace(config.get("pace"))
+    except InputError as wrong:
+        raise InputError(f"{name}: {wrong}") from None
     processors = set(config.get("processors") or {CPU: None})
     if CPU not in processors or processors - {CPU, GPU}:
         raise InputError(
@@ -244,15 +248,13 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
             "memory; set device.dram.budget.value lower"
         )
     workers = known["flash.slots"].value if "flash.slots" in known else 1
-    if workers < 1:
-        raise InputError(f"{name}: flash.slots is {workers:g}; reading needs 1 thread or more")
     watts = {resource: known.get(path) for resource, path in _WATTS.items()}
     return LocalMachine(
         name=name,
         resources=frozenset({FLASH, *processors}),
         budget=budget,
         workers=int(workers),
-        pace=_pace(name, config.get("pace")),
+        pace=pace,
         idle_watts=known["power.idle"].value if "power.idle" in known else None,
         watts={resource: fact.value for resource, fact in watts.items() if fact},
     )
@@ -261,13 +263,8 @@ def local_machine(config: Mapping[str, Any]) -> LocalMachine:
 _WATTS = {CPU: "processors.cpu.watts", GPU: "processors.gpu.watts", FLASH: "flash.watts"}
 
 
-def _pace(name: str, given: Any) -> float | None:
-    if given is None:
-        return None
-    fact: Fact = next(facts({"flash": {"bandwidth": given}}))
-    if fact.value <= 0:
-        raise InputError(f"{name}: pace is {fact.printed}; it must be above 0, or null to read unpaced")
-    return fact.value
+def _pace(given: Any) -> float | None:
+    return None if given is None else read_fact("pace", given, KINDS["bandwidth"]).value
 
 
 def physical_memory() -> float:

@@ -39,6 +39,7 @@ class Group:
 GROUPS = {
     "methods": Group("method", "ways to decode", "method=NAME"),
     "devices": Group("device", "phones, boards, this machine", "device=NAME", "device"),
+    "engines": Group("engine", "how a program uses a device", "engine=NAME", "engine"),
     "models": Group("model", "targets and drafts", "model@target=NAME or model@draft=NAME", "model"),
     "datasets": Group("dataset", "prompts, questions, texts", "dataset=NAME", "dataset"),
     "metrics": Group("metric", "scores beside the usual ones", "metrics=[NAME]"),

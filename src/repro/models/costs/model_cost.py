@@ -57,6 +57,13 @@ def precision(name: str) -> Precision:
     return PRECISIONS[name]
 
 
+def _require_counts(where: str, least: int = 1, **counts: object) -> None:
+    """InputError for a dimension that is no whole number or is below the least one."""
+    for name, count in counts.items():
+        if type(count) is not int or count < least:
+            raise InputError(f"{where}.{name} is {count!r}; it must be a whole number of at least {least}")
+
+
 @dataclass(frozen=True)
 class EncoderShape:
     """The encoder of an encoder-decoder; hidden size, heads and MLP type are the decoder's.
@@ -69,10 +76,15 @@ class EncoderShape:
     layers: int
     intermediate: int
 
+    def __post_init__(self) -> None:
+        _require_counts("shape.encoder", layers=self.layers, intermediate=self.intermediate)
+
 
 @dataclass(frozen=True)
 class Shape:
     """Dimensions of a decoder that determine its cost.
+
+    A dimension below 1 is an InputError, except for those that Medusa heads lack.
 
     Attributes:
         gated: the MLP has three matrices, not two.
@@ -108,9 +120,17 @@ class Shape:
         """Parse a file of `conf/model/shape/`."""
         if mapping.get("medusa"):
             return cls.of_medusa(**mapping)
-        return typed(cls, mapping, "shape")
+        found = typed(cls, mapping, "shape")
+        _require_counts("shape", layers=found.layers)
+        return found
 
     def __post_init__(self) -> None:
+        _require_counts("shape", hidden=self.hidden, vocab=self.vocab, blocks=self.blocks)
+        _require_counts("shape", 0 if self.encoder else 1, layers=self.layers)  # an encoder may be all
+        _require_counts("shape", heads=self.heads, kv_heads=self.kv_heads)
+        least = 0 if self.medusa else 1
+        _require_counts("shape", least, head_dim=self.head_dim, intermediate=self.intermediate)
+        _require_counts("shape", 0, features=self.features, medusa=self.medusa)
         if self.heads % self.kv_heads:
             raise InputError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
 

@@ -76,7 +76,9 @@ class Engine:
         self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
         self._tokens = tokens
         self._plan = plan
-        self.residency = settle(placement, model_cost, device.memory, tokens, device.keeps_tables)
+        self.residency = settle(
+            placement, model_cost, device.memory, tokens, device.keeps_tables, device.serial_reads
+        )
         self._loading = self._reads(source)
         self._computing, self.waited = False, 0.0
         self._first: Engine | None = None
@@ -124,7 +126,7 @@ class Engine:
             sizes = list(self._plan.loads)
         if not tables:
             sizes.append(model_cost.head(1)[1])
-        preload = self._placement.preload
+        preload = self._placement.preload and not self.device.serial_reads
         return Loading(self.name, self.device, sizes, held, slots, preload, source)
 
     @property

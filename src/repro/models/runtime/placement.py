@@ -93,11 +93,17 @@ class Residency(NamedTuple):
 
 
 def settle(
-    placement: Placement, model_cost: ModelCost, memory: Memory, tokens: int = 0, keeps_tables: bool = True
+    placement: Placement,
+    model_cost: ModelCost,
+    memory: Memory,
+    tokens: int = 0,
+    keeps_tables: bool = True,
+    serial_reads: bool = False,
 ) -> Residency:
     """Decide what stays in the free memory beside a KV cache of `tokens`.
 
-    With `keeps_tables`, embedding table and output projection of a streamed model stay resident.
+    With `keeps_tables`, embedding table and output projection of a streamed model stay resident. With
+    `serial_reads`, a streamed model has one slot: nothing is read before the layer before it has computed.
     """
     layers = model_cost.shape.layers
     room = memory.free - model_cost.cache_bytes(tokens)
@@ -107,10 +113,13 @@ def settle(
     tables = keeps_tables or held == layers
     streamed = layers - held + (not tables)
     fill = memory.read_ahead if placement.fill is None else placement.fill
-    slots = min(streamed, 1 if fill else placement.prefetch + 1)
+    prefetch = placement.prefetch
+    if serial_reads:
+        fill = prefetch = 0
+    slots = min(streamed, 1 if fill else prefetch + 1)
     encoder = model_cost.shape.encoder_layers
     if held < layers:
-        encoder = min(encoder, placement.prefetch + 1)
+        encoder = min(encoder, prefetch + 1)
     least = Residency(held, slots, tables, encoder)
     if not fill or not streamed:
         return least

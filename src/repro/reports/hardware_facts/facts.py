@@ -17,6 +17,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.device.device_file import Fact, facts
+from repro.device.engines.engine_file import OWN, engine_of, with_engine
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.tables.build import in_unit
 from repro.reports.tables.table import Published
@@ -201,7 +202,7 @@ def _stated(fact: FactSpec, paper: str, sources: Sources) -> Stated:
 
 
 def _ours(fact: FactSpec, sources: Sources) -> tuple[float | str, str, bool]:
-    """Our device file's entry, its source, and whether that source is a paper or a fit."""
+    """Our entry of the device or its own engine, its source, and whether that is a paper or a fit."""
     device = _device(sources.devices, fact.device)
     if fact.path in WORDS:
         return str(device[fact.path]), f"{fact.device}: {fact.path}", False
@@ -227,7 +228,7 @@ def _device(folder: Path, name: str) -> Mapping[str, Any]:
         raise InputError(unknown("device", name, files))
     device = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
     assert isinstance(device, dict)
-    return device
+    return with_engine(device, engine_of(device, {"name": OWN}))
 
 
 def _source(entry: Fact) -> str:

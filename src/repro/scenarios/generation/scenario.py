@@ -17,7 +17,6 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import discover, lookup
 from repro.core.typed import typed
-from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
@@ -37,6 +36,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
+from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.settings import check_cost_only, host_of, kind_of
@@ -65,8 +65,9 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
-        super().__init__(config)
         self.method: Method = component("method", config["method"])
+        self.cell = EmulatedCell(config, self.method.engine)
+        super().__init__(self.cell.config)
         _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.dataset = data.parse(config["dataset"])
@@ -74,6 +75,8 @@ class GenerationScenario(Scenario):
         self.models = {role: _model(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
+        if self.emulated:
+            self.cell.machine()  # finds numbers out of range
         for name in config["metrics"]:
             discover("repro.metrics")
             lookup("metric", str(name))
@@ -205,7 +208,7 @@ class GenerationScenario(Scenario):
         """See `Scenario`."""
         asked = {name: self.config[name] for name in ASKED}
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
-        asked["device"] = device_asked(self.config["device"])
+        asked["device"] = device_asked(self.cell.described)
         asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
         if not self.emulated:
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
@@ -242,8 +245,8 @@ class GenerationScenario(Scenario):
 
     @property
     def fitted_cells(self) -> set[str]:
-        """Ids of the published values that the device was fitted to."""
-        return {c for fact in facts(self.config["device"]) for c in fact.cells} if self.emulated else set()
+        """Ids of the published values that the device and its engine were fitted to."""
+        return self.cell.fitted_cells if self.emulated else set()
 
     @staticmethod
     def amount_of(config: Mapping[str, Any]) -> int:
@@ -358,9 +361,9 @@ class GenerationScenario(Scenario):
         return longest + int(self.config["max_tokens"]) + ROOM
 
     def open_device(self) -> Device:
-        """Create a device from the device file."""
+        """Create a device from the device file and the engine."""
         if self.emulated:
-            return EmulatedDevice(machine(self.config["device"], self.method.engine))
+            return EmulatedDevice(self.cell.machine())
         return local_device(self.config["device"], cuda_stream())
 
 

@@ -16,7 +16,6 @@ from repro import data
 from repro.core.errors import InputError
 from repro.data.config import read_config
 from repro.data.traces import Arrival, parse_trace, trace
-from repro.device.device_file import facts, machine
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
 from repro.methods.serving.deciders import (
@@ -38,6 +37,7 @@ from repro.records.identity import dataset_asked, device_asked, version_of
 from repro.records.record import Scalar, Spread
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
+from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.offline import OfflineScenario
 from repro.scenarios.serving.answer_cache import Query
 from repro.scenarios.serving.figures import ServedRequest, answered, billed, rounds
@@ -59,7 +59,8 @@ class ServingScenario(OfflineScenario):
                 f"service={config['service']['name']} serves a trace; choose one: trace=six_apps, or of one "
                 "app trace=standalone"
             )
-        super().__init__(config)
+        self.cell = EmulatedCell(config)
+        super().__init__(self.cell.config)
         self.service: Service = self.component
         self.trace = parse_trace(config["trace"])
         if config["device"].get("kind") != "emulated":
@@ -67,6 +68,7 @@ class ServingScenario(OfflineScenario):
                 f"device {config['device']['name']} is no emulated one, and a service is profiled on such; "
                 "choose redmi_k60_champion, xiaomi_14, redmi_k70_pro or another phone"
             )
+        self.cell.machine()  # finds numbers out of range
 
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
@@ -117,7 +119,7 @@ class ServingScenario(OfflineScenario):
     def asked(self) -> dict[str, Any]:
         """See `OfflineScenario`."""
         own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
-        own["device"] = device_asked(self.config["device"])
+        own["device"] = device_asked(self.cell.described)
         own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.level_models.datasets.items()}
         return super().asked | own
 
@@ -144,7 +146,7 @@ class ServingScenario(OfflineScenario):
 
     def find(self, progress: Progress) -> Findings:
         """Serve all requests."""
-        device = EmulatedDevice(machine(self.config["device"]))
+        device = EmulatedDevice(self.cell.machine())
         requests = [self._request(number, one) for number, one in enumerate(self.arrivals)]
         longest = max(len(request.prompt) + request.answer for request in requests)
         profile = profile_of(self.system, device, _points(longest))
@@ -267,7 +269,7 @@ class ServingScenario(OfflineScenario):
     @property
     def origin(self) -> dict[str, Any]:
         """See `Scenario`."""
-        found = {cell for fact in facts(self.config["device"]) for cell in fact.cells}
+        found = self.cell.fitted_cells
         own = {"fitted": tuple(sorted(found | set(self.system.fitted))), "notes": tuple(self._notes())}
         unknown = {} if self.level_models.known else {"weights": "none", "dequantized": False}
         return super().origin | own | unknown

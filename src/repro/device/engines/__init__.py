@@ -1,0 +1,1 @@
+"""Engines: how programs use devices, and the files that say so."""

@@ -1,0 +1,221 @@
+"""Engine files: how one program uses a device, put on top of the device file's numbers.
+
+Owns `conf/engine/`: where its files are, what they may say, and how their facts replace those of a device.
+Must not know costs, methods or models. The result has the form of a device file, so that a fact is the same
+wherever it stands; a cell's key has the facts of the result, and neither the engine's name nor the file that
+gave a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_folders
+from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
+from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact
+
+OWN = "own"
+"""The engine that stands for the one that a device file names: what its paper ran there."""
+
+PROGRAMS = "programs"
+PARTS = (*SECTIONS, *WORDS, PROGRAMS)
+"""What an engine may say, of every device or below `devices` of one device or chip."""
+
+KNOWN = ("name", "papers", "note", "devices", *PARTS)
+
+
+def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A device file as an engine uses it.
+
+    The engine's facts replace those of the device at the same place: first those of every device, then those
+    of its chip (`soc`), then those of the device. A `rate` is what the program reaches: in absolute units it
+    replaces the processor's peak, as a share it is one of it; the device's efficiency no longer counts, and
+    the processor computes in no precision that `rate` leaves out. `programs` become the device file's
+    `engines`, of which a method may choose one.
+
+    Args:
+        device: a device file.
+        engine: an engine file; `None` for the device file's own numbers alone.
+
+    Raises:
+        InputError: the engine is malformed or out of range, names a processor that the device lacks, has no
+            numbers for the device, or the device is no emulated one.
+    """
+    found: dict[str, Any] = {key: value for key, value in device.items() if key != "engine"}
+    if not engine:
+        return found
+    name, of = f"engine {engine.get('name', '')}", str(device.get("name", "device"))
+    _require_known(name, engine)
+    if device.get("kind") == "local":
+        raise InputError(
+            f"{name}: {of} is no emulated device, so it runs repro's own engine; choose engine=own"
+        )
+    parts = list(_parts(name, engine, device))
+    for part in parts:
+        _require_fitting(name, part, of, device.get("processors") or {})
+    for part in parts:
+        found = _over(found, part)
+    return found
+
+
+def _require_known(name: str, engine: Mapping[str, Any]) -> None:
+    """InputError for entries that no engine has, words that are no choice, and malformed facts."""
+    for key in engine:
+        if key not in KNOWN:
+            raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
+    devices = engine.get("devices") or {}
+    if not isinstance(devices, Mapping):
+        raise InputError(f"{name}: devices is {devices!r}; it must be a mapping of devices or chips")
+    for where, part in {"": {k: v for k, v in engine.items() if k in PARTS}, **devices}.items():
+        place = f"{name}, {where}" if where else name
+        if not isinstance(part, Mapping):
+            raise InputError(f"{place}: {part!r} must be a mapping")
+        for key in part:
+            if key not in PARTS:
+                raise InputError(f"{place}: {unknown('entry', str(key), PARTS)}")
+        for word in WORDS:
+            chosen_word(place, part, word)
+        try:
+            list(facts({**_absolute(part), "engines": part.get(PROGRAMS)}))
+        except InputError as wrong:
+            raise InputError(f"{place}: {wrong}") from None
+
+
+def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What the engine says of every device, of the device's chip, and of the device, each if it does."""
+    common = {key: value for key, value in engine.items() if key in PARTS}
+    known = engine.get("devices") or {}
+    own = [known[key] for key in (device.get("soc"), device.get("name")) if key in known]
+    if known and not own and not common:
+        raise InputError(
+            f"{name} has no numbers for {device.get('name')}; it has some for {', '.join(known)}"
+        )
+    yield from (common, *own) if common else own
+
+
+def _require_fitting(name: str, part: Mapping[str, Any], device: str, processors: Mapping[str, Any]) -> None:
+    used = [*(part.get("processors") or {})]
+    used += [one for program in (part.get(PROGRAMS) or {}).values() for one in program]
+    for processor in used:
+        if processor not in processors:
+            raise InputError(
+                f"{name} runs on {processor}, which {device} lacks; it has {', '.join(processors)}. "
+                "Choose another device or another engine"
+            )
+
+
+def _over(device: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """A device file with a part of an engine over it."""
+    found = dict(device)
+    for processor, said in (part.get("processors") or {}).items():
+        if said.get("rate"):
+            below = {
+                key: v for key, v in (found["processors"][processor] or {}).items() if key != "efficiency"
+            }
+            below["peak"] = {key: v for key, v in (below.get("peak") or {}).items() if key in said["rate"]}
+            found["processors"] = {**found["processors"], processor: below}
+    for key, said in _absolute(part).items():
+        target = "engines" if key == PROGRAMS else key
+        found[target] = _merged(found.get(target), said)
+    return found
+
+
+def _absolute(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of an engine, in which rates that are no shares are the processors' peaks."""
+    found = dict(part)
+    if not isinstance(part.get("processors"), Mapping):
+        return found
+    found["processors"] = {}
+    for processor, said in part["processors"].items():
+        rates = said.get("rate") if isinstance(said, Mapping) else None
+        if not isinstance(rates, Mapping):
+            found["processors"][processor] = said
+            continue
+        shares = {p: rate for p, rate in rates.items() if is_fact(rate) and rate.get("unit") == "share"}
+        peaks = {p: rate for p, rate in rates.items() if p not in shares}
+        changed = {key: value for key, value in said.items() if key != "rate"}
+        if shares:
+            changed["rate"] = shares
+        if peaks:
+            changed["peak"] = {**(said.get("peak") or {}), **peaks}
+        found["processors"][processor] = changed
+    return found
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """Two parts of a file; a fact of the upper one replaces what stands in its place."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping) or is_fact(above) or is_fact(below):
+        return above
+    found = dict(below)
+    for key, value in above.items():
+        found[key] = _merged(below.get(key), value)
+    return found
+
+
+def engine_files() -> dict[str, Path]:
+    """The engine files of all `conf/` folders by name, in alphabetical order; the first of a name counts."""
+    found: dict[str, Path] = {}
+    for folder in conf_folders():
+        for path in sorted((folder / "engine").glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def read_engine(name: str) -> dict[str, Any]:
+    """An engine file by name.
+
+    Raises:
+        InputError: there is none, or it is no YAML mapping.
+    """
+    files = engine_files()
+    if name not in files:
+        raise InputError(unknown("engine", name, files))
+    path = files[name]
+    return deepcopy(_read(path, path.stat().st_mtime_ns))
+
+
+@lru_cache
+def _read(path: Path, changed: int) -> dict[str, Any]:
+    """A file's content; `changed` is part of the cache's key."""
+    return read_mapping(path)
+
+
+def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
+    """A device file by name, as an engine uses it.
+
+    Raises:
+        InputError: there is no such device or engine, or as `with_engine`.
+    """
+    files = {
+        path.stem: path for folder in conf_folders() for path in sorted((folder / "device").glob("*.yaml"))
+    }
+    if device not in files:
+        raise InputError(unknown("device", device, files))
+    found = read_mapping(files[device])
+    return with_engine(found, engine_of(found, {"name": OWN} if engine == OWN else read_engine(engine)))
+
+
+def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The engine that a configuration chose: an engine file, the one that the device file names, or `None`.
+
+    Args:
+        device: a device file.
+        engine: the `engine` section of a configuration; `None` in configurations of before there were
+            engines, whose devices have all numbers.
+
+    Raises:
+        InputError: `engine` is no mapping, or the device file names an engine that does not exist.
+    """
+    if engine is None:
+        return None
+    if not isinstance(engine, Mapping):
+        raise InputError(f"engine is {engine!r}; choose an engine file with engine={engine}")
+    if engine.get("name") != OWN:
+        return engine
+    return read_engine(str(device["engine"])) if device.get("engine") else None
