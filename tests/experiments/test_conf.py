@@ -35,6 +35,7 @@ def names(group: str) -> list[str]:
 
 LEAST = {
     "device": 18,
+    "engine": 2,
     "dataset": 43,
     "model": 56,
     "model/checkpoint": 44,
