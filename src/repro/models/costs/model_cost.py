@@ -84,7 +84,7 @@ class EncoderShape:
 class Shape:
     """Dimensions of a decoder that determine its cost.
 
-    A dimension below 1 is an InputError, except for those that Medusa heads lack.
+    A dimension below 1 is an InputError, except for those that a part of a model may lack.
 
     Attributes:
         gated: the MLP has three matrices, not two.
@@ -122,14 +122,15 @@ class Shape:
             return cls.of_medusa(**mapping)
         found = typed(cls, mapping, "shape")
         _require_counts("shape", layers=found.layers)
+        _require_counts("shape", head_dim=found.head_dim, intermediate=found.intermediate)
         return found
 
     def __post_init__(self) -> None:
         _require_counts("shape", hidden=self.hidden, vocab=self.vocab, blocks=self.blocks)
         _require_counts("shape", 0 if self.encoder else 1, layers=self.layers)  # an encoder may be all
         _require_counts("shape", heads=self.heads, kv_heads=self.kv_heads)
-        least = 0 if self.medusa else 1
-        _require_counts("shape", least, head_dim=self.head_dim, intermediate=self.intermediate)
+        # Medusa heads and a layer that lost its attention or its MLP lack these.
+        _require_counts("shape", 0, head_dim=self.head_dim, intermediate=self.intermediate)
         _require_counts("shape", 0, features=self.features, medusa=self.medusa)
         if self.heads % self.kv_heads:
             raise InputError(f"{self.heads} heads cannot share {self.kv_heads} key-value heads evenly")
