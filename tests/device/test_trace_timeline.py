@@ -15,6 +15,8 @@ from perfetto_rule import dropped
 from repro import __file__ as package
 from repro.device.timeline import Level, TimelinePart, chrome, micro
 from repro.device.trace import Phase, Span, Trace
+from repro.methods.base import Generation, Request
+from repro.scenarios.generation.timeline_parts import shown_until
 from tiny_runs import edgellm_timeline
 
 
@@ -162,3 +164,17 @@ def test_another_process_with_other_hashes_writes_the_same_bytes() -> None:
     )
     assert run.stdout == edgellm_timeline()
     assert len(run.stdout) > 20_000
+
+
+def test_a_long_run_shows_its_first_requests() -> None:
+    """As many as the limit on ops allows, at least one, and nothing of the later ones."""
+    ops = [op("cpu", f"op {i}", i / 10, i / 10 + 0.05) for i in range(30)]
+    requests = [Generation(Request(str(i), (1,), 1), arrived=float(i), ended=i + 0.99) for i in range(3)]
+    trace = Trace(spans=ops)
+    for most, count in ((5, 1), (20, 2), (30, 3)):
+        until, shown_ones = shown_until(requests, trace, most)
+        assert shown_ones == count
+        parts = [TimelinePart(Level.REQUEST, f"request {g.request.id}", g.arrived, g.ended) for g in requests]
+        found = shown(chrome(trace, "a run", parts, (), until))
+        assert [name for name, _, _ in found["requests"]] == [f"request {i}" for i in range(count)]
+        assert len(found["cpu"]) == 10 * count

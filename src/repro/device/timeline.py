@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from itertools import groupby
-from math import fsum
+from math import fsum, inf
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -89,8 +89,9 @@ def chrome(
     process: str,
     parts: Sequence[TimelinePart] = (),
     memory: Sequence[tuple[float, float]] = (),
+    until: float = inf,
 ) -> str:
-    """The whole trace as JSON: requests with phases, rounds and passes; ops by resource and pass; counters.
+    """A trace as JSON: requests with phases, rounds and passes; ops by resource and pass; counters.
 
     Equal input gives equal text.
 
@@ -99,8 +100,11 @@ def chrome(
         process: the name shown above all lanes.
         parts: requests, rounds and passes.
         memory: (seconds, bytes held from then on).
+        until: what begins at or after this second is left out.
     """
-    phases = [TimelinePart(Level.PHASE, p.name, p.start, p.end) for p in trace.phases]
+    trace = Trace(trace.idle_watts, [s for s in trace if s.start < until], trace.phases)
+    parts, memory = [p for p in parts if p.start < until], [m for m in memory if m[0] < until]
+    phases = [TimelinePart(Level.PHASE, p.name, p.start, p.end) for p in trace.phases if p.start < until]
     lanes = _lanes("requests", "meanwhile", [_part(one) for one in (*parts, *phases)])
     passes = _Passes([one for one in parts if one.level is Level.PASS])
     for on in sorted({span.on for span in trace}):

@@ -319,7 +319,7 @@ class GenerationScenario(Scenario):
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
         from repro.scenarios.generation import figures, run  # late, with torch
-        from repro.scenarios.generation.timeline_parts import timeline_parts
+        from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
 
         texts = run.own_texts(self, progress)
         matched = run.calibrated(self, progress)
@@ -337,9 +337,12 @@ class GenerationScenario(Scenario):
         values |= figures.projecting(answers, device.trace)
         good = run.quality(self, answers[: len(self.requests)], texts)
         values |= good.values
+        until, shown = shown_until(answers, device.trace)
         name = f"{self.labels['method']} on {device.name}"
+        if shown < len(answers):
+            name += f", the first {shown} of {len(answers)} requests"
         parts = [*timeline_parts(answers, sessions, device.trace.phases)]
-        timeline = chrome(device.trace, name, parts, device.memory.history)
+        timeline = chrome(device.trace, name, parts, device.memory.history, until)
         about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)
         return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, good.answers)

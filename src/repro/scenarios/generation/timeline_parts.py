@@ -5,12 +5,26 @@ Must not know how a timeline is written.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from repro.device.timeline import Level, TimelinePart
-from repro.device.trace import Phase
+from repro.device.trace import Phase, Trace
 from repro.methods.base import Generation
 from repro.models.runtime.session import Session
+
+MOST_OPS = 60_000
+"""Ops of a timeline, unless its first request alone has more: a viewer and a disk hold so many with ease."""
+
+
+def shown_until(generations: Sequence[Generation], trace: Trace, most: int = MOST_OPS) -> tuple[float, int]:
+    """When a timeline ends, and how many requests it shows: as many as `most` ops allow, at least one."""
+    starts = sorted(span.start for span in trace)
+    for count, g in enumerate(generations[1:], 1):
+        if bisect_left(starts, g.ended) > most:
+            return generations[count - 1].ended, count
+    return inf, len(generations)
 
 
 def timeline_parts(
