@@ -210,6 +210,11 @@ class EmulatedDevice(Device):
 
     def _set_pace(self) -> None:
         demands = [r.demand.bandwidth for r in self._working]
+        if sum(demands) <= self.machine.dram_bandwidth:  # the usual case, by far
+            for running in self._working:
+                if running.pace != 1.0:
+                    self._change(running, 1.0)
+            return
         granted = share(self.machine.dram_bandwidth, demands)
         for running, wanted, given in zip(self._working, demands, granted, strict=True):
             pace = given / wanted if wanted else 1.0
