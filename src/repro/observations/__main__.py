@@ -115,7 +115,7 @@ def verify_all(found: Sequence[Planned], folder: Path, share: float, console: Co
         raise InputError(f"--share is {share}; it is above 0 and at most 1")
     wrong = count = 0
     for one in found:
-        for path in sorted(folder.glob(f"{one.name}*.parquet")):
+        for path in sorted({*folder.glob(f"{one.name}.parquet"), *folder.glob(f"{one.name}.*.parquet")}):
             tally = verify(path, one, share)
             states = ", ".join(f"{tally[state]} {state}" for state in ("equal", "tie", "different"))
             console.print(f"{path.stem}: {states}", highlight=False)
