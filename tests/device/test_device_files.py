@@ -163,14 +163,21 @@ def stream_ms(m: Machine, shape: Shape = QWEN3_8B) -> float:
     return shape.layers * busy(m, Op(FLASH, "load", "", bytes=shape.layer * BYTES)) * 1e3
 
 
+LEVERS = {
+    name: machine(device_with_engine("oneplus_12", name)) for name in ("lever_overlapped", "lever_serial")
+}
+
+
+@pytest.mark.parametrize("engine", LEVERS)
 @pytest.mark.parametrize(("budget", "on"), [(16, CPU), (32, CPU), (16, NPU), (32, NPU)])
-def test_the_fit_meets_lever_table_2(budget: int, on: str, cells: dict[str, float]) -> None:
-    ours = verify_ms(MACHINES["oneplus_12"], on, budget + 1)  # a budget leaves the root out
+def test_the_fit_meets_lever_table_2(budget: int, on: str, engine: str, cells: dict[str, float]) -> None:
+    ours = verify_ms(LEVERS[engine], on, budget + 1)  # a budget leaves the root out
     assert ours == pytest.approx(cells[f"lever.table2.qwen3_8b.budget{budget}.verify"], rel=0.03)
 
 
-def test_the_fit_meets_lever_table_1(cells: dict[str, float]) -> None:
-    m = MACHINES["oneplus_12"]
+@pytest.mark.parametrize("engine", LEVERS)
+def test_the_fit_meets_lever_table_1(engine: str, cells: dict[str, float]) -> None:
+    m = LEVERS[engine]
     assert verify_ms(m, CPU, 1) == pytest.approx(cells["lever.table1.qwen3_8b.compute"], rel=0.03)
     assert stream_ms(m) == pytest.approx(cells["lever.table1.qwen3_8b.io"], rel=0.03)
     total = cells["lever.table1.qwen3_8b.total"]
@@ -187,6 +194,41 @@ def test_the_fit_predicts_the_other_8b_model(cells: dict[str, float]) -> None:
         "table2.llama_3_1_8b.budget32.verify": verify_ms(m, CPU, 33, LLAMA_3_1_8B),
     }.items():
         assert ours == pytest.approx(cells[f"lever.{cell}"], rel=0.05), cell
+
+
+def test_lever_s_serial_npu_takes_a_start_and_has_a_graph_for_51_rows() -> None:
+    npu, before = LEVERS["lever_serial"], LEVERS["lever_overlapped"]
+    rows = (17, 25, 33, 51, 65)
+    times = [verify_ms(npu, NPU, r) for r in rows]
+    assert times == pytest.approx([379.25 + 25.75 * r for r in rows], rel=0.001)
+    assert verify_ms(npu, NPU, 50) == verify_ms(npu, NPU, 51) < 0.75 * verify_ms(before, NPU, 51)
+    assert verify_ms(npu, NPU, 1) > 379.25
+
+
+def test_lever_s_two_forms_are_fitted_to_the_same_cells() -> None:
+    overlapped, serial = (
+        {cell for fact in facts(device_with_engine("oneplus_12", name)) for cell in fact.cells}
+        for name in LEVERS
+    )
+    assert overlapped == serial
+    assert len(serial) == 6
+
+
+@pytest.mark.parametrize("phone", ["honor_500_pro", "honor_magic_v5"])
+def test_lever_s_engines_reach_the_honor_phones_by_ratios(phone: str) -> None:
+    for name, oneplus in LEVERS.items():
+        described = device_with_engine(phone, name)
+        ours = machine(described)
+        assert not any(fact.cells for fact in facts(described))
+        assert ours.serial_reads == oneplus.serial_reads
+        npu, fitted = ours.processors[NPU], oneplus.processors[NPU]
+        assert npu.peak["int8"] / fitted.peak["int8"] == pytest.approx(45 / 34, rel=0.001)
+        assert (npu.start, npu.shapes, npu.efficiency) == (fitted.start, fitted.shapes, fitted.efficiency)
+
+
+def test_lever_s_engines_have_no_numbers_for_other_phones() -> None:
+    with pytest.raises(InputError, match=r"has no numbers for Xiaomi 14; it has some for OnePlus 12"):
+        device_with_engine("xiaomi_14", "lever_serial")
 
 
 BROKEN = [

@@ -14,6 +14,7 @@ from repro import data
 from repro.core.paths import conf_dir
 from repro.experiments.cli import plain
 from repro.reports.reference.reference import load_cells, select
+from repro.reports.spec.experiment import experiment_file, grid_of
 from repro.reports.spec.spec import TableSpec
 from tiny_project import composed
 
@@ -112,12 +113,29 @@ def test_a_workload_is_a_target_with_its_own_head(name: str) -> None:
     config = plain(composed(f"setup={name}", PROXY))
     assert (config["target"]["name"], config["target"]["precision"]) == (target, "q4_0")
     assert config["device"] == plain(composed("device=oneplus_12"))["device"]
+    assert config["engine"] == plain(composed("engine=lever_serial"))["engine"]
     assert data.parse(config["dataset"]).name == "humaneval"
     assert (config["calibrate_draft_to"], config["labels"]) == (None, {"workload": name})
 
 
 def test_what_is_asked_for_beside_a_workload_comes_first() -> None:
-    asked = ("device=honor_500_pro", "dataset=mbpp", PROXY)
+    asked = ("device=honor_500_pro", "engine=lever_overlapped", "dataset=mbpp", PROXY)
     config = plain(composed("setup=lever_qwen3_14b", *asked))
+    assert config["engine"]["name"] == "LEVER, reads overlapped"
     assert config["device"]["name"] == "Honor 500 Pro"
     assert data.parse(config["dataset"]).name == "mbpp"
+
+
+def test_both_forms_of_the_engine_run_the_same_methods() -> None:
+    points = grid_of(experiment_file("lever/engines")).points() or []
+    methods = {
+        label: [str(point["method"]) for point in points if point["labels.engine"] == label]
+        for label in ("overlapped", "serial", "serial_npu")
+    }
+    assert methods["overlapped"] == methods["serial"] == ["flash_ar", "chain_sd", "lever"]
+    assert methods["serial_npu"] == ["chain_sd"]
+    beside = {(aside["id"], aside["column"]) for aside in section("engines")["aside"]}
+    assert {column for published, column in beside if published == "lever.table5.eagle3.lever.gsm8k"} == {
+        "overlapped",
+        "serial",
+    }

@@ -6,9 +6,12 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import device_with_engine
+from repro.device.op import NPU
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
+from repro.models.runtime.placement import Placement
 from studies import fit_devices
 
 FITS = {fit.device: fit for fit in fit_devices.FITS}
@@ -107,3 +110,19 @@ def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft:
         model_cost, place = fit_devices.model_cost(model), EdgeLLM().places()[role]
         Engine(role, device, model_cost, NoNetwork(), place, tokens=500).reserve()
     assert 0 < device.memory.peak <= device.memory.budget
+
+
+@pytest.mark.parametrize(("rows", "on", "computing"), [(1, "", 0.0966), (17, NPU, 0.817), (33, NPU, 1.229)])
+def test_lever_s_serial_engine_adds_reads_to_what_is_computed(rows: int, on: str, computing: float) -> None:
+    """Passes of Qwen3-8B: Table 1's one token, and Table 2's verifications with Table 1's reads."""
+    machines = [
+        machine(device_with_engine("oneplus_12", f"lever_{form}")) for form in ("serial", "overlapped")
+    ]
+    streamed = Placement(on=on, resident=0.0, prefetch=1)
+    serial, overlapped = (
+        fit_devices.one_pass(each, "qwen3_8b_q4_0", streamed, rows=rows) for each in machines
+    )
+    assert serial.end - serial.start == pytest.approx(0.9534 + computing, rel=0.01)
+    assert serial.loading == pytest.approx(0.9534, rel=0.01)
+    longer = max(0.9534, computing)
+    assert 0.99 * longer < overlapped.end - overlapped.start < 1.1 * longer, "the head follows the last read"
