@@ -320,7 +320,7 @@ def test_impossible_candidates_are_never_inserted() -> None:
     assert made.reason == "rate"
 
 
-@pytest.mark.parametrize("name", ["depth", "limit", "batch", "switch"])
+@pytest.mark.parametrize("name", ["depth", "limit", "batch"])
 def test_impossible_settings_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"a tree's {name} is 0; it must be at least 1"):
         Growth(**{name: 0})
@@ -384,3 +384,15 @@ def test_greedy_is_never_above_the_best_and_mostly_near(gap: ModuleType) -> None
     assert min(gaps) > -1e-9
     assert sum(gaps) / len(gaps) < 0.03
     assert torch.tensor(gaps).lt(1e-9).float().mean() > 0.5
+
+
+def test_a_pass_runs_where_measured_passes_took_less_time() -> None:
+    costs, growth = DraftLatency(), Growth(switch=0)
+    for nodes in (1, 4):
+        costs.observe("cpu", nodes, 5.0 * nodes)
+        costs.observe("npu", nodes, 12.0 + nodes)
+    assert [growth.processor(nodes, costs) for nodes in (1, 3, 4)] == ["cpu", "npu", "npu"]
+    assert growth.processor(2, DraftLatency()) == "cpu"
+    assert Growth(switch=3).processor(2, costs) == "cpu"
+    with pytest.raises(InputError, match="a tree's switch is -1"):
+        Growth(switch=-1)

@@ -60,7 +60,7 @@ class Growth:
             say which nodes are expandable; others are leaves that cost only their row in the verification.
         limit: maximum draft tokens in a tree. Deviation: the paper gives none.
         batch: maximum nodes expanded in one pass; 1 is Algorithm 1 as printed.
-        switch: number of nodes from which a pass runs on the processor `wide`.
+        switch: number of nodes from which a pass runs on the processor `wide`; 0 chooses by measured seconds.
         narrow: processor of smaller passes.
         wide: processor of larger passes.
     """
@@ -74,16 +74,27 @@ class Growth:
     wide: str = "npu"
 
     def __post_init__(self) -> None:
-        for name in ("depth", "limit", "batch", "switch"):
+        for name in ("depth", "limit", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"a tree's {name} is {getattr(self, name)}; it must be at least 1")
 
+        if self.switch < 0:
+            raise InputError(
+                f"a tree's switch is {self.switch}; it is a count, or 0 to choose by measured seconds"
+            )
         if not 0 <= self.reach <= 1:
             raise InputError(f"a tree's reach is {self.reach}; it is a probability, 0 to 1")
 
-    def processor(self, nodes: int) -> str:
-        """Processor of a pass over `nodes` nodes."""
-        return self.wide if nodes >= self.switch else self.narrow
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """The processors that passes run on."""
+        return tuple(dict.fromkeys((self.narrow, self.wide)))
+
+    def processor(self, nodes: int, costs: DraftLatency) -> str:
+        """Processor of a pass over `nodes` nodes, given the measured seconds of passes."""
+        if self.switch:
+            return self.wide if nodes >= self.switch else self.narrow
+        return min(self.processors, key=lambda on: costs.estimate(on, nodes))
 
 
 class CycleCosts(NamedTuple):
@@ -172,7 +183,7 @@ class _Growing:
 
     async def expand(self, nodes: list[int]) -> None:
         """AddFrontier of lines 16-24, for several nodes in one pass."""
-        prefixes, on = [self.tree.prefixes[node] for node in nodes], self._growth.processor(len(nodes))
+        prefixes, on = [self.tree.prefixes[node] for node in nodes], self._processor(len(nodes))
         said, seconds = await self._expand(prefixes, on)
         self._drafted += seconds
         if seconds:
@@ -275,7 +286,10 @@ class _Growing:
         return self._costs.verify.estimate(len(self.tree) + more, self._leaves + leaves)
 
     def _joint(self, nodes: int) -> float:
-        return self._costs.draft.estimate(self._growth.processor(nodes), nodes)
+        return self._costs.draft.estimate(self._processor(nodes), nodes)
+
+    def _processor(self, nodes: int) -> str:
+        return self._growth.processor(nodes, self._costs.draft)
 
 
 def per(gain: float, seconds: float) -> float:

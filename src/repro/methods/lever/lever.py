@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
@@ -60,7 +60,8 @@ class Lever(Method):
         reach: a node is expanded only if the target reaches it with at least this probability.
         limit: maximum draft tokens in a tree.
         batch: maximum nodes expanded in one pass.
-        switch: number of nodes from which an expansion runs on the NPU.
+        switch: number of nodes from which an expansion runs on the NPU; 0 runs it where measured passes of so
+            many nodes took less time.
         reliability_decay: weight of the old r at each visited node.
         latency_decay: weight of the old average at each measurement.
         penalty: penalty on verifications of unseen shapes, see `LatencyProfile`.
@@ -69,6 +70,8 @@ class Lever(Method):
         near_children: best children of the root that are always kept.
         least_nodes: pruning that would leave fewer nodes, root included, is rejected.
     """
+
+    version: ClassVar[int] = 2
 
     construction: str = "greedy"
     pruning: str = "full"
@@ -81,7 +84,7 @@ class Lever(Method):
     reach: float = 0.05
     limit: int = 63
     batch: int = 8
-    switch: int = 2
+    switch: int = 0
     reliability_decay: float = 0.95
     latency_decay: float = 0.8
     penalty: float = 0.25
@@ -147,9 +150,9 @@ class Lever(Method):
             with device.phase("profile"):
                 for rows, leaves in OFFLINE:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
-                for nodes in GROUPS:
-                    on = self.growth.processor(nodes)
-                    costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
+                for on in self.growth.processors:
+                    for nodes in GROUPS:
+                        costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
     async def _rehearse(self, device: Device, target: Session, rows: int, leaves: int) -> float:
