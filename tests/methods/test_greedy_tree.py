@@ -390,7 +390,7 @@ def test_a_pass_runs_where_measured_passes_took_less_time() -> None:
     costs, growth = DraftLatency(), Growth(switch=0)
     for nodes in (1, 4):
         costs.observe("cpu", nodes, 5.0 * nodes)
-        costs.observe("npu", nodes, 12.0 + nodes)
+        costs.observe("npu", nodes, 11.0 + nodes)
     assert [growth.processor(nodes, costs) for nodes in (1, 3, 4)] == ["cpu", "npu", "npu"]
     assert growth.processor(2, DraftLatency()) == "cpu"
     assert Growth(switch=3).processor(2, costs) == "cpu"
