@@ -1,0 +1,1 @@
+"""The emulator held against measurements that others published."""

@@ -1,0 +1,1 @@
+"""Public measurements of language models on phones and boards, beside what the emulator predicts."""
