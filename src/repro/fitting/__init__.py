@@ -1,0 +1,1 @@
+"""Fits of devices and engines to published measurements, with their errors on what they did not see."""
