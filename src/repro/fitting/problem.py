@@ -111,8 +111,8 @@ class Solution:
 def solve(problem: Problem, start: Values | None = None, loss: str = "soft_l1") -> Solution:
     """Minimize the weighted log ratios of predicted to measured, and the distances from the priors.
 
-    Ratios count by a loss that grows linearly for large ones (`soft_l1`), so that a single misprinted row does not
-    move the rest.
+    Ratios count by a loss that grows linearly for large ones (`soft_l1`), so that a single misprinted row
+    does not move the rest.
 
     Args:
         problem: what to fit to what.

@@ -66,8 +66,8 @@ def cpu_peak(soc: str, threads: int) -> dict[str, float]:
 def peaks(soc: str, processor: str, threads: int = 0) -> dict[str, float]:
     """Operations per second of a processor by precision.
 
-    A GPU computes quantized weights in fp16; an NPU does fp16 at half its int8 rate, where its vendor prints only
-    that.
+    A GPU computes quantized weights in fp16; an NPU does fp16 at half its int8 rate, where its vendor prints
+    only that.
 
     Raises:
         InputError: the data sheet has no rate of the processor.
@@ -92,7 +92,8 @@ def bandwidth(soc: str) -> float:
 def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     """A device file of a chip, from its data sheet alone: what an engine reaches of it is the engine's.
 
-    The rest of the machine (flash, memory size, power) is assumed; no prediction of speed from memory reads it.
+    The rest of the machine (flash, memory size, power) is assumed; no prediction of speed from memory reads
+    it.
     """
     given = sheet(soc)
     trust = {"source": given["source"], "note": given["note"]}

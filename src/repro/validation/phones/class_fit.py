@@ -13,6 +13,10 @@ from repro.validation.phones.classes import PassSeconds, parameters
 from repro.validation.phones.quantities import FIRST_TOKEN, Quantity, quantities
 from repro.validation.phones.rows import FIT, PhoneRow
 
+WIDTHS = {"dense": 0.1, "apart": 0.3}
+"""Noise of a measurement, in units of the natural logarithm; larger where a dense model stands for another
+one."""
+
 FactsFactors = Mapping[str, float]
 """Factors on facts of data sheets by `CHIP/bandwidth` and `CHIP/PROCESSOR`."""
 
@@ -69,7 +73,12 @@ def class_problem(
     fitted = [row for row in rows if roles.get(row.id) == FIT]
     seen = list(quantities(fitted))
     found = parameters(fitted, rows)
-    observations = tuple(Observation(q.id, q.measured, f"{q.row.source}, {q.row.shape}") for q in seen)
+    observations = tuple(
+        Observation(
+            q.id, q.measured, f"{q.row.source}, {q.row.shape}", WIDTHS["apart" if q.row.apart else "dense"]
+        )
+        for q in seen
+    )
     return Problem(found, observations, _printed(seen, PassSeconds(seen, [p.name for p in found], factors)))
 
 

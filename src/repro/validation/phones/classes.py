@@ -17,11 +17,9 @@ from repro.validation.phones.chips import bandwidth, peaks
 from repro.validation.phones.quantities import Quantity, work
 from repro.validation.phones.rows import PhoneRow
 
-SHAPES = {"qnn_npu": (1, 128), "ax_llm_npu": (1, 128)}
-"""Rows of static graphs by class: AI Hub's graphs take 128 tokens a pass; so does AX-LLM's."""
-
-TILES = {"llama_cpp_npu": 32}
-"""Rows are padded to these: HMX works on 32 tokens."""
+SHAPES = {"qnn_npu": (1, 128), "ax_llm_npu": (1, 128), "llama_cpp_npu": (1, 32)}
+"""Row counts that a class computes: AI Hub's and AX-LLM's graphs take 1 or 128 tokens; llama.cpp on Hexagon
+computes one row on the vector units and blocks of 32 on the matrix unit."""
 
 FULL_ROWS = 128
 """Rows from which on a class reaches its rate; below, its efficiency is interpolated to that of one row."""
@@ -40,8 +38,9 @@ class Form:
         first: centre, chosen before any fit.
         low: lower bound.
         high: upper bound.
-        widths: standard deviations of the priors, in units of the natural logarithm: of a processor's number around
-            `first`, of a class's around its processor's, of a chip's around its class's; 0 if a chip has none.
+        widths: standard deviations of the priors, in units of the natural logarithm: of a processor's number
+            around `first`, of a class's around its processor's, of a chip's around its class's; 0 if a chip
+            has none.
     """
 
     name: str
@@ -59,8 +58,8 @@ FORMS = (
     Form("rate", 0.2, 1e-3, 1.0, (1.0, 0.5, 0.3)),
     Form("single_rate", 0.2, 1e-3, 1.0, (1.0, 0.5, 0.3)),
 )
-"""Start of a launch (s) and its growth with rows, overhead of a token (s), shares of the bus and of the peak at many
-rows and at one row."""
+"""Start of a launch (s) and its growth with rows, overhead of a token (s), shares of the bus and of the peak
+at many rows and at one row."""
 
 PRECISION_FACTOR = "rate.{}"
 """Rate of fp16 or fp32 arithmetic over that of int8, each as a share of its own peak."""
@@ -187,10 +186,8 @@ def _home(row: PhoneRow, form: Form, exist: Collection[str]) -> str:
 
 def pad(engine: str, rows: int) -> int:
     """Rows that a class computes for `rows` rows."""
-    tile = TILES.get(engine, 1)
-    padded = ceil(rows / tile) * tile
     shapes = SHAPES.get(engine)
     if not shapes:
-        return padded
-    fitting = [shape for shape in shapes if shape >= padded]
-    return min(fitting) if fitting else ceil(padded / max(shapes)) * max(shapes)
+        return rows
+    fitting = [shape for shape in shapes if shape >= rows]
+    return min(fitting) if fitting else ceil(rows / max(shapes)) * max(shapes)

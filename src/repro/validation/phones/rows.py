@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -73,6 +73,7 @@ class PhoneRow:
         return self.soc, self.engine, self.processor
 
 
+@cache
 def reference(name: str) -> list[dict[str, str]]:
     """The rows of a file in `conf/reference/`."""
     with (conf_dir() / "reference" / name).open() as file:
@@ -130,10 +131,23 @@ def shapes() -> dict[str, Shape]:
     }
 
 
+def predictable(row: PhoneRow, classes: Collection[str]) -> bool:
+    """Whether the emulator can predict a row: it does not stand apart, or its architecture is the only
+    reason.
+
+    Args:
+        row: a row.
+        classes: classes of engines that have rows that do not stand apart.
+    """
+    known = row.engine in classes and row.soc in {given["soc"] for given in reference("phone_socs.csv")}
+    return not row.apart or (row.apart == "architecture" and known)
+
+
 def model_cost(row: PhoneRow) -> ModelCost:
     """Cost of a row's model as its engine stores it.
 
-    Quantized weights compute in int8, except 4-bit weights with fp16 activations; fp16 and fp32 in themselves.
+    Quantized weights compute in int8, except 4-bit weights with fp16 activations; fp16 and fp32 in
+    themselves.
     """
     arithmetic = "fp32" if row.bits >= 32 else "fp16" if row.bits >= 16 or row.half else "int8"
     return ModelCost(shapes()[row.shape], Precision(row.bits, arithmetic, 4 if arithmetic == "fp32" else 2))
@@ -142,9 +156,9 @@ def model_cost(row: PhoneRow) -> ModelCost:
 def divided(rows: Iterable[PhoneRow]) -> dict[str, str]:
     """Roles by row id, of all rows that are not kept apart.
 
-    In a group (chip, class of engines, processor) of at least four rows, the rows of one source and one shape of
-    model stay together; of these bundles, ordered by a hash of their names, the first half (rounded up) is fitted
-    and the rest predicted. Rows of smaller groups are predicted from the defaults of their class.
+    In a group (chip, class of engines, processor) of at least four rows, the rows of one source and one shape
+    of model stay together; of these bundles, ordered by a hash of their names, the first half (rounded up) is
+    fitted and the rest predicted. Rows of smaller groups are predicted from the defaults of their class.
     """
     groups: dict[tuple[str, str, str], list[PhoneRow]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,5 @@
-"""Two rules that know no engine: seconds scale with bytes, or with operations, from the nearest fitted row."""
+"""Two rules that know no engine: seconds scale with bytes, or with operations, from the nearest fitted
+row."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ def amount(quantity: Quantity, rule: str) -> float:
 
 
 def nearest(quantity: Quantity, fitted: Sequence[Quantity], rule: str) -> Quantity | None:
-    """The fitted quantity to scale from: of its group if there is one, else of its class, else of its processor.
+    """The fitted quantity to scale from: of its group if there is one, else of its class, else of its
+    processor.
 
-    Decoding is scaled from decoding, prefill and time to the first token from either of them. Among the rows that
-    remain the one with the most similar amount is taken.
+    Decoding is scaled from decoding, prefill and time to the first token from either of them. Among the rows
+    that remain the one with the most similar amount is taken.
     """
     same = [q for q in fitted if (q.kind == DECODE) == (quantity.kind == DECODE)]
     row = quantity.row
@@ -41,10 +43,14 @@ def nearest(quantity: Quantity, fitted: Sequence[Quantity], rule: str) -> Quanti
 
 
 def trivial(wanted: Iterable[Quantity], fitted: Sequence[Quantity], rule: str) -> dict[str, float]:
-    """Values in their printed units by id; none for a quantity without a fitted row on its kind of processor."""
+    """Values in their printed units by id, from rows of other sources or models than the quantity's own.
+
+    A quantity without a fitted row on its kind of processor has none.
+    """
     found = {}
     for quantity in wanted:
-        others = [q for q in fitted if q.id != quantity.id]
+        own = quantity.row.source, quantity.row.shape
+        others = [q for q in fitted if (q.row.source, q.row.shape) != own]
         if (near := nearest(quantity, others, rule)) is not None:
             each = near.printed(near.measured) / near.rows * amount(quantity, rule) / amount(near, rule)
             found[quantity.id] = quantity.printed(each * quantity.rows)

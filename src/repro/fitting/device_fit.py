@@ -1,0 +1,150 @@
+"""Fits of numbers in device and engine files to published cells, by running the emulator itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+
+from repro.core.yaml_file import read_mapping
+from repro.device.cost import Machine
+from repro.device.device_file import facts, machine
+from repro.device.engines.engine_file import engine_of, with_engine
+from repro.fitting.held_out import leave_out
+from repro.fitting.measures import SECONDS, measure, weight_bytes
+from repro.fitting.problem import Observation, Parameter, Problem, Solution, Vector, solve
+from repro.fitting.specification import FitSpecification, FittedCell, conf_file, number_at, with_number
+from repro.reports.reference.reference import find, load_cells
+
+TOLERANCE = 0.005
+"""Relative difference allowed between a file and its fit, since files round to three digits."""
+
+
+@cache
+def published(cell: str) -> float:
+    """A cell's value; for a range the geometric mean of its ends."""
+    found = find(load_cells(), cell)
+    low, high = found.value_low, found.value_high
+    assert low is not None, f"{cell} has no lower end"
+    assert high is not None, f"{cell} has no upper end"
+    return sqrt(low * high)
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """A fitted device under an engine.
+
+    Attributes:
+        specification: what was fitted to what.
+        problem: the same as a problem.
+        solution: the numbers.
+        left_out: by cell id, its value from a fit that did not see it; none where the others do not determine
+            it.
+        trivial: by cell id, the nearest other cell of the same measure, times are scaled by weights.
+    """
+
+    specification: FitSpecification
+    problem: Problem
+    solution: Solution
+    left_out: Mapping[str, float]
+    trivial: Mapping[str, float]
+
+    @property
+    def fitted(self) -> dict[str, float]:
+        """Values of the cells under the fitted numbers."""
+        return self.problem.predicted(self.solution.values)
+
+
+def contents(given: FitSpecification) -> dict[str, dict[str, Any]]:
+    """The files that a specification's numbers are in, and the device's, by name."""
+    names = {f"device/{given.device}", *(number.file for number in given.numbers)}
+    if given.engine != "own":
+        names.add(f"engine/{given.engine}")
+    return {name: read_mapping(conf_file(name)) for name in sorted(names)}
+
+
+def emulated(given: FitSpecification, files: Mapping[str, Mapping[str, Any]], program: str = "") -> Machine:
+    """The machine of a specification, from the content of its files."""
+    device = files[f"device/{given.device}"]
+    name = str(device.get("engine", "")) if given.engine == "own" else given.engine
+    engine = files.get(f"engine/{name}") or engine_of(device, {"name": "own"})
+    return machine(with_engine(device, engine), program)
+
+
+def device_problem(given: FitSpecification) -> Problem:
+    """The problem of a specification; each prediction runs the emulator."""
+    files = contents(given)
+    measures = [measure(cell.measure, cell.given) for cell in given.cells]
+
+    def predict(values: Vector) -> Vector:
+        changed: dict[str, dict[str, Any]] = dict(files)
+        for number, value in zip(given.numbers, values, strict=True):
+            changed[number.file] = with_number(changed[number.file], number.at, float(value))
+        programs = {cell.program for cell in given.cells}
+        on = {program: emulated(given, changed, program) for program in programs}
+        found = [run(on[cell.program]) for cell, run in zip(given.cells, measures, strict=True)]
+        return np.array(found)
+
+    parameters = []
+    for number in given.numbers:
+        low, high = number.between
+        written = number_at(files[number.file], number.at)
+        first = written if low <= written <= high else sqrt(low * high)
+        parameters.append(Parameter(number.name, first, low, high))
+    observations = tuple(Observation(cell.id, published(cell.id)) for cell in given.cells)
+    return Problem(tuple(parameters), observations, predict)
+
+
+def fit_device(given: FitSpecification) -> FitResult:
+    """Fit a specification's numbers, and predict each cell from the others where they determine it."""
+    problem = device_problem(given)
+    solution = solve(problem)
+    left = leave_out(problem, solution) if len(given.cells) > len(given.numbers) else {}
+    found = {cell.id: value for cell in given.cells if (value := scaled(cell, given.cells)) is not None}
+    return FitResult(given, problem, solution, left, found)
+
+
+def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
+    """A cell's value from the other cell of its measure whose weights are most similar; `None` without
+    one."""
+    others = [other for other in cells if other.id != cell.id and other.measure == cell.measure]
+    if not others:
+        return None
+    own = weight_bytes(cell.given)
+    near = min(others, key=lambda other: (abs(log(weight_bytes(other.given) / own)), other.id))
+    ratio = own / weight_bytes(near.given) if cell.measure in SECONDS else 1.0
+    return published(near.id) * ratio
+
+
+def differences(result: FitResult) -> list[str]:
+    """Sentences on numbers of files that differ from the fit, or name other cells."""
+    given, wrong = result.specification, []
+    files = contents(given)
+    cells = {cell.id for cell in given.cells}
+    for number in given.numbers:
+        written, found = number_at(files[number.file], number.at), result.solution.values[number.name]
+        if abs(log(written / found)) > TOLERANCE:
+            wrong.append(f"{number.name} is {written:g}; the fit gives {found:.3g}")
+        named = _named(files[number.file], number.at)
+        if named is not None and not named <= cells | set(number.restated):
+            extra = ", ".join(sorted(named - cells - set(number.restated)))
+            wrong.append(f"{number.name} names {extra}, to which it is not fitted")
+    for carried in given.carried:
+        written = number_at(read_mapping(conf_file(carried.file)), carried.at)
+        expected = carried.ratio * result.solution.values.get(carried.of.name, float("nan"))
+        if not abs(log(written / expected)) <= TOLERANCE:
+            wrong.append(f"{carried.file}: {carried.at} is {written:g}; the ratio gives {expected:.3g}")
+    return wrong
+
+
+def _named(content: Mapping[str, Any], at: str) -> set[str] | None:
+    """The cells that a fact names; `None` where the file is no plain device file."""
+    if "processors" not in content:
+        return None
+    place = at.partition("[")[0]
+    found = {fact.path: fact for fact in facts(content)}
+    return set(found[place].cells) if place in found else None

@@ -1,0 +1,157 @@
+"""What is fitted to what: the specifications of `conf/fit/`.
+
+Owns the reading of a specification and the numbers of device and engine files that it names. Must not know
+how a cell is computed.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.core.registry import unknown
+from repro.core.typed import typed
+from repro.core.yaml_file import read_mapping
+
+POINT = re.compile(r"(.+)\[(-?\d+)\]")
+
+
+@dataclass(frozen=True)
+class FittedNumber:
+    """A number of a device or engine file.
+
+    Attributes:
+        file: the file below `conf/`, without its ending (`device/jetson_tx2`).
+        at: its place in the file (`processors.gpu.launch`; `...efficiency[-1]` is a curve's last point).
+        between: lower and upper bound of the search, in the file's unit.
+        restated: ids that only repeat what it is fitted to, and are no longer predicted either.
+    """
+
+    file: str
+    at: str
+    between: tuple[float, ...]
+    restated: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.between) != 2 or not 0 < self.between[0] < self.between[1]:
+            raise InputError(
+                f"{self.at}: between is {list(self.between)}; it must be two rising positive numbers"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its name in a fit."""
+        return f"{self.file}: {self.at}"
+
+
+@dataclass(frozen=True)
+class FittedCell:
+    """A published value and the measure that computes it.
+
+    Attributes:
+        id: its id in `conf/reference/`.
+        measure: a name of `repro.fitting.measures`.
+        given: the measure's arguments.
+        program: program of the device file whose rates count; empty for none.
+    """
+
+    id: str
+    measure: str
+    given: dict[str, Any] = field(default_factory=dict)
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class CarriedNumber:
+    """A number that is another one times a ratio, and not fitted itself."""
+
+    file: str
+    at: str
+    of: FittedNumber
+    ratio: float
+
+
+@dataclass(frozen=True)
+class FitSpecification:
+    """A device under an engine, the numbers to fit, and the cells to fit them to.
+
+    Attributes:
+        about: what the fit assumes.
+        device: name of a device file.
+        engine: name of an engine file; `own` for the one that the device names.
+        numbers: what is fitted.
+        cells: what it is fitted to.
+        carried: numbers of other files that follow a fitted one.
+    """
+
+    about: str
+    device: str
+    numbers: tuple[FittedNumber, ...]
+    cells: tuple[FittedCell, ...]
+    engine: str = "own"
+    carried: tuple[CarriedNumber, ...] = ()
+
+
+def specifications() -> dict[str, Path]:
+    """Specification files by name."""
+    return {path.stem: path for path in sorted((conf_dir() / "fit").glob("*.yaml"))}
+
+
+def specification(name: str) -> FitSpecification:
+    """A specification by name.
+
+    Raises:
+        InputError: there is none, or it is malformed.
+    """
+    if name not in specifications():
+        raise InputError(unknown("fit", name, specifications()))
+    return typed(FitSpecification, read_mapping(specifications()[name]), f"conf/fit/{name}.yaml")
+
+
+def conf_file(name: str) -> Path:
+    """A file below `conf/`, named without its ending."""
+    path = conf_dir() / f"{name}.yaml"
+    if not path.exists():
+        raise InputError(f"conf/{name}.yaml does not exist")
+    return path
+
+
+def leaf(content: Mapping[str, Any], at: str) -> tuple[dict[str, Any], int | None]:
+    """The fact at a place, and the index of the curve's point if the place names one.
+
+    Raises:
+        InputError: there is no fact.
+    """
+    match = POINT.fullmatch(at)
+    place, point = (match[1], int(match[2])) if match else (at, None)
+    found: Any = content
+    for key in place.split("."):
+        if not isinstance(found, Mapping) or key not in found:
+            raise InputError(f"{at}: there is no {key!r}; choose one of {', '.join(map(str, found))}")
+        found = found[key]
+    if not isinstance(found, dict) or ("value" not in found if point is None else "points" not in found):
+        raise InputError(f"{at}: {found!r} is no {'number' if point is None else 'curve'}")
+    return found, point
+
+
+def number_at(content: Mapping[str, Any], at: str) -> float:
+    """The number at a place, in the file's unit."""
+    fact, point = leaf(content, at)
+    return float(fact["value"] if point is None else fact["points"][point][1])
+
+
+def with_number(content: Mapping[str, Any], at: str, value: float) -> dict[str, Any]:
+    """A copy of a file's content with another number at a place."""
+    changed = copy.deepcopy(dict(content))
+    fact, point = leaf(changed, at)
+    if point is None:
+        fact["value"] = value
+    else:
+        fact["points"][point][1] = value
+    return changed

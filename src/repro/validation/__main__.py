@@ -1,0 +1,67 @@
+"""`python -m repro.validation`: hold the emulator against measurements that others published.
+
+    python -m repro.validation phones [--out FOLDER] [--draws N]
+
+`phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
+by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
+core).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from repro.core.errors import InputError
+from repro.core.paths import project_root
+from repro.core.registry import unknown
+from repro.validation.phones.comparison import DRAWS, compare
+from repro.validation.phones.page import HEADINGS, cells_of, lines, write_page
+from repro.validation.phones.picture import draw_phones
+from repro.validation.phones.rows import committed_roles, phone_rows
+
+NAMES = ("phones",)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 2 for an input that does not exist."""
+    parser = argparse.ArgumentParser(
+        prog="python -m repro.validation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/validation/NAME")
+    parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of the bands ({DRAWS})")
+    options = parser.parse_args(arguments)
+    try:
+        if options.name not in NAMES:
+            raise InputError(unknown("validation", options.name, NAMES))
+        if options.draws < 0:
+            raise InputError(f"--draws is {options.draws}; it must be 0 or more")
+        _phones(options.out or project_root() / "results" / "validation" / options.name, options.draws)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _phones(folder: Path, draws: int) -> None:
+    found = compare(phone_rows(), committed_roles(), draws)
+    write_page(folder, found)
+    for format in ("png", "pdf"):
+        (folder / f"figure.{format}").write_bytes(draw_phones(found, format))
+    table = Table(*HEADINGS)
+    for line in lines(found):
+        if line.ours.n:
+            table.add_row(*cells_of(line))
+    Console().print(table, f"written to {folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""The comparison as a table, as rows, and as a page in Markdown."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.fitting.errors import Errors, errors, skill
+from repro.validation.phones.comparison import DRAWS, GIVEN, WITHIN, Comparison
+from repro.validation.phones.quantities import QUANTITIES, UNITS, Quantity
+from repro.validation.phones.rows import DEFAULTS, FIT, PREDICT
+from repro.validation.phones.trivial import BYTES, FLOPS
+
+COMMAND = "python -m repro.validation phones"
+NAMES = {"decode": "decode", "prefill": "prefill", "first_token": "time to first token"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: a set of rows, and the errors of three predictions of them.
+
+    Attributes:
+        rows: which rows, and what the prediction saw.
+        kind: what is predicted.
+        ours: the emulator's errors.
+        bytes: the errors of the rule that seconds scale with bytes.
+        flops: the errors of the rule that seconds scale with operations.
+    """
+
+    rows: str
+    kind: str
+    ours: Errors
+    bytes: Errors
+    flops: Errors
+
+
+def lines(found: Comparison) -> Iterator[Line]:
+    """The table's lines; the first of each kind is the headline."""
+
+    def role(name: str) -> Callable[[Quantity], bool]:
+        return lambda q: found.roles.get(q.row.id) == name
+
+    own = found.predicted
+    views: list[
+        tuple[str, Callable[[Quantity], bool], Mapping[str, float], Mapping[str, Mapping[str, float]]]
+    ] = [
+        ("held-out rows of fitted groups (headline)", role(PREDICT), own, found.rules),
+        (f"the same, from {GIVEN} rows of the chip", role(PREDICT), found.two_rows, found.rules),
+        ("the same, from no row of the chip", role(PREDICT), found.without_chip, found.rules_without_chip),
+        ("small groups, from class defaults", role(DEFAULTS), own, found.rules),
+        (
+            "all rows, from no row of the chip",
+            lambda q: not q.row.apart,
+            found.without_chip,
+            found.rules_without_chip,
+        ),
+        ("fitted rows, each left out with its source and model", role(FIT), found.left_out, found.rules),
+        ("fitted rows (residuals)", role(FIT), own, found.rules),
+        ("other architectures (apart)", lambda q: bool(q.row.apart), own, found.rules),
+    ]
+    for name, chosen, predicted, rules in views:
+        for kind in QUANTITIES:
+            ids = [q.id for q in found.quantities if q.kind == kind and chosen(q)]
+            yield Line(
+                name,
+                kind,
+                *(errors(values, found.measured, ids) for values in (predicted, rules[BYTES], rules[FLOPS])),
+            )
+
+
+def classes(found: Comparison) -> Iterator[tuple[str, str, Errors]]:
+    """Held-out errors by class of engines and kind."""
+    for engine in sorted({q.row.engine for q in found.quantities}):
+        for kind in QUANTITIES:
+            ids = [
+                q.id
+                for q in found.quantities
+                if q.row.engine == engine and q.kind == kind and found.roles.get(q.row.id) == PREDICT
+            ]
+            if ids:
+                yield engine, kind, errors(found.predicted, found.measured, ids)
+
+
+def _percent(value: float) -> str:
+    return "-" if value != value else f"{100 * value:.1f}"
+
+
+def _plain(value: float) -> str:
+    return "-" if value != value else f"{value:.2f}"
+
+
+HEADINGS = (
+    "rows",
+    "of",
+    "n",
+    "median error, %",
+    "p90, %",
+    "predicted / measured",
+    "bytes: median, %",
+    "operations: median, %",
+    "skill vs bytes",
+    "skill vs operations",
+)
+
+
+def cells_of(line: Line) -> list[str]:
+    """A line as it is shown."""
+    return [
+        line.rows,
+        NAMES[line.kind],
+        str(line.ours.n),
+        _percent(line.ours.median),
+        _percent(line.ours.p90),
+        _plain(line.ours.signed),
+        _percent(line.bytes.median),
+        _percent(line.flops.median),
+        _plain(skill(line.ours, line.bytes)),
+        _plain(skill(line.ours, line.flops)),
+    ]
+
+
+def markdown(found: Comparison) -> str:
+    """The page."""
+    shown = [line for line in lines(found) if line.ours.n]
+    held = [q for q in found.quantities if found.roles.get(q.row.id) == PREDICT]
+    inside = [q for q in held if found.band.get(q.id) and _inside(q, found)]
+    assumed = sum(found.assumed[q.id] for q in held) / max(1, len(held))
+    text = [
+        "# The emulator against public measurements of phones and boards",
+        "",
+        f"Made by `{COMMAND}`; errors by row are in `rows.csv`. An error is |predicted / measured - 1|.",
+        "Skill is 1 minus our median error over that of a rule that scales the nearest fitted row by bytes (and",
+        "the data sheets' bandwidths) or by operations (and their peaks). The fit sees only rows with the role",
+        "`fit` of `conf/reference/phone_split.csv`, which was committed before the first prediction.",
+        "",
+        *_table(HEADINGS, [cells_of(line) for line in shown]),
+        "",
+        "## Held-out rows by class of engines",
+        "",
+        *_table(
+            ("class", "of", "n", "median error, %", "p90, %", "predicted / measured"),
+            [
+                [
+                    engine,
+                    NAMES[kind],
+                    str(own.n),
+                    _percent(own.median),
+                    _percent(own.p90),
+                    _plain(own.signed),
+                ]
+                for engine, kind, own in classes(found)
+            ],
+        ),
+        "",
+        "## Bands",
+        "",
+        f"`rows.csv` gives each prediction the 95% range over {DRAWS} draws in which every assumed fact of the",
+        f"data sheets is off by up to {100 * WITHIN:.0f}% and the fit is repeated. Where rows of the chip were",
+        "fitted, they absorb most of such an error. Bands cover doubts about data sheets, not differences between",
+        f"versions of an engine: {len(inside)} of {len(held)} held-out values lie inside theirs.",
+        f"{100 * assumed:.0f}% of them are of chips whose sheet is from memory.",
+        "",
+    ]
+    return "\n".join(text)
+
+
+def _inside(quantity: Quantity, found: Comparison) -> bool:
+    low, high = found.band[quantity.id]
+    return low <= quantity.measured <= high
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    return [row(headings), "|" + "---|" * len(headings), *(row(cells) for cells in rows)]
+
+
+ROW_HEADINGS = (
+    "id",
+    "soc",
+    "engine_class",
+    "processor",
+    "model",
+    "of",
+    "role",
+    "unit",
+    "measured",
+    "predicted",
+    "error",
+    "band_low",
+    "band_high",
+    "two_rows",
+    "without_chip",
+    "left_out",
+    "bytes_rule",
+    "flops_rule",
+    "sheet_assumed",
+    "source",
+)
+
+
+def row_values(quantity: Quantity, found: Comparison) -> list[str]:
+    """A measured value and its predictions, as in `rows.csv`."""
+    row, one = quantity.row, quantity.id
+
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.4g}"
+
+    low, high = found.band.get(one, (None, None))
+    predicted = found.predicted[one]
+    return [
+        row.id,
+        row.soc,
+        row.engine,
+        row.processor,
+        row.model,
+        quantity.kind,
+        found.roles.get(row.id) or f"apart: {row.apart}",
+        UNITS[quantity.kind],
+        number(quantity.measured),
+        number(predicted),
+        f"{abs(predicted / quantity.measured - 1):.3f}",
+        number(low),
+        number(high),
+        number(found.two_rows.get(one)),
+        number(found.without_chip.get(one)),
+        number(found.left_out.get(one)),
+        number(found.rules[BYTES].get(one)),
+        number(found.rules[FLOPS].get(one)),
+        number(found.assumed[one]),
+        row.source,
+    ]
+
+
+def write_page(folder: Path, found: Comparison) -> None:
+    """Write `table.md`, `table.csv` and `rows.csv`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(markdown(found))
+    _write(folder / "table.csv", HEADINGS, [cells_of(line) for line in lines(found) if line.ours.n])
+    _write(folder / "rows.csv", ROW_HEADINGS, [row_values(q, found) for q in found.quantities])
+
+
+def _write(path: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(headings)
+        writer.writerows(rows)
