@@ -35,6 +35,8 @@ BELOW = {
         *("core", "records", "models", "scenarios"),
         "experiments.cli",  # which composes a configuration
     ),
+    "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
+    "validation": ("core", "device", "records", "models", "reports", "fitting"),
     "experiments": (
         "core",
         "device",
@@ -49,7 +51,7 @@ BELOW = {
 }
 """What each top room may import of `repro` beside itself. The commands beside the rooms may import all."""
 
-ENTRANCES = {"__main__.py", "check.py", "compare.py", "list.py", "show.py"}
+ENTRANCES = {"__main__.py", "check.py", "compare.py", "fit.py", "list.py", "show.py"}
 """Modules beside the rooms that users run."""
 
 ONLY = {
@@ -67,6 +69,7 @@ ONLY = {
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
     "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
+    "scipy": {"fitting/problem.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # of wheels a download's deadline, of timings what cells take here: neither is a run's time
     "time": {"device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"},

@@ -9,7 +9,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorSummary:
     """Relative errors |predicted / measured - 1| of a set of predictions.
 
     Attributes:
@@ -30,17 +30,17 @@ def relative_errors(predicted: Mapping[str, float], measured: Mapping[str, float
     return {one: abs(value / measured[one] - 1) for one, value in predicted.items()}
 
 
-def errors(predicted: Mapping[str, float], measured: Mapping[str, float], ids: Sequence[str]) -> Errors:
+def errors(predicted: Mapping[str, float], measured: Mapping[str, float], ids: Sequence[str]) -> ErrorSummary:
     """The errors over some ids; those without a prediction are left out."""
     ids = [one for one in ids if one in predicted]
     if not ids:
-        return Errors(0, float("nan"), float("nan"), float("nan"))
+        return ErrorSummary(0, float("nan"), float("nan"), float("nan"))
     ratios = np.array([predicted[one] / measured[one] for one in ids])
     wrong = np.abs(ratios - 1)
     signed = float(np.exp(np.mean(np.log(ratios))))
-    return Errors(len(ids), float(np.median(wrong)), float(np.percentile(wrong, 90)), signed)
+    return ErrorSummary(len(ids), float(np.median(wrong)), float(np.percentile(wrong, 90)), signed)
 
 
-def skill(ours: Errors, trivial: Errors) -> float:
+def skill(ours: ErrorSummary, trivial: ErrorSummary) -> float:
     """1 - median error over the trivial rule's: 1 is perfect, 0 no better, below 0 worse."""
     return 1 - ours.median / trivial.median if trivial.n and trivial.median else float("nan")

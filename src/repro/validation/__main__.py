@@ -1,10 +1,11 @@
 """`python -m repro.validation`: hold the emulator against measurements that others published.
 
     python -m repro.validation phones [--out FOLDER] [--draws N]
+    python -m repro.validation papers [--out FOLDER]
 
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
-core).
+core). `papers` repeats every fit of conf/fit without each of its cells in turn.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from rich.table import Table
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import unknown
+from repro.validation.papers import fit_all, summary, write_papers
 from repro.validation.phones.comparison import DRAWS, compare
 from repro.validation.phones.page import HEADINGS, cells_of, lines, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.rows import committed_roles, phone_rows
 
-NAMES = ("phones",)
+PHONES, PAPERS = NAMES = ("phones", "papers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,11 +46,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(unknown("validation", options.name, NAMES))
         if options.draws < 0:
             raise InputError(f"--draws is {options.draws}; it must be 0 or more")
-        _phones(options.out or project_root() / "results" / "validation" / options.name, options.draws)
+        folder = options.out or project_root() / "results" / "validation" / options.name
+        if options.name == PAPERS:
+            _papers(folder)
+        else:
+            _phones(folder, options.draws)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _papers(folder: Path) -> None:
+    found = fit_all()
+    write_papers(folder, found)
+    table = Table("values", "n", "median error, %", "p90, %", "skill vs trivial")
+    for row in summary(found):
+        table.add_row(*row)
+    Console().print(table, f"written to {folder}")
 
 
 def _phones(folder: Path, draws: int) -> None:

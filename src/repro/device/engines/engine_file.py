@@ -27,7 +27,7 @@ PROGRAMS = "programs"
 PARTS = (*SECTIONS, *WORDS, PROGRAMS)
 """What an engine may say, of every device or below `devices` of one device or chip."""
 
-KNOWN = ("name", "papers", "note", "devices", *PARTS)
+KNOWN = ("name", "papers", "note", "main", "devices", *PARTS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -61,6 +61,11 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
         _require_fitting(name, part, of, device.get("processors") or {})
     for part in parts:
         found = _over(found, part)
+    if "main" in engine:
+        if engine["main"] not in (found.get("processors") or {}):
+            choices = ", ".join(found.get("processors") or {})
+            raise InputError(f"{name}: main is {engine['main']!r}; {of} has {choices}")
+        found["main"] = engine["main"]
     return found
 
 

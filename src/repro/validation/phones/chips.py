@@ -123,7 +123,14 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
         "soc": soc,
         "papers": [],
         "processors": processors,
-        "flash": {"bandwidth": {"value": 1.0, "unit": "GB/s", **assumed}},
-        "dram": {"budget": {"value": 64, "unit": "GB", **assumed}, "bandwidth": bus},
+        "flash": {
+            "bandwidth": {"value": 1.0, "unit": "GB/s", **assumed},
+            "latency": {"value": 100, "unit": "us", **assumed},
+        },
+        "dram": {
+            "capacity": {"value": 64, "unit": "GB", **assumed},
+            "budget": {"value": 64, "unit": "GB", **assumed},
+            "bandwidth": bus,
+        },
         "power": {"idle": {"value": 1.0, "unit": "W", **assumed}},
     }

@@ -76,7 +76,7 @@ def compare(rows: Sequence[PhoneRow], roles: Mapping[str, str], draws: int = DRA
         predicted=emulated_values(everything, fit.solution.values),
         left_out=fit.left_out(),
         without_chip=_without_chip(fit, seen, mine),
-        two_rows=_two_rows(fit, seen, [q for q in mine if roles[q.row.id] == PREDICT]),
+        two_rows=_two_rows(fit, seen, [q for q in mine if roles.get(q.row.id) == PREDICT]),
         rules={rule: trivial(everything, seen, rule) for rule in RULES},
         rules_without_chip={rule: _rules_without_chip(mine, seen, rule) for rule in RULES},
         band=_bands(used, roles, fit, everything, draws),

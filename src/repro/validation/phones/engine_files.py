@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.device.device_file import is_fact
 from repro.device.engines.engine_file import with_engine
 from repro.fitting.problem import Values
@@ -83,7 +84,7 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     own = [row for row in rows if row.engine == engine]
     processor = own[0].processor
     values = fit.solution.values
-    content: dict[str, Any] = {"name": engine, "papers": []}
+    content: dict[str, Any] = {"name": engine, "papers": [], "main": processor}
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
     content["traffic"] = "added" if processor in ADDED else "overlapped"
     on = {}
@@ -120,16 +121,14 @@ def all_rows_fit() -> tuple[list[PhoneRow], ClassFit]:
     return rows, fit_classes(rows, {row.id: FIT for row in rows})
 
 
-HEADERS = {
-    "engine": """# A class of engines, for the device files of chips: it takes shares of their data sheets' numbers.
-# Made by `python -m repro.fit phones --write` from every row of the class in conf/reference/phones.csv;
-# results/validation/phones says what such a fit gets right and wrong.
-""",
-    "device": """# A chip from its data sheet (conf/reference/phone_socs.csv); an engine says what it reaches of it.
-# Made by `python -m repro.fit phones --write`.
-""",
-}
+ENGINE_HEADER = """# A class of engines, for the device files of chips: it takes shares of data sheets'
+# numbers. Made by `python -m repro.fit phones --write` from every row of the class in
+# conf/reference/phones.csv; results/validation/phones says what such a fit gets right and wrong.
+"""
 
+DEVICE_HEADER = """# A chip from its data sheet (conf/reference/phone_socs.csv); engines say what they reach.
+# Made by `python -m repro.fit phones --write`.
+"""
 
 LONGEST = 118
 """Characters of a line, beyond which a fact takes two."""
@@ -159,10 +158,10 @@ def wanted_files() -> Iterator[tuple[Path, dict[str, Any], str]]:
     rows, fit = all_rows_fit()
     for engine in sorted({row.engine for row in rows}):
         content = engine_content(engine, rows, fit)
-        yield conf_dir() / "engine" / f"{engine}.yaml", content, written(content, HEADERS["engine"])
+        yield conf_dir() / "engine" / f"{engine}.yaml", content, written(content, ENGINE_HEADER)
     for soc in sheets():
         content = soc_device(soc)
-        yield conf_dir() / "device" / f"{file_name(soc)}.yaml", content, written(content, HEADERS["device"])
+        yield conf_dir() / "device" / f"{file_name(soc)}.yaml", content, written(content, DEVICE_HEADER)
 
 
 def file_name(soc: str) -> str:
@@ -185,7 +184,7 @@ def check_engines() -> list[str]:
     for path, content, _ in wanted_files():
         if not path.exists():
             wrong.append(f"{path.name} does not exist; run python -m repro.fit phones --write")
-        elif different := list(_different(content, yaml.safe_load(path.read_text()), path.stem)):
+        elif different := list(_different(content, read_mapping(path), path.stem)):
             wrong.append(f"{different[0]}; run python -m repro.fit phones --write")
     return wrong
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repro.fitting.errors import Errors, errors, skill
+from repro.fitting.errors import ErrorSummary, errors, skill
 from repro.validation.phones.comparison import DRAWS, GIVEN, WITHIN, Comparison
 from repro.validation.phones.quantities import QUANTITIES, UNITS, Quantity
 from repro.validation.phones.rows import DEFAULTS, FIT, PREDICT
@@ -18,7 +18,7 @@ NAMES = {"decode": "decode", "prefill": "prefill", "first_token": "time to first
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparisonLine:
     """One line of the table: a set of rows, and the errors of three predictions of them.
 
     Attributes:
@@ -31,12 +31,12 @@ class Line:
 
     rows: str
     kind: str
-    ours: Errors
-    bytes: Errors
-    flops: Errors
+    ours: ErrorSummary
+    bytes: ErrorSummary
+    flops: ErrorSummary
 
 
-def lines(found: Comparison) -> Iterator[Line]:
+def lines(found: Comparison) -> Iterator[ComparisonLine]:
     """The table's lines; the first of each kind is the headline."""
 
     def role(name: str) -> Callable[[Quantity], bool]:
@@ -63,14 +63,14 @@ def lines(found: Comparison) -> Iterator[Line]:
     for name, chosen, predicted, rules in views:
         for kind in QUANTITIES:
             ids = [q.id for q in found.quantities if q.kind == kind and chosen(q)]
-            yield Line(
+            yield ComparisonLine(
                 name,
                 kind,
                 *(errors(values, found.measured, ids) for values in (predicted, rules[BYTES], rules[FLOPS])),
             )
 
 
-def classes(found: Comparison) -> Iterator[tuple[str, str, Errors]]:
+def classes(found: Comparison) -> Iterator[tuple[str, str, ErrorSummary]]:
     """Held-out errors by class of engines and kind."""
     for engine in sorted({q.row.engine for q in found.quantities}):
         for kind in QUANTITIES:
@@ -105,7 +105,7 @@ HEADINGS = (
 )
 
 
-def cells_of(line: Line) -> list[str]:
+def cells_of(line: ComparisonLine) -> list[str]:
     """A line as it is shown."""
     return [
         line.rows,
@@ -130,10 +130,11 @@ def markdown(found: Comparison) -> str:
     text = [
         "# The emulator against public measurements of phones and boards",
         "",
-        f"Made by `{COMMAND}`; errors by row are in `rows.csv`. An error is |predicted / measured - 1|.",
-        "Skill is 1 minus our median error over that of a rule that scales the nearest fitted row by bytes (and",
-        "the data sheets' bandwidths) or by operations (and their peaks). The fit sees only rows with the role",
-        "`fit` of `conf/reference/phone_split.csv`, which was committed before the first prediction.",
+        f"Made by `{COMMAND}`; errors by row are in `rows.csv`.",
+        "An error is |predicted / measured - 1|. Skill is 1 minus our median error over that of a rule",
+        "that scales the nearest fitted row by bytes (and the data sheets' bandwidths) or by operations (and",
+        "their peaks). The fit sees only rows with the role `fit` of `conf/reference/phone_split.csv`,",
+        "which was committed before the first prediction.",
         "",
         *_table(HEADINGS, [cells_of(line) for line in shown]),
         "",
@@ -156,10 +157,11 @@ def markdown(found: Comparison) -> str:
         "",
         "## Bands",
         "",
-        f"`rows.csv` gives each prediction the 95% range over {DRAWS} draws in which every assumed fact of the",
-        f"data sheets is off by up to {100 * WITHIN:.0f}% and the fit is repeated. Where rows of the chip were",
-        "fitted, they absorb most of such an error. Bands cover doubts about data sheets, not differences between",
-        f"versions of an engine: {len(inside)} of {len(held)} held-out values lie inside theirs.",
+        f"`rows.csv` gives each prediction the 95% range over {DRAWS} draws in which every assumed fact",
+        f"of the data sheets is off by up to {100 * WITHIN:.0f}% and the fit is repeated. Where rows of the",
+        "chip were fitted, they absorb most of such an error. Bands cover doubts about data sheets, not",
+        "differences between versions of an engine:",
+        f"{len(inside)} of {len(held)} held-out values lie inside theirs.",
         f"{100 * assumed:.0f}% of them are of chips whose sheet is from memory.",
         "",
     ]

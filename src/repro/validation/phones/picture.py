@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
-
-from repro.reports.figures.paint import exported
+from repro.reports.figures.paint import canvas, exported, tidy
 from repro.validation.phones.comparison import Comparison
 from repro.validation.phones.page import NAMES
 from repro.validation.phones.quantities import QUANTITIES, UNITS
@@ -19,11 +17,11 @@ SHOWN = (
 
 def draw_phones(found: Comparison, format: str = "png") -> bytes:
     """The picture as PNG or PDF; the same comparison gives the same bytes."""
-    picture = Figure(figsize=(10.5, 3.9), layout="constrained")
+    picture = canvas(10.5, 4.2)
     for panel, kind in zip(picture.subplots(1, len(QUANTITIES)), QUANTITIES, strict=True):
         own = [q for q in found.quantities if q.kind == kind and not q.row.apart]
         for role, label, color, marker in SHOWN:
-            points = [q for q in own if found.roles[q.row.id] == role]
+            points = [q for q in own if found.roles.get(q.row.id) == role]
             panel.scatter(
                 [q.measured for q in points],
                 [found.predicted[q.id] for q in points],
@@ -43,6 +41,7 @@ def draw_phones(found: Comparison, format: str = "png") -> bytes:
         panel.set_xlabel(f"measured, {UNITS[kind]}")
         panel.set_ylabel(f"predicted, {UNITS[kind]}")
         panel.set_aspect("equal")
+        tidy(panel, "both")
     keys, labels = panel.get_legend_handles_labels()
     picture.legend(keys, labels, loc="outside lower center", ncols=len(SHOWN), frameon=False, fontsize=8)
     picture.suptitle("Public measurements of phones and boards (dotted: 25% off)", fontsize=10.5)

@@ -47,7 +47,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Work:
+class PassWork:
     """What a pass asks of a processor.
 
     Attributes:
@@ -91,14 +91,14 @@ def _decoded_context(row: PhoneRow) -> int:
     return own if row.engine in EMPTY_CACHE else own + (row.prompt or PROMPT)
 
 
-def work(quantity: Quantity) -> Work:
+def work(quantity: Quantity) -> PassWork:
     """The work of a quantity's forward pass: embedding, layers, output projection of one position."""
     cost = model_cost(quantity.row)
     count, rows = cost.shape.layers, quantity.rows
     flops, moved = cost.layers(count, rows, quantity.context)
     head_flops, head_bytes = cost.head(1)
     _, gathered = cost.embed(rows)
-    return Work(
+    return PassWork(
         launches=count + 2,
         flops=flops,
         bytes=moved,

@@ -121,11 +121,10 @@ def _row(given: Mapping[str, str]) -> PhoneRow:
 def shapes() -> dict[str, Shape]:
     """Shapes of the measured models; of other architectures a dense equivalent."""
     whole = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab")
+    told = ("gated", "tied")
     return {
-        given["shape"]: Shape(
-            **{name: int(given[name]) for name in whole},
-            gated=given["gated"] == "yes",
-            tied=given["tied"] == "yes",
+        given["shape"]: Shape.parse(
+            {name: int(given[name]) for name in whole} | {name: given[name] == "yes" for name in told}
         )
         for given in reference("phone_models.csv")
     }

@@ -1,0 +1,204 @@
+"""The fit of classes of engines, and the files that it makes."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
+from repro.device.device_file import facts, machine
+from repro.device.engines.engine_file import with_engine
+from repro.fitting.problem import Solution, solve
+from repro.validation.phones.chips import sheets, soc_device
+from repro.validation.phones.class_fit import ClassFit, class_problem, fit_classes
+from repro.validation.phones.classes import ADDED, pad
+from repro.validation.phones.comparison import Comparison
+from repro.validation.phones.emulated_rows import emulated_values
+from repro.validation.phones.engine_files import _different, check_engines, composed, file_name
+from repro.validation.phones.page import lines, markdown, write_page
+from repro.validation.phones.picture import draw_phones
+from repro.validation.phones.quantities import DECODE, Quantity, quantities
+from repro.validation.phones.rows import FIT, PREDICT, committed_roles, phone_rows
+from repro.validation.phones.trivial import BYTES, FLOPS, RULES, nearest, trivial
+
+ROWS = [row for row in phone_rows() if row.id in committed_roles()]
+ROLES = committed_roles()
+
+
+@pytest.fixture(scope="module")
+def fit() -> ClassFit:
+    return fit_classes(ROWS, ROLES)
+
+
+def one_of_each(wanted: Iterator[Quantity]) -> list[Quantity]:
+    """The first quantity of each class and kind."""
+    found: dict[tuple[str, str], Quantity] = {}
+    for quantity in wanted:
+        found.setdefault((quantity.row.engine, quantity.kind), quantity)
+    return list(found.values())
+
+
+def test_the_fit_s_closed_form_is_the_emulator_s_cost(fit: ClassFit) -> None:
+    """Up to the four digits to which an engine's numbers are rounded."""
+    wanted = one_of_each(quantities(ROWS))
+    assert len(wanted) >= 30
+    closed, emulated = fit.predicted(wanted), emulated_values(wanted, fit.solution.values)
+    for one in wanted:
+        assert emulated[one.id] == pytest.approx(closed[one.id], rel=5e-3), one.id
+
+
+def test_held_out_rows_are_within_the_aims(fit: ClassFit) -> None:
+    """Issue 20 asks for a median of at most 15% for decoding and 25% for prompts."""
+    held = [q for q in quantities(ROWS) if ROLES[q.row.id] == PREDICT]
+    wrong = {
+        q.id: abs(value / q.measured - 1) for q, value in zip(held, fit.predicted(held).values(), strict=True)
+    }
+    for kinds, aim in (((DECODE,), 0.15), (("prefill", "first_token"), 0.25)):
+        own = sorted(wrong[q.id] for q in held if q.kind in kinds)
+        assert len(own) >= 50
+        assert own[len(own) // 2] < aim
+
+
+def test_the_fit_sees_only_fitted_rows() -> None:
+    seen = {observation.id.rpartition(":")[0] for observation in class_problem(ROWS, ROLES).observations}
+    assert seen == {row.id for row in ROWS if ROLES[row.id] == FIT}
+
+
+def test_a_class_without_rows_has_its_processor_s_numbers(fit: ClassFit) -> None:
+    values = fit.solution.values
+    assert values["tuned_opencl_gpu/rate"] == pytest.approx(values["gpu/rate"], rel=1e-3)
+    assert values["rkllm_npu/bandwidth_share"] != pytest.approx(values["npu/bandwidth_share"], rel=0.05)
+
+
+def test_without_a_chip_its_rows_have_the_class_s_numbers(fit: ClassFit) -> None:
+    chip = [o.id for o in fit.problem.observations if "phone.rk3588." in o.id]
+    values = fit.without(chip).solution.values
+    assert values["rkllm_npu@RK3588/rate"] == pytest.approx(values["rkllm_npu/rate"], rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "rows", "computed"),
+    [
+        ("qnn_npu", 1, 1),
+        ("qnn_npu", 2, 128),
+        ("qnn_npu", 1024, 1024),
+        ("llama_cpp_npu", 33, 64),
+        ("mlx_gpu", 7, 7),
+    ],
+)
+def test_rows_are_padded_to_static_shapes(engine: str, rows: int, computed: int) -> None:
+    assert pad(engine, rows) == computed
+    row = next(row for row in ROWS if row.engine == engine)
+    problem = class_problem(ROWS, ROLES)
+    first = Solution({p.name: p.first for p in problem.parameters})
+    on = machine(composed(row, first.values))
+    assert on.processors[row.processor].rows(rows) == computed
+    assert on.processors[row.processor].adds == (row.processor in ADDED)
+
+
+def test_the_trivial_rules_scale_the_nearest_fitted_row() -> None:
+    fitted = [q for q in quantities(ROWS) if ROLES[q.row.id] == FIT]
+    wanted = next(q for q in quantities(ROWS) if ROLES[q.row.id] == PREDICT and q.kind == DECODE)
+    near = nearest(wanted, fitted, BYTES)
+    assert near is not None
+    assert near.row.group == wanted.row.group
+    other = [q for q in fitted if q.row.soc != wanted.row.soc]
+    assert (far := nearest(wanted, other, FLOPS)) is not None
+    assert far.row.soc != wanted.row.soc
+    assert trivial([near], [near], BYTES) == {}, "a row does not predict itself"
+
+
+def test_the_engine_and_device_files_are_what_the_fit_gives() -> None:
+    assert check_engines() == []
+
+
+def test_a_file_that_differs_is_noticed() -> None:
+    assert list(_different({"a": 1.0, "b": [1, 2]}, {"a": 1.01, "b": [1, 2]}, "x")) == []
+    assert list(_different({"a": 1.0}, {"a": 1.1}, "x")) == ["x.a is 1.1; the fit gives 1"]
+    assert list(_different({"a": "y"}, {"a": "z"}, "x")) == ["x.a is 'z'; it would be 'y'"]
+    assert list(_different({"a": 1.0}, {"b": 1.0}, "x")) == ["x has b; it would have a"]
+
+
+def test_every_class_composes_with_every_chip_that_has_its_processor() -> None:
+    ids = [row.id for row in phone_rows()]
+    engines = sorted({row.engine for row in ROWS})
+    pairs = 0
+    for engine in engines:
+        content = read_mapping(conf_dir() / "engine" / f"{engine}.yaml")
+        for soc in sheets():
+            device = read_mapping(conf_dir() / "device" / f"{file_name(soc)}.yaml")
+            if content["main"] in device["processors"]:
+                described = with_engine(device, content)
+                assert machine(described).main == content["main"]
+                for fact in facts(described):
+                    assert all(fnmatch.filter(ids, cell) for cell in fact.cells), fact.path
+                pairs += 1
+    assert len(engines) >= 15
+    assert pairs > 200
+
+
+def test_a_chip_s_device_follows_its_threads() -> None:
+    peak = {
+        threads: machine(soc_device("RK3588", threads)).processors["cpu"].peak["int8"] for threads in (1, 4)
+    }
+    assert peak[4] == pytest.approx(4 * peak[1])
+
+
+@pytest.fixture(scope="module")
+def comparison(fit: ClassFit) -> Comparison:
+    some = tuple(one_of_each(q for q in quantities(ROWS)))
+    closed = fit.predicted(some)
+    rules = {
+        rule: trivial(some, list(quantities(r for r in ROWS if ROLES[r.id] == FIT)), rule) for rule in RULES
+    }
+    band = {one: (0.9 * value, 1.1 * value) for one, value in closed.items()}
+    assumed = dict.fromkeys(closed, 1.0)
+    return Comparison(some, ROLES, closed, closed, closed, closed, rules, rules, band, assumed)
+
+
+def test_the_page_has_every_row_and_the_headline_first(comparison: Comparison, tmp_path: Path) -> None:
+    write_page(tmp_path, comparison)
+    found = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    assert [row["id"] for row in found] == [q.row.id for q in comparison.quantities]
+    table = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert "headline" in table[0]["rows"]
+    held = [q for q in comparison.quantities if ROLES[q.row.id] == PREDICT and q.kind == DECODE]
+    assert table[0]["n"] == str(len(held))
+    assert next(lines(comparison)).ours.n == len(held)
+    assert "committed before the first prediction" in markdown(comparison)
+    assert (
+        max(len(line) for line in (tmp_path / "table.md").read_text().splitlines() if line[:1] != "|") <= 120
+    )
+
+
+def test_the_picture_is_the_same_each_time(comparison: Comparison) -> None:
+    first = draw_phones(comparison)
+    assert first[:4] == b"\x89PNG"
+    assert first == draw_phones(comparison)
+
+
+def test_a_fit_starts_from_another_s_numbers(fit: ClassFit) -> None:
+    again = solve(fit.problem, fit.solution.values).values
+    assert again["rkllm_npu@RK3576/rate"] == pytest.approx(
+        fit.solution.values["rkllm_npu@RK3576/rate"], rel=0.02
+    )
+
+
+def test_two_rows_of_a_chip_teach_more_than_none(fit: ClassFit) -> None:
+    """A new chip enters with its data sheet and two rows: RK3588's held-out rows, from none and from two."""
+    seen = [q for q in quantities(ROWS) if ROLES[q.row.id] == FIT and q.row.soc == "RK3588"]
+    held = [q for q in quantities(ROWS) if ROLES[q.row.id] == PREDICT and q.row.soc == "RK3588"]
+    rows = sorted({q.row.id for q in seen})
+    two = {rows[0], rows[-1]}
+
+    def median(kept: set[str]) -> float:
+        values = fit.without([q.id for q in seen if q.row.id not in kept]).predicted(held)
+        wrong = sorted(abs(values[q.id] / q.measured - 1) for q in held)
+        return wrong[len(wrong) // 2]
+
+    assert median(two) < 0.6 * median(set())

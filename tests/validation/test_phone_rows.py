@@ -1,0 +1,115 @@
+"""The measured rows: what is read, what stands apart, and which rows a fit may see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.validation.phones import rows as module
+from repro.validation.phones.chips import cores, cpu_peak, peaks, sheet, sheets
+from repro.validation.phones.quantities import DECODE, FIRST_TOKEN, PREFILL, quantities, work
+from repro.validation.phones.rows import (
+    DEFAULTS,
+    FIT,
+    PREDICT,
+    committed_roles,
+    divided,
+    model_cost,
+    phone_rows,
+    shapes,
+)
+
+ROWS = phone_rows()
+ROLES = committed_roles()
+SPLIT = [row for row in ROWS if row.id in ROLES]
+
+
+def test_every_row_is_read_and_named_once() -> None:
+    assert len(ROWS) == len({row.id for row in ROWS}) >= 566
+    assert Counter(row.apart for row in ROWS)[""] >= 293
+
+
+def test_the_committed_division_is_what_its_rule_gives() -> None:
+    """Rows that were added later have no role: they are neither fitted nor predicted in a headline."""
+    assert divided(SPLIT) == ROLES
+    assert Counter(ROLES.values()) == {FIT: 150, PREDICT: 107, DEFAULTS: 36}
+
+
+def test_no_source_and_model_is_on_both_sides_of_a_group() -> None:
+    sides: dict[object, set[str]] = {}
+    for row in SPLIT:
+        sides.setdefault((row.group, row.source, row.shape), set()).add(ROLES[row.id])
+    assert {len(side) for side in sides.values()} == {1}
+    sizes = Counter(row.group for row in SPLIT)
+    assert all((ROLES[row.id] == DEFAULTS) == (sizes[row.group] < 4) for row in SPLIT)
+
+
+def test_rows_that_stand_apart_are_in_no_role() -> None:
+    assert not [row.id for row in SPLIT if row.apart]
+    assert divided([replace(row, apart="hot") for row in SPLIT]) == {}
+
+
+def test_every_row_of_the_division_has_a_chip_a_shape_and_a_precision() -> None:
+    for row in SPLIT:
+        cost = model_cost(row)
+        assert row.soc in sheets()
+        assert row.bits == cost.stored.bits > 1
+        assert peaks(row.soc, row.processor, row.threads)[cost.stored.arithmetic] > 0
+
+
+def test_shapes_have_the_parameters_that_models_are_named_for() -> None:
+    known = {"qwen3_4b": 4.02, "llama_3_2_1b": 1.24, "phi_3_mini": 3.82, "falcon3_7b": 7.46, "gemma_2b": 2.51}
+    for name, billions in known.items():
+        assert shapes()[name].parameters / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_a_time_to_the_first_token_is_no_rate() -> None:
+    for row in ROWS:
+        if row.first_token is not None:
+            assert row.prefill is None, f"{row.id} has a rate that was derived from a time"
+
+
+def test_quantities_are_in_printed_units() -> None:
+    row = next(row for row in ROWS if row.first_token and row.decode)
+    found = {one.kind: one for one in quantities([row])}
+    assert set(found) == {DECODE, FIRST_TOKEN}
+    assert found[DECODE].printed(0.1) == pytest.approx(10.0)
+    assert found[FIRST_TOKEN].printed(0.1) == 0.1
+    prefill = next(one for one in quantities(ROWS) if one.kind == PREFILL and one.rows == 512)
+    assert prefill.printed(2.0) == 256.0
+
+
+def test_decoding_moves_all_weights_once_and_a_prompt_computes_its_rows() -> None:
+    row = next(row for row in SPLIT if row.shape == "llama_2_7b" and row.decode and row.first_token)
+    found = {one.kind: work(one) for one in quantities([row])}
+    cost = model_cost(row)
+    weights = cost.model_bytes - cost.weight_bytes(cost.shape.head_weights)
+    assert found[DECODE].bytes + found[DECODE].head_bytes > weights
+    assert found[FIRST_TOKEN].flops >= 2 * row.prompt * cost.shape.layers * cost.shape.layer_weights
+
+
+def test_a_chip_s_peak_is_that_of_its_fastest_cores() -> None:
+    assert cores("RK3588")[:5] == [("A76", 2.4)] * 4 + [("A55", 1.8)]
+    assert cpu_peak("BCM2712", 4)["int8"] == pytest.approx(4 * 2.4e9 * 64)
+    assert cpu_peak("BCM2712", 1)["int8"] == pytest.approx(2.4e9 * 64)
+    assert cpu_peak("BCM2712", 0) == cpu_peak("BCM2712", 4)
+
+
+def test_a_chip_or_rate_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match="Snapdragon 8 Gen 3"):
+        sheet("Snapdragon 8 Gen3")
+    with pytest.raises(InputError, match="has no rate of a npu"):
+        peaks("BCM2712", "npu")
+
+
+def test_a_number_that_is_none_is_an_error_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict(module.reference("phones.csv")[0])
+    for wrong, said in (("fast", "no number"), ("-3", "above 0"), ("inf", "above 0")):
+        with pytest.raises(InputError, match=f"{given['id']}.*{said}"):
+            module._row({**given, "decode_tok_s": wrong})
+    monkeypatch.setattr(module, "reference", lambda name: [{"id": "x", "role": "guess"}])
+    with pytest.raises(InputError, match="'guess'"):
+        committed_roles()
