@@ -26,7 +26,7 @@ from repro.fitting.specification import conf_file, specification, specifications
 from repro.validation.phones.engine_files import check_engines, write_engines
 
 PHONES = "phones"
-"""The fit of all classes of engines, whose specification is `repro.validation.phones.classes`."""
+"""The fit of all classes of engines, specified in conf/fit/classes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

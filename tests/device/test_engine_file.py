@@ -322,3 +322,11 @@ def test_a_curve_that_is_none_is_named_with_its_place(points: list[Any]) -> None
     curve = {"points": points, "unit": "share", "source": "assumed", "note": "invented"}
     with pytest.raises(InputError, match=r"Phone: processors\.cpu\.efficiency: "):
         machine(put("processors.cpu.efficiency", curve))
+
+
+def test_an_engine_may_name_the_processor_that_models_run_on() -> None:
+    processors = {"cpu": {}, "gpu": {}}
+    device = {"name": "phone", "processors": processors}
+    assert with_engine(device, {"name": "e", "main": "gpu"})["main"] == "gpu"
+    with pytest.raises(InputError, match="main is 'npu'; phone has cpu, gpu"):
+        with_engine(device, {"name": "e", "main": "npu"})

@@ -48,7 +48,7 @@ LEAST = {
 """How many options there were; the tests below go through all that there are."""
 REFERENCE = ("reasons", "names", "notes")
 OTHERS = (
-    *(Path(f"fit/{name}.yaml") for name in ("jetson_orin_nx", "jetson_tx2", "xiaomi_10")),
+    *(Path(f"fit/{name}.yaml") for name in ("classes/phones", "jetson_orin_nx", "jetson_tx2", "xiaomi_10")),
     Path("observations.yaml"),
     *(Path(f"{name}.yaml") for name in ("check", "config", "hydra/sweeper/grid")),
     *(Path(f"reference/{name}.yaml") for name in REFERENCE),

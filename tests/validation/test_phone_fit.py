@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import facts, machine
@@ -16,7 +17,8 @@ from repro.device.engines.engine_file import with_engine
 from repro.fitting.problem import Solution, solve
 from repro.validation.phones.chips import sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, class_problem, fit_classes
-from repro.validation.phones.classes import ADDED, pad
+from repro.validation.phones.class_specification import ClassNumber, class_specification
+from repro.validation.phones.classes import pad
 from repro.validation.phones.comparison import Comparison
 from repro.validation.phones.emulated_rows import emulated_values
 from repro.validation.phones.engine_files import _different, check_engines, composed, file_name
@@ -98,7 +100,7 @@ def test_rows_are_padded_to_static_shapes(engine: str, rows: int, computed: int)
     first = Solution({p.name: p.first for p in problem.parameters})
     on = machine(composed(row, first.values))
     assert on.processors[row.processor].rows(rows) == computed
-    assert on.processors[row.processor].adds == (row.processor in ADDED)
+    assert on.processors[row.processor].adds == (row.processor in class_specification().added)
 
 
 def test_the_trivial_rules_scale_the_nearest_fitted_row() -> None:
@@ -202,3 +204,19 @@ def test_two_rows_of_a_chip_teach_more_than_none(fit: ClassFit) -> None:
         return wrong[len(wrong) // 2]
 
     assert median(two) < 0.6 * median(set())
+
+
+@pytest.mark.parametrize(
+    ("between", "widths", "said"),
+    [
+        ((2.0, 1.0), (1.0, 1.0, 0.0), "two rising numbers"),
+        ((0.0, 1.0), (1.0, 1.0, 0.0), "two rising numbers"),
+        ((0.5, 1.0), (1.0, 0.0, 0.0), "two numbers above 0"),
+        ((0.5, 1.0), (1.0, 1.0), "two numbers above 0"),
+    ],
+)
+def test_a_malformed_number_of_a_class_is_an_error(
+    between: tuple[float, ...], widths: tuple[float, ...], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        ClassNumber("rate", 0.7, between, widths)

@@ -42,8 +42,8 @@ def summary(found: Mapping[str, FitResult]) -> list[list[str]]:
     determined = sorted(left)
     rule = errors(trivial, truth, determined)
 
-    def row(name: str, one: ErrorSummary) -> list[str]:
-        gain = skill(one, rule)
+    def row(name: str, one: ErrorSummary, compared: bool = True) -> list[str]:
+        gain = skill(one, rule) if compared else float("nan")
         shown = [f"{100 * one.median:.1f}", f"{100 * one.p90:.1f}", "" if gain != gain else f"{gain:.2f}"]
         return [name, str(one.n), *(shown if one.n else ["", "", ""])]
 
@@ -51,7 +51,9 @@ def summary(found: Mapping[str, FitResult]) -> list[list[str]]:
         row("left out", errors(left, truth, determined)),
         row("trivial", rule),
         row("fitted", errors(fitted, truth, determined)),
-        row("fitted, where no cell can be left out", errors(fitted, truth, sorted(truth.keys() - left))),
+        row(
+            "fitted, where no cell can be left out", errors(fitted, truth, sorted(truth.keys() - left)), False
+        ),
     ]
 
 

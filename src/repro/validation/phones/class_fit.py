@@ -9,13 +9,10 @@ import numpy as np
 
 from repro.fitting.held_out import leave_out
 from repro.fitting.problem import Observation, Problem, Solution, Vector, solve
+from repro.validation.phones.class_specification import class_specification
 from repro.validation.phones.classes import PassSeconds, parameters
 from repro.validation.phones.quantities import FIRST_TOKEN, Quantity, quantities
 from repro.validation.phones.rows import FIT, PhoneRow
-
-WIDTHS = {"dense": 0.1, "apart": 0.3}
-"""Noise of a measurement, in units of the natural logarithm; larger where a dense model stands for another
-one."""
 
 FactsFactors = Mapping[str, float]
 """Factors on facts of data sheets by `CHIP/bandwidth` and `CHIP/PROCESSOR`."""
@@ -73,9 +70,13 @@ def class_problem(
     fitted = [row for row in rows if roles.get(row.id) == FIT]
     seen = list(quantities(fitted))
     found = parameters(fitted, rows)
+    noise = class_specification().noise
     observations = tuple(
         Observation(
-            q.id, q.measured, f"{q.row.source}, {q.row.shape}", WIDTHS["apart" if q.row.apart else "dense"]
+            q.id,
+            q.measured,
+            f"{q.row.source}, {q.row.shape}",
+            noise["equivalent" if q.row.apart else "dense"],
         )
         for q in seen
     )

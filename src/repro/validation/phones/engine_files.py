@@ -20,7 +20,8 @@ from repro.device.engines.engine_file import with_engine
 from repro.fitting.problem import Values
 from repro.validation.phones.chips import PRECISIONS, sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, fit_classes
-from repro.validation.phones.classes import ADDED, FULL_ROWS, PRECISION_FACTOR, SHAPES, at
+from repro.validation.phones.class_specification import class_specification
+from repro.validation.phones.classes import RATE_OF, at
 from repro.validation.phones.rows import FIT, PhoneRow, phone_rows, predictable
 
 TOLERANCE = 0.02
@@ -42,6 +43,7 @@ def engine_numbers(
         chip: a chip; empty for the class.
         cells: ids that the numbers are fitted to; `*` stands for any part.
     """
+    given = class_specification()
     base = f"{engine}@{chip}" if chip and at(f"{engine}@{chip}", "rate") in values else engine
 
     def value(name: str) -> float:
@@ -53,14 +55,14 @@ def engine_numbers(
 
     rate = {}
     for precision in USED[processor]:
-        factor = 1.0 if precision == "int8" else value(PRECISION_FACTOR.format(precision))
+        factor = 1.0 if precision == "int8" else value(RATE_OF.format(precision))
         rate[precision] = fact(min(1.0, value("rate") * factor), "share")
     gain = value("single_rate") / value("rate")
     numbers: dict[str, Any] = {
         "bandwidth_share": fact(value("bandwidth_share"), "share"),
         "rate": rate,
         "efficiency": {
-            "points": [[1, _rounded(gain)], [FULL_ROWS, 1.0]],
+            "points": [[1, _rounded(gain)], [given.full_rows, 1.0]],
             "unit": "share",
             "source": "fitted",
             "cells": list(cells),
@@ -69,9 +71,9 @@ def engine_numbers(
     if not chip:
         numbers["start"] = {precision: fact(1e6 * value("start"), "us") for precision in USED[processor]}
         numbers["start_exponent"] = fact(value("start_exponent"))
-        if engine in SHAPES:
+        if engine in given.shapes:
             numbers["shapes"] = {
-                "value": list(SHAPES[engine]),
+                "value": list(given.shapes[engine]),
                 "unit": "rows",
                 "source": "assumed",
                 "note": "blocks of rows that its kernels or static graphs take",
@@ -86,7 +88,7 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     values = fit.solution.values
     content: dict[str, Any] = {"name": engine, "papers": [], "main": processor}
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
-    content["traffic"] = "added" if processor in ADDED else "overlapped"
+    content["traffic"] = traffic(processor)
     on = {}
     for chip in sorted({row.soc for row in own}):
         first = next(row.id for row in own if row.soc == chip)
@@ -94,6 +96,11 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
         on[chip] = engine_numbers(engine, processor, values, chip, cells)
     content["devices"] = on
     return content
+
+
+def traffic(processor: str) -> str:
+    """How an engine file says whether computing and moving bytes add up."""
+    return "added" if processor in class_specification().added else "overlapped"
 
 
 def composed(row: PhoneRow, values: Values) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def composed(row: PhoneRow, values: Values) -> dict[str, Any]:
         **common,
         "devices": {row.soc: {k: engine[k] for k in ("processors", "overhead")}},
     }
-    engine["traffic"] = "added" if row.processor in ADDED else "overlapped"
+    engine["traffic"] = traffic(row.processor)
     return with_engine(soc_device(row.soc, row.threads), engine)
 
 

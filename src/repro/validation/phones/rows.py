@@ -17,6 +17,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
+from repro.validation.phones.class_specification import class_specification
 
 FIT, PREDICT, DEFAULTS = "fit", "predict", "defaults"
 """Roles of a row: seen by the fit; predicted in a fitted group; predicted from its class's defaults alone."""
@@ -83,7 +84,7 @@ def reference(name: str) -> list[dict[str, str]]:
 @cache
 def phone_rows() -> tuple[PhoneRow, ...]:
     """All measured rows, in file order."""
-    return tuple(_row(given) for given in reference("phones.csv"))
+    return tuple(_row(given) for given in reference(class_specification().rows))
 
 
 def _row(given: Mapping[str, str]) -> PhoneRow:
@@ -177,19 +178,17 @@ def _hash(row: PhoneRow) -> str:
     return sha256(f"{row.source}\n{row.shape}".encode()).hexdigest()
 
 
-SPLIT = "phone_split.csv"
-
-
 def committed_roles() -> dict[str, str]:
     """Roles by row id as committed before the first prediction.
 
     Raises:
         InputError: a role is unknown.
     """
-    roles = {given["id"]: given["role"] for given in reference(SPLIT)}
+    name = class_specification().split
+    roles = {given["id"]: given["role"] for given in reference(name)}
     wrong = {role for role in roles.values()} - set(ROLES)
     if wrong:
-        raise InputError(f"{SPLIT}: role {min(wrong)!r} is none of {', '.join(ROLES)}")
+        raise InputError(f"{name}: role {min(wrong)!r} is none of {', '.join(ROLES)}")
     return roles
 
 
