@@ -17,6 +17,12 @@ from repro.validation.phones.rows import reference
 THREADS = 4
 """Threads where a row states none."""
 
+LAUNCH = {"cpu": 10, "gpu": 50, "npu": 100}
+"""Microseconds to launch an op, for engines that do not say; classes of engines have theirs in their start."""
+
+WATTS = {"cpu": 4.0, "gpu": 4.0, "npu": 2.5}
+"""Watts above idle of a busy processor: energies on a chip's device are assumed altogether."""
+
 PRECISIONS = ("fp32", "fp16", "int8")
 CLUSTER = re.compile(r"(\d+)x(\w+)@([\d.]+)")
 
@@ -92,12 +98,13 @@ def bandwidth(soc: str) -> float:
 def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     """A device file of a chip, from its data sheet alone: what an engine reaches of it is the engine's.
 
-    The rest of the machine (flash, memory size, power) is assumed; no prediction of speed from memory reads
-    it.
+    The rest of the machine (flash, memory size, launches, power) is assumed; no prediction of speed from memory
+    reads it.
     """
     given = sheet(soc)
     trust = {"source": given["source"], "note": given["note"]}
     assumed = {"source": "assumed", "note": "no phone or board is named"}
+    typical = {"source": "assumed", "note": "typical of phones; no figure of the chip was read"}
     bus = {"value": float(given["dram_gb_s"]), "unit": "GB/s", **trust}
     processors: dict[str, Any] = {}
     for processor, units in (("cpu", "GOP/s"), ("gpu", "GFLOP/s"), ("npu", "GOP/s")):
@@ -116,6 +123,8 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
                 for p, rate in peaks(soc, processor, threads).items()
             },
             "bandwidth": bus,
+            "launch": {"value": LAUNCH[processor], "unit": "us", **typical},
+            "watts": {"value": WATTS[processor], "unit": "W", **typical},
         }
     return {
         "name": soc,

@@ -69,6 +69,7 @@ def engine_numbers(
         },
     }
     if not chip:
+        numbers["launch"] = {"value": 0, "unit": "us", "source": "assumed", "note": "the start has it"}
         numbers["start"] = {precision: fact(1e6 * value("start"), "us") for precision in USED[processor]}
         numbers["start_exponent"] = fact(value("start_exponent"))
         if engine in given.shapes:
