@@ -18,7 +18,7 @@ THREADS = 4
 """Threads where a row states none."""
 
 LAUNCH = {"cpu": 10, "gpu": 50, "npu": 100}
-"""Microseconds to launch an op, for engines that do not say; classes of engines have theirs in their start."""
+"""Microseconds to launch an op, for engines that do not say; classes have theirs in their start."""
 
 WATTS = {"cpu": 4.0, "gpu": 4.0, "npu": 2.5}
 """Watts above idle of a busy processor: energies on a chip's device are assumed altogether."""
@@ -98,8 +98,8 @@ def bandwidth(soc: str) -> float:
 def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
     """A device file of a chip, from its data sheet alone: what an engine reaches of it is the engine's.
 
-    The rest of the machine (flash, memory size, launches, power) is assumed; no prediction of speed from memory
-    reads it.
+    The rest of the machine (flash, memory size, launches, power) is assumed; no speed that a class of engines
+    reaches from memory depends on it.
     """
     given = sheet(soc)
     trust = {"source": given["source"], "note": given["note"]}
