@@ -1,6 +1,6 @@
 """Published values, by id and by their other fields.
 
-Owns the reading of `reference/cells.csv` below `conf/` folders. Must not know records, nor what is compared
+Owns the reading of `reference/cells.csv` and `reference/cells_*.csv` below `conf/` folders. Must not know records, nor what is compared
 with a value.
 """
 
@@ -24,7 +24,7 @@ class PublishedCell:
 
     Attributes:
         id: its name, which never changes.
-        paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`.
+        paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`; `mllm_npu_v2` is that paper's second version.
         artifact: the table or figure, or `text`.
         section: of the paper.
         device: the device of the measurement, "" if the paper does not say (as in every following column).
@@ -39,6 +39,7 @@ class PublishedCell:
         unit: of both.
         relative_to: the baseline of a ratio or a difference.
         note: doubts about it.
+        same_as: id of a cell of an earlier version of the paper that prints the same value, which counts once.
     """
 
     id: str
@@ -57,6 +58,7 @@ class PublishedCell:
     unit: str
     relative_to: str
     note: str
+    same_as: str = ""
 
     @property
     def conditions(self) -> dict[str, str]:
@@ -69,13 +71,19 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
     """Every published value by id, in the order of the files.
 
     Args:
-        folders: `conf/` folders that may have a `reference/cells.csv`; default `conf_folders()`.
+        folders: `conf/` folders that may have a `reference/cells.csv` and further `reference/cells_*.csv`; default
+            `conf_folders()`.
 
     Raises:
-        InputError: the project's file has other columns, an id occurs twice, or a value is not a number.
+        InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.
     """
     places = conf_folders() if folders is None else folders
-    return merged(places, lambda folder: [folder / "reference" / "cells.csv"], read_cells, "published cell")
+    return merged(places, _files, read_cells, "published cell")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of published values of a `conf/` folder, the main one first."""
+    return [folder / "reference" / "cells.csv", *sorted((folder / "reference").glob("cells_*.csv"))]
 
 
 def read_cells(path: Path) -> dict[str, PublishedCell]:
@@ -91,11 +99,16 @@ def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]
     cells: dict[str, PublishedCell] = {}
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        if list(reader.fieldnames or ()) != wanted:
-            raise InputError(f"{path.name} has the columns {reader.fieldnames}; it must have {wanted}")
+        if list(reader.fieldnames or ()) not in (wanted, wanted[:-1]):
+            raise InputError(
+                f"{path.name} has the columns {reader.fieldnames}; it must have {wanted[:-1]}, and may have "
+                f"{wanted[-1]!r} after them"
+            )
         for row in reader:
             if None in row or None in row.values():
-                raise InputError(f"{path.name}, line {reader.line_num}: it must have {len(wanted)} fields")
+                raise InputError(
+                    f"{path.name}, line {reader.line_num}: it must have {len(reader.fieldnames or ())} fields"
+                )
             cell = _cell(row, path.name)
             if cell.id in cells:
                 raise InputError(f"{path.name} has the id {cell.id!r} twice")
