@@ -110,6 +110,9 @@ class MllmNpu(Method):
             for stage in (QKV, FFN):
                 op = next(part.op for part in parts if part.stage == stage)
                 figures[f"{stage}_per_token"] = profile.seconds(op) / self.chunk
+            for on in (NPU, CPU):
+                own = [part.op for part in parts if part.chunk == 0 and part.op.on == on]
+                figures[f"chunk_{on}_seconds"] = sum(map(profile.seconds, own))
         if layout.shadowed:
             size = shadow_bytes(target.engine.model_cost, layout, self.hot)
             device.memory.reserve(size, f"{target.name} hot channels")

@@ -91,6 +91,11 @@ def weights(shape: Shape, stage: str) -> int:
     return {QKV: shape.attention_weights - output, OUTPUT: output, FFN: shape.mlp_weights}.get(stage, 0)
 
 
+def products(shape: Shape, stage: str) -> int:
+    """Number of matrix products of a layer's stage: Q, K and V; the output; two or three of the FFN."""
+    return {QKV: 3, OUTPUT: 1, FFN: 3 if shape.gated else 2}.get(stage, 0)
+
+
 def width(shape: Shape, stage: str) -> tuple[int, int]:
     """Input and output channels of a stage with weights; an FFN's inner channels count as both."""
     attended = shape.heads * shape.head_dim
@@ -198,7 +203,9 @@ class _Cutter:
         count = weights(self.model_cost.shape, stage)
         moved = self.model_cost.weight_bytes(count) + rows * sum(width(self.model_cost.shape, stage))
         kind = self.layout.linear if on == NPU else "linear"
-        return self._op(on, kind, rows, 2.0 * rows * count, moved, here, self.model_cost.stored.arithmetic)
+        flops, arithmetic = 2.0 * rows * count, self.model_cost.stored.arithmetic
+        launches = products(self.model_cost.shape, stage)
+        return self._op(on, kind, rows, flops, moved, here, arithmetic, launches=launches)
 
     def _shadow(self, stage: str, rows: int, here: str) -> Op:
         """Find outlier channels in a linear's input and multiply them in float."""
@@ -227,9 +234,10 @@ class _Cutter:
         here: str,
         precision: str,
         synced: bool = False,
+        launches: int = 1,
     ) -> Op:
         name = f"{self.name} {on} {here}"
-        return Op(on, kind, name, rows, flops, moved, precision, synced=synced)
+        return Op(on, kind, name, rows, flops, moved, precision, synced=synced, launches=launches)
 
 
 def _starts(rows: Sequence[int]) -> Iterator[int]:

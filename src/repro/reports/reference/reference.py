@@ -1,7 +1,7 @@
 """Published values, by id and by their other fields.
 
-Owns the reading of `reference/cells.csv` and `reference/cells_*.csv` below `conf/` folders. Must not know records, nor what is compared
-with a value.
+Owns the reading of `reference/cells.csv` and `reference/cells_*.csv` below `conf/` folders. Must not know
+records, nor what is compared with a value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class PublishedCell:
 
     Attributes:
         id: its name, which never changes.
-        paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`; `mllm_npu_v2` is that paper's second version.
+        paper: `edgellm`, `lever`, `mllm_npu`, `elastilm` or `ghidorah`; `mllm_npu_v2` for the second version
+            of mllm-NPU.
         artifact: the table or figure, or `text`.
         section: of the paper.
         device: the device of the measurement, "" if the paper does not say (as in every following column).
@@ -39,7 +40,7 @@ class PublishedCell:
         unit: of both.
         relative_to: the baseline of a ratio or a difference.
         note: doubts about it.
-        same_as: id of a cell of an earlier version of the paper that prints the same value, which counts once.
+        same_as: id of a cell of an earlier version of the paper that prints the same value.
     """
 
     id: str
@@ -71,8 +72,8 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
     """Every published value by id, in the order of the files.
 
     Args:
-        folders: `conf/` folders that may have a `reference/cells.csv` and further `reference/cells_*.csv`; default
-            `conf_folders()`.
+        folders: `conf/` folders that may have a `reference/cells.csv` and further `reference/cells_*.csv`;
+            default `conf_folders()`.
 
     Raises:
         InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.

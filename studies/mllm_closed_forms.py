@@ -1,0 +1,289 @@
+"""Closed forms of the engines in mllm-NPU's latency table, the cells that they are fitted to, and their fits.
+
+Owns `FITTED`. Must not know devices or the emulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from math import ceil, exp, log
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.optimize import brentq, least_squares
+
+from repro.core.paths import conf_dir
+from repro.models.costs.model_cost import Shape
+from repro.reports.reference.reference import find, load_cells
+
+MODELS = ("qwen1_5_1_8b", "gemma_2b", "phi_2", "llama_2_7b", "mistral_7b")
+PRINTED = {"phi_2": "phi_2_2_7b"}
+"""Models whose name in an id of the reference is another."""
+
+DATASETS = ("2wiki", "triviaqa", "clock", "applauncher")
+OURS = "ours"
+SUPPORTED = {
+    "mlc": MODELS,
+    "lcpp": MODELS,
+    "mnn": ("qwen1_5_1_8b", "phi_2", "llama_2_7b"),
+    "pi": ("llama_2_7b", "mistral_7b"),
+    "tflite": ("gemma_2b", "phi_2"),
+    OURS: MODELS,
+}
+"""Models by column of the latency table (version 1's Table 4, version 2's Table 5)."""
+
+CHOSEN = {
+    "mlc": ("qwen1_5_1_8b", "llama_2_7b"),
+    "lcpp": ("qwen1_5_1_8b", "llama_2_7b"),
+    "mnn": ("qwen1_5_1_8b", "llama_2_7b"),
+    "pi": ("llama_2_7b",),
+    "tflite": ("gemma_2b",),
+    OURS: ("qwen1_5_1_8b", "llama_2_7b"),
+}
+"""Models whose rows an engine is fitted to; TFLite has neither of the two, so Gemma-2B."""
+
+BASELINES = tuple(column for column in SUPPORTED if column != OURS)
+
+
+def cell(column: str, model: str, dataset: str) -> str:
+    """The id of a cell of the latency table."""
+    return f"mllm_npu.table4.{dataset}.{PRINTED.get(model, model)}.{column}"
+
+
+PRODUCTS = (
+    (64, 2048, 2048),
+    (64, 2048, 8192),
+    (64, 2048, 11008),
+    (32, 4096, 4096),
+    (32, 4096, 8192),
+    (32, 4096, 11008),
+)
+"""Matrix products of version 2's Table 3: rows, inputs, outputs."""
+
+MICRO = tuple(f"mllm_npu_v2.table3.{m}x{k}x{n}.npu_int8" for m, k, n in PRODUCTS)
+BOUND = "mllm_npu.abstract.prefill_throughput"
+
+FITTED: Mapping[str, tuple[str, ...]] = {
+    **{column: tuple(cell(column, m, d) for m in CHOSEN[column] for d in DATASETS) for column in BASELINES},
+    "zero_shot": (*MICRO, BOUND),
+    "anchored": tuple(cell(OURS, m, d) for m in CHOSEN[OURS] for d in DATASETS),
+}
+"""Cells by fit. The zero-shot NPU knows no cell of the latency table; the anchored one is its own variant."""
+
+RESTATED = (
+    "mllm_npu.text.1.prefill_throughput",
+    "mllm_npu_v2.abstract.prefill_throughput",
+    "mllm_npu_v2.text.1.prefill_throughput",
+)
+"""Cells that repeat `BOUND`; the ratios of Table 3 repeat `MICRO`."""
+
+CHUNK = 256
+BOUND_AT = ("qwen1_5_1_8b", 1024)
+"""The bound's model, which version 1 names, and Fig. 14's longest prompt, since no length is printed."""
+
+CPU, GPU = 44.15e9, 43.3e9
+DECODES = {"mlc": GPU, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU, OURS: CPU}
+"""Bytes per second of an answer's tokens, by column: the processors' own bandwidths."""
+
+
+@cache
+def shape(model: str) -> Shape:
+    """Dimensions of a model."""
+    folder = conf_dir() / "model"
+    defaults = yaml.safe_load((folder / f"{model}_int8.yaml").read_text())["defaults"]
+    name = next(default["shape"] for default in defaults if "shape" in default)
+    return Shape.parse(yaml.safe_load((folder / "shape" / f"{name}.yaml").read_text()))
+
+
+@cache
+def setup(dataset: str) -> dict[str, Any]:
+    """The setup file of a dataset."""
+    given: dict[str, Any] = yaml.safe_load((conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text())
+    return given
+
+
+@cache
+def published(name: str) -> float:
+    """The value of a cell, or its only bound."""
+    found = find(load_cells(), name)
+    value = found.value_low if found.value_low is not None else found.value_high
+    assert value is not None
+    return value
+
+
+def linears(model: str) -> int:
+    """Weights of all layers' linears."""
+    return shape(model).layers * shape(model).layer_weights
+
+
+def products(model: str) -> list[int]:
+    """Weights of each matrix product of a layer: Q, K, V, output, and those of the MLP."""
+    s = shape(model)
+    keys, query = s.hidden * s.kv_heads * s.head_dim, s.hidden * s.heads * s.head_dim
+    return [query, keys, keys, query, *[s.hidden * s.intermediate] * (3 if s.gated else 2)]
+
+
+def decoding(column: str, model: str, dataset: str) -> float:
+    """Seconds of an answer's tokens after the first: each reads all 8-bit weights once."""
+    weights = linears(model) + shape(model).head_weights
+    return (int(setup(dataset)["max_tokens"]) - 1) * weights / DECODES[column]
+
+
+def prefill(model: str, prompt: int, start: float, bandwidth: float, rate: float) -> float:
+    """Seconds of the NPU's work of a prompt in chunks of 256 rows; the CPU is taken to be hidden.
+
+    Each matrix product takes a start, then the longer of reading its weights and computing.
+    """
+    layer = sum(start + max(n / bandwidth, 2 * CHUNK * n / rate) for n in products(model))
+    return ceil(prompt / CHUNK) * shape(model).layers * layer
+
+
+Predict = Callable[[str, str], float]
+"""Seconds of a request, by model and dataset."""
+
+Errors = dict[tuple[str, str], float]
+"""Signed relative errors by model and dataset."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A closed form: its fitted parameters by name, and seconds of a request."""
+
+    numbers: Mapping[str, float]
+    predict: Predict
+
+
+PROMPTS = ("printed", "middle", "range")
+QUADRATICS = ("rate", "attention")
+SCALE = 4e4
+"""Weights by layer and hidden channel, about; it only brings both quadratic terms to one size."""
+
+
+@dataclass(frozen=True)
+class Fits:
+    """All fits under one reading of the prompts and one form of the baselines.
+
+    Attributes:
+        prompts: lengths of prompts: `printed` in version 1's table, the `middle` of version 2's ranges, or
+            the mean over all lengths of a `range`.
+        quadratic: what the baselines' quadratic term grows with: the linears' weights, as a `rate` that falls
+            with rows, or `attention`'s layers and channels.
+    """
+
+    prompts: str = PROMPTS[0]
+    quadratic: str = QUADRATICS[0]
+
+    def lengths(self, dataset: str) -> Sequence[int]:
+        """Prompt lengths of a dataset, over which a prediction is the mean."""
+        if self.prompts == "printed":
+            return [int(setup(dataset)["prompt_tokens"])]
+        found = find(load_cells(), f"mllm_npu_v2.table5.{dataset}.prompt_length")
+        assert found.value_low is not None
+        assert found.value_high is not None
+        low, high = int(found.value_low), int(found.value_high)
+        return [(low + high + 1) // 2] if self.prompts == "middle" else range(low, high + 1)
+
+    def baseline(self, column: str, models: Sequence[str]) -> Form:
+        """`p a L + b N p (1 + k p)`, then the answer; a fit to one model has no `a`."""
+
+        def seconds(x: Sequence[float], model: str, dataset: str) -> float:
+            s, n = shape(model), linears(model)
+            a, b, k = np.exp(x) if len(x) == 3 else (0.0, *np.exp(x))
+            by = n if self.quadratic == "rate" else s.layers * s.hidden * SCALE
+            each = [p * a * s.layers + b * p * (n + k * p * by) for p in self.lengths(dataset)]
+            return float(np.mean(each)) + decoding(column, model, dataset)
+
+        first = [log(1e-5), log(1e-11), log(1e-4)]
+        x = solved(first if len(models) > 1 else first[1:], seconds, column, models)
+        a, b, k = map(float, np.exp(x) if len(x) == 3 else (0.0, *np.exp(x)))
+        return Form({"a": a, "b": b, "k": k}, partial(seconds, x))
+
+    def chunked(self, **numbers: float) -> Form:
+        """mllm-NPU with an NPU of these numbers."""
+
+        def seconds(model: str, dataset: str) -> float:
+            each = [prefill(model, prompt, **numbers) for prompt in self.lengths(dataset)]
+            return float(np.mean(each)) + decoding(OURS, model, dataset)
+
+        return Form(numbers, seconds)
+
+    def zero_shot(self) -> Form:
+        """Start and bandwidth from Table 3; the rate at 256 rows that just meets the abstract's bound."""
+        start, bandwidth = micro()
+        model, prompt = BOUND_AT
+
+        def above(rate: float) -> float:
+            return prompt / prefill(model, prompt, start, bandwidth, rate) - published(BOUND)
+
+        return self.chunked(start=start, bandwidth=bandwidth, rate=float(brentq(above, 1e11, 1e14)))
+
+    def anchored(self, models: Sequence[str]) -> Form:
+        """Start and rate from rows of the system's own column; the bandwidth is Table 3's."""
+        bandwidth = micro()[1]
+
+        def form(x: Sequence[float]) -> Form:
+            return self.chunked(start=exp(x[0]), bandwidth=bandwidth, rate=exp(x[1]))
+
+        def seconds(x: Sequence[float], model: str, dataset: str) -> float:
+            return form(x).predict(model, dataset)
+
+        return form(solved([log(5e-4), log(5e12)], seconds, OURS, models))
+
+    def floor(self, column: str, models: Sequence[str]) -> Errors:
+        """Errors that remain with a free time for every model, a token or, of mllm-NPU, a chunk.
+
+        No scaling over models can mend these: they are what the paper's own rows disagree about.
+        """
+
+        def size(dataset: str) -> float:
+            each = [ceil(p / CHUNK) if column == OURS else p for p in self.lengths(dataset)]
+            return float(np.mean(each))
+
+        def free(model: str) -> Predict:
+            rest = [published(cell(column, model, d)) - decoding(column, model, d) for d in DATASETS]
+            each = [log(seconds / size(d)) for seconds, d in zip(rest, DATASETS, strict=True)]
+            rate = exp(sum(each) / len(each))
+            return lambda m, d: rate * size(d) + decoding(column, m, d)
+
+        return {key: e for m in models for key, e in errors(free(m), column, [m]).items()}
+
+    def bound_by_weights(self, model: str, dataset: str) -> float:
+        """The trivial predictor without a row: the abstract's rate, by weights."""
+        prompt = float(np.mean(self.lengths(dataset)))
+        return prompt / published(BOUND) * linears(model) / linears(BOUND_AT[0])
+
+
+def errors(predict: Predict, column: str, models: Sequence[str]) -> Errors:
+    """Errors over models' rows."""
+    return {(m, d): predict(m, d) / published(cell(column, m, d)) - 1 for m in models for d in DATASETS}
+
+
+def solved(
+    first: Sequence[float],
+    seconds: Callable[[Sequence[float], str, str], float],
+    column: str,
+    models: Sequence[str],
+) -> list[float]:
+    """Logarithms of the parameters with the least sum of squared log ratios over the models' rows."""
+    rows = [(m, d, published(cell(column, m, d))) for m in models for d in DATASETS]
+
+    def misses(x: Sequence[float]) -> list[float]:
+        return [log(seconds(x, m, d) / value) for m, d, value in rows]
+
+    return [float(one) for one in least_squares(misses, first, bounds=(-60, 60)).x]
+
+
+@cache
+def micro() -> tuple[float, float]:
+    """Start in seconds and bytes per second of the NPU's products of 32 and 64 rows (Table 3)."""
+
+    def misses(x: Sequence[float]) -> list[float]:
+        start, bandwidth = np.exp(x)
+        ours = [start + k * n / bandwidth for _, k, n in PRODUCTS]
+        return [log(o / (published(name) / 1e3)) for o, name in zip(ours, MICRO, strict=True)]
+
+    start, bandwidth = np.exp(least_squares(misses, [log(5e-4), log(1e10)]).x)
+    return float(start), float(bandwidth)
