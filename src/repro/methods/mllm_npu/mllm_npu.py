@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from math import inf
 from typing import Any
 
 from repro.core.errors import InputError
@@ -52,7 +53,8 @@ class MllmNpu(Method):
         hot: share of all channels whose float weights stay in memory (below 3%).
         cold: share of the outliers in other channels (below 20%).
         shapes: use the equivalent input shapes that are fastest on the NPU.
-        window: bytes of weights that the NPU can address (sec. 4: 4 GB for Hexagon); 0 is no limit.
+        window: bytes of weights that the NPU can address; 0 is what the sessions of the device's engine address.
+            The paper's 4 GB (sec. 4) are one session's, and its 7B latencies are out of reach with them.
     """
 
     chunk: int = 256
@@ -64,7 +66,7 @@ class MllmNpu(Method):
     hot: float = 0.03
     cold: float = 0.2
     shapes: bool = True
-    window: float = 4e9
+    window: float = 0.0
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -78,6 +80,8 @@ class MllmNpu(Method):
             )
         if not 0 <= self.hot <= 1:
             raise InputError(f"method.hot is {self.hot}; it is a share from 0 to 1")
+        if not 0 <= self.window < inf:
+            raise InputError(f"method.window is {self.window}; it is 0 or a number of bytes, such as 4e9")
 
     def places(self) -> Mapping[str, Placement]:
         """The target in memory, on the CPU except for prefill."""
@@ -87,13 +91,14 @@ class MllmNpu(Method):
         """Layout of the subgraphs of the target's prompts."""
         flat = "linear" if self.shapes else "linear_flat"
         layers = target.engine.model_cost.shape.layers
+        reach = self.window or target.engine.device.addressable(NPU)
         return Layout(
             chunk=self.chunk if self.chunks else 0,
             linear=flat if self.shadow else "linear_per_group",
             shadowed=shadowed(layers, self.pruned) if self.shadow else frozenset(),
             outliers=self.outliers,
             cold=self.cold,
-            beyond=beyond(target.engine.model_cost, self.window),
+            beyond=beyond(target.engine.model_cost, reach),
         )
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
