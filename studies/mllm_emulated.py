@@ -1,11 +1,12 @@
-"""Solve mllm-NPU's NPU with the emulator, whose schedule the closed forms leave out, and check the engine files.
+"""Solve mllm-NPU's NPU with the emulator, whose schedule the closed forms leave out; check the engine files.
 
-python -m studies.mllm_emulated                    every number of the engine files beside what the fits give
+python -m studies.mllm_emulated                    every number of the engine files beside the fits'
 python -m studies.mllm_emulated --check            exit 1 if one differs
-python -m studies.mllm_emulated --cpu 0.3          the zero-shot rate and its errors with another float rate of the CPU
-python -m studies.mllm_emulated --score table.csv  errors of a made table4 beside the trivial predictor's, and the order
+python -m studies.mllm_emulated --cpu 0.3          rate and errors (zero-shot) with another float rate of the CPU
+python -m studies.mllm_emulated --anchored         errors of the anchored variant
+python -m studies.mllm_emulated --score table.csv  errors of a made table4 beside the trivial ones, and the order
 
-Owns how the forms of `mllm_closed_forms` become the numbers of conf/engine/mllm_npu.yaml and its anchored variant.
+Owns how the forms of `mllm_closed_forms` become the numbers of conf/engine/mllm_npu.yaml and its variant.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def solve_anchored() -> tuple[float, float]:
 
 
 def fitted_numbers() -> Iterator[tuple[str, float, float]]:
-    """Every fitted number of both engine files: its place, the file's value, what the fit gives (SI units)."""
+    """Every fitted number of both engine files: its place, the file's value, the fit's (SI units)."""
     for one in engines(Fits())[: len(BASELINES)]:
         program, on = PROGRAMS[one.column]
         known = engine(HEADLINE, program).processors[on]
@@ -213,11 +214,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--check", action="store_true", help="only say where the engine files differ")
     parser.add_argument("--cpu", type=float, default=0.0, metavar="TFLOPS", help="float rate of the CPU")
+    parser.add_argument("--anchored", action="store_true", help="errors of the anchored variant")
     parser.add_argument("--score", type=Path, metavar="CSV", help="table.csv of a made mllm_npu/table4")
     options = parser.parse_args(arguments)
     console = Console(width=120)
     if options.score:
         score(options.score, console)
+        return 0
+    if options.anchored:
+        found = errors(lambda m, d: row(engine(ANCHORED), m, d), OURS, MODELS)
+        inside = {key: e for key, e in found.items() if key[0] in CHOSEN[OURS]}
+        rest = {key: e for key, e in found.items() if key not in inside}
+        console.print(f"anchored: {said(inside)} on its own rows, {said(rest)} on {len(rest)} others")
         return 0
     if options.cpu:
         rate = solve_rate(options.cpu * 1e12)

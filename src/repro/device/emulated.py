@@ -95,6 +95,10 @@ class Device(ABC):
         yield
         self.trace.phases.append(Phase(name, start, self.now))
 
+    def addressable(self, resource: str) -> float:
+        """Bytes of weights that a processor's graphs can address, over all its sessions; 0 for no limit."""
+        return 0.0
+
     def resource(self, wanted: str, precision: str = "fp32") -> str:
         """The resource that serves ops for `wanted`: itself, or a substitute, which is recorded."""
         if wanted in self.resources:
@@ -151,6 +155,11 @@ class EmulatedDevice(Device):
         self._order = count()
         self._working: list[_Running] = []
         self._builds: dict[tuple[str, str, int], Future[Any]] = {}
+
+    def addressable(self, resource: str) -> float:
+        """See `Device`."""
+        known = self.machine.processors.get(resource)
+        return known.addressable if known else 0.0
 
     def run(self, op: Op) -> Future[Any]:
         """Queue an op on its resource, after the static graph that it needs is built."""

@@ -53,8 +53,8 @@ class MllmNpu(Method):
         hot: share of all channels whose float weights stay in memory (below 3%).
         cold: share of the outliers in other channels (below 20%).
         shapes: use the equivalent input shapes that are fastest on the NPU.
-        window: bytes of weights that the NPU can address; 0 is what the sessions of the device's engine address.
-            The paper's 4 GB (sec. 4) are one session's, and its 7B latencies are out of reach with them.
+        window: bytes of weights that the NPU can address; 0 is what the sessions of the device's engine
+            address. The paper's 4 GB (sec. 4) are one session's; its 7B latencies are out of reach with them.
     """
 
     chunk: int = 256
