@@ -2,9 +2,9 @@
 
 python -m studies.mllm_emulated                    every number of the engine files beside the fits'
 python -m studies.mllm_emulated --check            exit 1 if one differs
-python -m studies.mllm_emulated --cpu 0.3          rate and errors (zero-shot) with another float rate of the CPU
+python -m studies.mllm_emulated --cpu 0.3          rate and errors with another float rate of the CPU
 python -m studies.mllm_emulated --anchored         errors of the anchored variant
-python -m studies.mllm_emulated --score table.csv  errors of a made table4 beside the trivial ones, and the order
+python -m studies.mllm_emulated --score table.csv  errors of a made table4, the trivial ones, the order
 
 Owns how the forms of `mllm_closed_forms` become the numbers of conf/engine/mllm_npu.yaml and its variant.
 """
