@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repro.core.errors import InputError
-from repro.device.cost import Machine
+from repro.device.cost import Curve, Machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU, NPU
 from repro.device.trace import most_at_once
@@ -30,9 +30,10 @@ SHAPE = Shape(layers=6, hidden=64, heads=4, kv_heads=4, head_dim=16, intermediat
 SLOWER = {"linear_per_group": 9.0, "linear_flat": 1.5}
 
 
-def machine(**changes: Any) -> Machine:
+def machine(npu_has: dict[str, Any] | None = None, **changes: Any) -> Machine:
     """An NPU four times as fast as the CPU, which takes 2 s to build a graph."""
-    npu = processor(peak={"int8": 4e9, "fp32": 1e7}, graph_seconds=2.0, slower=SLOWER, launch=1e-6)
+    own = {"peak": {"int8": 4e9, "fp32": 1e7}, "graph_seconds": 2.0, "slower": SLOWER, "launch": 1e-6}
+    npu = processor(**{**own, **(npu_has or {})})
     processors = {CPU: processor(launch=1e-6, slots=2), NPU: npu}
     return toy(processors=processors, dram_bandwidth=1e12, **changes)
 
@@ -42,10 +43,11 @@ def served(
     prompt: tuple[int, ...],
     network: Network | None = None,
     model_cost: ModelCost | None = None,
+    npu_has: dict[str, Any] | None = None,
     **more: Any,
 ) -> tuple[Generation, EmulatedDevice, Serving]:
     """A prepared method's answer to a prompt, twice, so that what is built for each shows; the second one."""
-    device = EmulatedDevice(machine())
+    device = EmulatedDevice(machine(npu_has))
     model_cost = model_cost or ModelCost(SHAPE, precision("int8"))
     (placement,) = method.places().values()
     target = Session(Engine("target", device, model_cost, network or NoNetwork(), placement))
@@ -153,6 +155,30 @@ def test_what_is_profiled_is_what_runs() -> None:
         assert arrangement.profile.seconds(part.op) == pytest.approx(took[part.op.name], rel=1e-6), part
 
 
+def test_linears_beyond_all_sessions_run_on_the_cpu() -> None:
+    """What the engine's sessions address counts; `window` takes its place."""
+    held = ModelCost(SHAPE, precision("int8")).layer_bytes * SHAPE.layers
+    half = {"session_bytes": held / 2}
+
+    def beyond(method: MllmNpu, **sessions: Any) -> object:
+        return served(method, (0,) * 64, npu_has=sessions)[2].figures["linears_beyond"]
+
+    method = MllmNpu(chunk=64)
+    assert beyond(method) == 0, "without a limit"
+    assert beyond(method, sessions=3, **half) == 0
+    assert beyond(method, sessions=1, **half) == beyond(MllmNpu(chunk=64, window=held / 2)) == 12
+
+
+def test_every_product_pays_the_start() -> None:
+    """Seven products a layer wait for the start; the figures have the first chunk's work."""
+    _, _, without = served(MllmNpu(chunk=64, shadow=False), (0,) * 64)
+    start = {"start": {"int8": Curve(((1.0, 0.25),))}}
+    _, _, starts = served(MllmNpu(chunk=64, shadow=False), (0,) * 64, npu_has=start)
+    npu = [float(str(s.figures["chunk_npu_seconds"])) for s in (without, starts)]
+    assert npu[1] - npu[0] == pytest.approx(7 * 0.25 * SHAPE.layers)
+    assert starts.figures["chunk_cpu_seconds"] == pytest.approx(without.figures["chunk_cpu_seconds"])
+
+
 def test_hot_channels_and_buffers_take_memory() -> None:
     _, device, serving = served(MllmNpu(chunk=64, pruned=0.5, hot=0.1), (0,) * 64)
     taken = float(str(serving.figures["shadow_bytes"])) + float(str(serving.figures["graph_buffers"]))
@@ -181,6 +207,8 @@ def test_without_an_npu_the_fastest_processor_stands_in() -> None:
         ({"order": "inorder"}, r"no method\.order 'inorder'. Did you mean in_order"),
         ({"chunks": False}, "a prompt without chunks has one order"),
         ({"hot": 2.0}, r"method\.hot is 2\.0"),
+        ({"window": -1.0}, r"method\.window is -1\.0"),
+        ({"window": float("inf")}, r"method\.window is inf"),
     ],
 )
 def test_bad_settings_are_said(settings_: dict[str, Any], sentence: str) -> None:

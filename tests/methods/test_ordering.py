@@ -19,6 +19,7 @@ from repro.methods.mllm_npu.scheduling import (
     in_order,
     longest_first,
     out_of_order,
+    overlapped,
     schedule,
 )
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -74,6 +75,9 @@ def test_in_order_waits_for_the_head_of_its_queue() -> None:
         SubgraphTask(NPU, 4),
     ]
     assert schedule(tasks, in_order).starts == (0, 2, 7, 8)
+    assert schedule(tasks, overlapped).starts == (0, 2, 7, 2), (
+        "a ready task fills the bubble, the first one first"
+    )
     assert schedule(tasks, longest_first).starts == (4, 6, 11, 0)
     assert schedule(tasks, out_of_order).starts == (4, 6, 11, 0)
 

@@ -1,0 +1,109 @@
+"""The engine files of mllm-NPU say what the fits give, and a made table is scored as its cells say."""
+
+from __future__ import annotations
+
+import csv
+from math import log
+from pathlib import Path
+
+import pytest
+
+from repro.device.device_file import facts
+from repro.device.engines.engine_file import device_with_engine
+from studies import mllm_emulated as emulated
+from studies.mllm_closed_forms import (
+    BOUND,
+    BOUND_AT,
+    CHOSEN,
+    DATASETS,
+    FITTED,
+    OURS,
+    RESTATED,
+    SUPPORTED,
+    cell,
+    micro,
+    published,
+)
+
+
+def test_the_baselines_and_table_3_are_the_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulated, "solve_rate", lambda: emulated.engine().processors["npu"].peak["int8"])
+    anchored = emulated.engine(emulated.ANCHORED).processors["npu"]
+    solved = anchored.start["int8"].at(1), anchored.peak["int8"]
+    monkeypatch.setattr(emulated, "solve_anchored", lambda: solved)
+    numbers = list(emulated.fitted_numbers())
+    assert len(numbers) == 15 + 6
+    assert [name for name, ours, fit in numbers if emulated.differs(ours, fit)] == []
+    assert emulated.differs(1.0, 1.01)
+
+
+def test_the_rate_is_the_least_that_meets_the_bound() -> None:
+    model, prompt = BOUND_AT
+    assert prompt / emulated.request(emulated.engine(), model, prompt, 1)[0] == pytest.approx(
+        published(BOUND), rel=0.005
+    )
+
+
+def test_the_anchored_npu_leaves_the_least_of_its_rows() -> None:
+    known = emulated.engine(emulated.ANCHORED).processors["npu"]
+
+    def left(start: float, rate: float) -> float:
+        on = emulated.with_npu(start, micro()[1], rate)
+        rows = [(m, d) for m in CHOSEN[OURS] for d in DATASETS]
+        return sum(log(emulated.row(on, m, d) / published(cell(OURS, m, d))) ** 2 for m, d in rows)
+
+    start, rate = known.start["int8"].at(1), known.peak["int8"]
+    least = left(start, rate)
+    assert all(left(start * by, rate) > least and left(start, rate * by) > least for by in (0.95, 1.05))
+
+
+@pytest.mark.parametrize(
+    ("engine", "cells"),
+    [
+        ("mllm_npu", {*RESTATED}.union(*(FITTED[name] for name in FITTED if name != "anchored"))),
+        ("mllm_npu_anchored", {*FITTED["anchored"], *FITTED["zero_shot"]} - {BOUND}),
+    ],
+)
+def test_an_engine_file_names_the_cells_that_it_is_fitted_to(engine: str, cells: set[str]) -> None:
+    said = {one for fact in facts(device_with_engine("xiaomi_14", engine)) for one in fact.cells}
+    assert {one for one in said if one.startswith("mllm_npu")} - set(_own_engine()) == cells - set(
+        _own_engine()
+    )
+
+
+def _own_engine() -> list[str]:
+    """Cells of the device file itself, of which an engine may leave some in place."""
+    return [
+        one for fact in facts(device_with_engine("xiaomi_14")) for one in fact.cells if ".text.3_4." in one
+    ]
+
+
+@pytest.mark.parametrize("phone", ["redmi_k70_pro", "oneplus_12"])
+def test_phones_of_one_chip_have_one_npu(phone: str) -> None:
+    """Whatever their device files say of it."""
+    ours, theirs = (
+        {
+            f.path: (f.value, f.points)
+            for f in facts(device_with_engine(name, "mllm_npu"))
+            if f.path.startswith("processors.npu")
+        }
+        for name in ("xiaomi_14", phone)
+    )
+    differing = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
+    assert differing <= {"processors.npu.watts"}
+
+
+def test_a_made_table_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All cells met but one engine's, which comes out ahead of mllm-NPU."""
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["reference", "ratio"])
+        for column, models in SUPPORTED.items():
+            ratio = 0.01 if column == "tflite" else 1.0
+            writer.writerows([cell(column, m, d), ratio] for m in models for d in DATASETS)
+    found = emulated.read_table(path)
+    every = {column: [*rows] for column, rows in found.items()}
+    assert emulated.order(found, every) == (12, 20, 152 - 8, 152)
+    assert emulated.main(["--score", str(path)]) == 0
+    assert "99.0% (99%)" in capsys.readouterr().out
