@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
@@ -56,6 +56,8 @@ class MllmNpu(Method):
         window: bytes of weights that the NPU can address; 0 is what the sessions of the device's engine
             address. The paper's 4 GB (sec. 4) are one session's; its 7B latencies are out of reach with them.
     """
+
+    version: ClassVar[int] = 2  # 1 launched once a subgraph, and sent linears beyond 4 GB to the CPU
 
     chunk: int = 256
     chunks: bool = True
