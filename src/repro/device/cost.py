@@ -174,6 +174,8 @@ class Machine:
     Attributes:
         name: display name.
         main: the default processor for models.
+        verifies: the processor of a target's passes over several rows (prompts and verifications), if its
+            method names none; "" for `main`.
         processors: processors by resource name.
         flash: the storage.
         dram_bandwidth: bytes per second that all resources share.
@@ -199,6 +201,7 @@ class Machine:
     read_ahead: float = 0.0
     sync: float = 0.0
     serial_reads: bool = False
+    verifies: str = ""
     token_seconds: float = 0.0
 
     def demand(self, op: Op) -> Demand:

@@ -277,6 +277,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
     return Machine(
         name=name,
         main=_main(name, device),
+        verifies=str(device.get("verifies", "")),
         processors=processors,
         flash=Flash(
             _curve(need("flash.bandwidth")),

@@ -33,6 +33,7 @@ class Device(ABC):
         keeps_tables: whether its engine keeps a streamed model's embedding table and output projection in
             memory.
         serial_reads: whether its engine reads a streamed layer only after the layer before it has computed.
+        verifies: the processor of a target's passes over several rows; "" for `main`.
         substituted: missing resources that ops requested, with the resource used instead.
     """
 
@@ -46,6 +47,7 @@ class Device(ABC):
         idle: float | None,
         keeps_tables: bool = True,
         serial_reads: bool = False,
+        verifies: str = "",
     ) -> None:
         self.name = name
         self.main = main
@@ -54,6 +56,7 @@ class Device(ABC):
         self.resources = resources
         self.keeps_tables = keeps_tables
         self.serial_reads = serial_reads
+        self.verifies = verifies
         self.trace = Trace(idle_watts=idle)
         self.substituted: dict[str, str] = {}
         self._spawned: list[Task[Any]] = []
@@ -149,6 +152,7 @@ class EmulatedDevice(Device):
             machine.idle_watts,
             machine.keeps_tables,
             machine.serial_reads,
+            machine.verifies,
         )
         self._free = {name: machine.slots(name) for name in resources}
         self._queue: dict[str, list[tuple[int, int, Op, Future[Any]]]] = {name: [] for name in resources}

@@ -27,7 +27,10 @@ PROGRAMS = "programs"
 PARTS = (*SECTIONS, *WORDS, PROGRAMS)
 """What an engine may say, of every device or below `devices` of one device or chip."""
 
-KNOWN = ("name", "papers", "note", "main", "devices", *PARTS)
+ROLES = ("main", "verifies")
+"""The processors that an engine chooses: the default one, and that of a target's passes over several rows."""
+
+KNOWN = ("name", "papers", "note", *ROLES, "devices", *PARTS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -61,11 +64,12 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
         _require_fitting(name, part, of, device.get("processors") or {})
     for part in parts:
         found = _over(found, part)
-    if "main" in engine:
-        if engine["main"] not in (found.get("processors") or {}):
-            choices = ", ".join(found.get("processors") or {})
-            raise InputError(f"{name}: main is {engine['main']!r}; {of} has {choices}")
-        found["main"] = engine["main"]
+    for role in ROLES:
+        if role in engine:
+            if engine[role] not in (found.get("processors") or {}):
+                choices = ", ".join(found.get("processors") or {})
+                raise InputError(f"{name}: {role} is {engine[role]!r}; {of} has {choices}")
+            found[role] = engine[role]
     return found
 
 

@@ -74,6 +74,8 @@ class Engine:
         self._placement = placement
         self._on = device.resource(placement.on or device.main, model_cost.stored.arithmetic)
         self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
+        verifies = device.verifies if name == "target" and not placement.on else ""
+        self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self._on
         self._tokens = tokens
         self._plan = plan
         self.residency = settle(
@@ -215,7 +217,7 @@ class Engine:
         if not self._encoded:
             await self._encode()
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
-            await self._run("embed", on or self._on, rows, self.model_cost.embed(rows))
+            await self._run("embed", on or self._place(rows), rows, self.model_cost.embed(rows))
         if fused:
             await self._run("fuse", on or self._on, fused, self.model_cost.fuse(fused))
 
@@ -239,7 +241,7 @@ class Engine:
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
-            await self._run("layer", on or self._on, together, cost, compute, name, count)
+            await self._run("layer", on or self._place(rows), together, cost, compute, name, count)
             if first >= held:
                 self._loading.give_back(first)
         self._encoded = True
@@ -325,7 +327,7 @@ class Engine:
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
         """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
-        on = on or self._head_on
+        on = on or (self._head_on if self._placement.head else self._place(rows))
         compute = step.late_rows if late else lambda: step.rows(at)
         if self.split:
             stage = shares(self.split.share, "head", *self.model_cost.head(rows))
@@ -343,6 +345,10 @@ class Engine:
         loading.taken()
         self.waited += self.device.now - waiting
         return weights
+
+    def _place(self, rows: int) -> str:
+        """The processor of an op over so many rows, where neither method nor placement names one."""
+        return self._on if rows == 1 else self._several_on
 
     def _real(self, layer: int) -> int:
         return layer * self.network.depth // self.model_cost.shape.layers
