@@ -328,5 +328,8 @@ def test_an_engine_may_name_the_processor_that_models_run_on() -> None:
     processors = {"cpu": {}, "gpu": {}}
     device = {"name": "phone", "processors": processors}
     assert with_engine(device, {"name": "e", "main": "gpu"})["main"] == "gpu"
+    assert with_engine(device, {"name": "e", "verifies": "gpu"})["verifies"] == "gpu"
+    with pytest.raises(InputError, match="verifies is 'dsp'; phone has cpu, gpu"):
+        with_engine(device, {"name": "e", "verifies": "dsp"})
     with pytest.raises(InputError, match="main is 'npu'; phone has cpu, gpu"):
         with_engine(device, {"name": "e", "main": "npu"})

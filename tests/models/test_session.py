@@ -128,6 +128,22 @@ def test_processors_are_the_placements() -> None:
     assert [(s.kind, s.on) for s in device.trace] == [("embed", "npu"), ("layer", "npu"), ("head", "gpu")]
 
 
+def test_an_engine_may_verify_on_another_processor_than_it_decodes_on() -> None:
+    """Where the placement names none: passes over several rows, with their output projection."""
+    for placement, several in ((Placement(), "npu"), (Placement(on="gpu"), "gpu")):
+        device = EmulatedDevice(toy(verifies="npu"))
+        opened, text = session(placement, device), Prefix.of([1, 2, 3])
+
+        async def run(opened: Session = opened, text: Prefix = text) -> None:
+            await opened.forward([text])
+            await opened.forward([text.then(4)])
+
+        device.play(run())
+        ons = [[s.on for s in device.trace if s.kind == kind] for kind in ("embed", "layer", "head")]
+        alone = placement.on or "cpu"
+        assert ons == [[several, alone], [several, alone], [alone, alone]]
+
+
 def test_small_runs_are_ops_of_their_own_and_cost_the_same() -> None:
     coarse, fine = (chains(session(Placement(run=run)), 3) for run in (0, 3))
     assert [s.name for s in fine if s.kind == "layer"] == ["target layers 0-2", "target layer 3"]
