@@ -90,13 +90,17 @@ class LogitCache:
         """An early exit's known scores after a sequence, by token."""
         key = row_key(prefix.digest, 0)
         self._read.add(key)
+        return self._stored_scores(key)
+
+    def _stored_scores(self, key: bytes) -> dict[int, float]:
         found = self.file.get(FIRST, key)
         return dict(zip(*_unpack(found), strict=True)) if found else {}
 
     def add_scores(self, scores: Iterable[tuple[Prefix, Mapping[int, float]]]) -> None:
         """Store an early exit's scores after some sequences, beside those stored before."""
-        rows = [(prefix, {**self.scores(prefix), **more}) for prefix, more in scores]
-        packed = [(row_key(prefix.digest, 0), _pack([*row], [*row.values()])) for prefix, row in rows]
+        keys = [(row_key(prefix.digest, 0), more) for prefix, more in scores]
+        rows = [(key, {**self._stored_scores(key), **more}) for key, more in keys]
+        packed = [(key, _pack([*row], [*row.values()])) for key, row in rows]
         self.file.put(FIRST, packed, replace=True)
 
     def hidden(self, prefixes: Sequence[Prefix], layers: int) -> Tensor | None:
