@@ -1,1 +1,1 @@
-"""The emulator held against measurements that others published."""
+"""The emulator held against measurements: of others, and of this machine."""

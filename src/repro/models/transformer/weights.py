@@ -40,8 +40,8 @@ DTYPES = ("float32", "bfloat16", "int8", "int4", "q4_0")
 
 
 @dataclass(frozen=True)
-class _Precision:
-    """How a dtype name maps to the embedding dtype, the layers' linears and the output projection."""
+class Builders:
+    """What a dtype name means: the embedding's dtype, and what builds linears and the output projection."""
 
     table: torch.dtype
     build: Build
@@ -70,7 +70,7 @@ def load(
         InputError: an unknown dtype or model type; a tensor is missing or has the wrong shape; the shared
             embedding is not given or has the wrong shape.
     """
-    source = _Source(folder, _precision(dtype, packed, torch.device(device)), torch.device(device))
+    source = _Source(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
     ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
     count = source.config.layers
     return Decoder(source.config, [source.layer(i) if resident else None for i in range(count)], ends)
@@ -80,17 +80,18 @@ def layers(
     folder: Path | str, dtype: str = "float32", device: torch.device | str = "cpu"
 ) -> Iterator[LayerWeights]:
     """The layers of a checkpoint one by one, in a form that can be stored on flash; errors as in `load`."""
-    source = _Source(folder, _precision(dtype, False, torch.device(device)), torch.device(device))
+    source = _Source(folder, builders(dtype, False, torch.device(device)), torch.device(device))
     return map(source.layer, range(source.config.layers))
 
 
-def _precision(dtype: str, pack: bool, device: torch.device) -> _Precision:
+def builders(dtype: str, pack: bool, device: torch.device) -> Builders:
+    """What builds the linears of one of `DTYPES`; `pack` as `packed` in `load`, which also has the errors."""
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choices: {', '.join(DTYPES)}")
     if dtype in ("float32", "bfloat16"):
         kind = getattr(torch, dtype)
         dense = partial(_dense, kind, pack)
-        return _Precision(kind, dense, dense)
+        return Builders(kind, dense, dense)
     if device.type != "cpu":
         raise InputError(f"{dtype} weights run on the CPU only, not on {device}; choose float32 or bfloat16")
     eight = partial(quantize.int8_linear, twin=pack)
@@ -99,7 +100,7 @@ def _precision(dtype: str, pack: bool, device: torch.device) -> _Precision:
         "int4": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_1),
         "q4_0": partial(quantize.int4_linear, twin=pack, rounding=quantize.q4_0),
     }
-    return _Precision(torch.bfloat16, build[dtype], eight)
+    return Builders(torch.bfloat16, build[dtype], eight)
 
 
 def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) -> Linear:
@@ -110,7 +111,7 @@ def _dense(dtype: torch.dtype, pack: bool, weight: Tensor, bias: Tensor | None) 
 class _Source:
     """A checkpoint folder, its configuration and the requested precision."""
 
-    def __init__(self, folder: Path | str, precision: _Precision, device: torch.device) -> None:
+    def __init__(self, folder: Path | str, precision: Builders, device: torch.device) -> None:
         raw = read_config(folder)
         self.config: DecoderConfig = config_of(raw)
         self._names: Names = family_of(raw).names

@@ -1,0 +1,99 @@
+"""Is this machine quiet enough to measure? One function timed twice, and what others take meanwhile.
+
+Must not know torch: the function is passed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from repro.device.clock import WallClock
+
+APART = 0.05
+"""Relative difference of the two medians above which a machine is not quiet."""
+SPREAD = 0.25
+"""Relative distance of the slowest tenth from the median above which it is not."""
+FOREIGN = 0.15
+"""Cores that others may keep busy."""
+STOLEN = 0.02
+"""Share of the time that the host of a virtual machine may take away."""
+
+STAT = Path("/proc/stat")
+TICKS = 100.0
+
+
+class Quiet(NamedTuple):
+    """Outcome of the self-test.
+
+    Attributes:
+        first: median seconds of the first arm.
+        second: of the second arm; both run the same function, in turns.
+        spread: 90th percentile of all calls over their median, less 1.
+        foreign: cores that other programs kept busy; 0 where it cannot be read.
+        stolen: share of the time that the host took away; 0 where it cannot be read.
+    """
+
+    first: float
+    second: float
+    spread: float
+    foreign: float
+    stolen: float
+
+    @property
+    def apart(self) -> float:
+        """Relative difference of the two arms."""
+        return abs(self.second / self.first - 1.0)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a measurement can be trusted."""
+        return (
+            self.apart <= APART
+            and self.spread <= SPREAD
+            and self.foreign <= FOREIGN
+            and self.stolen <= STOLEN
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was found."""
+        return (
+            f"the same kernel took {self.first * 1e3:.2f} and {self.second * 1e3:.2f} ms ({self.apart:.0%} apart), "
+            f"its slowest tenth {self.spread:.0%} more than the median, other programs keep {self.foreign:.1f} cores "
+            f"busy and the host takes {self.stolen:.0%} of the time"
+        )
+
+
+def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = STAT) -> Quiet:
+    """Time a kernel in two arms, in turns, for about `seconds`, and look at what others did meanwhile."""
+    clock = WallClock()
+    kernel()
+    before, own = _busy(stat), sum(os.times()[:4])
+    begin, taken = clock.now, []
+    while clock.now - begin < seconds or len(taken) < 20:
+        start = clock.now
+        kernel()
+        taken.append(clock.now - start)
+    elapsed = clock.now - begin
+    after, own = _busy(stat), sum(os.times()[:4]) - own
+    foreign = stolen = 0.0
+    if before and after:
+        foreign = max(0.0, (after[0] - before[0] - own) / elapsed)
+        stolen = (after[1] - before[1]) / elapsed / (os.cpu_count() or 1)
+    high = sorted(taken)[int(0.9 * len(taken))]
+    return Quiet(median(taken[::2]), median(taken[1::2]), high / median(taken) - 1.0, foreign, stolen)
+
+
+def _busy(stat: Path) -> tuple[float, float] | None:
+    """Seconds in which all cores were busy, and seconds taken by the host; `None` if the system does not say."""
+    try:
+        line = stat.read_text(encoding="utf-8").splitlines()[0].split()
+        ticks = [float(n) for n in line[1:]]
+    except (OSError, IndexError, ValueError):
+        return None
+    user, nice, system, _, _, irq, softirq, steal = (ticks + [0.0] * 8)[:8]
+    return (user + nice + system + irq + softirq) / TICKS, steal / TICKS

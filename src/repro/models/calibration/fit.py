@@ -1,0 +1,119 @@
+"""Costs of layers and output projections, fitted to timings of probes.
+
+Owns the form: a layer of `rows` tokens takes `start(rows) + seconds(rows) * weights + attention(rows) * reach`,
+with `reach` the FLOPs of attention for one row. None of the three falls with more rows. Must not know probes or
+files. The fit minimizes relative errors (nonnegative least squares over the steps between measured rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import nnls
+
+from repro.core.errors import InputError
+from repro.models.calibration.probe import HEAD, LAYER, REST, Kernels, Timing
+
+Points = tuple[tuple[int, float], ...]
+"""A curve over rows."""
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """Costs of a layer's linears, or of the output projection.
+
+    Attributes:
+        start: seconds before the work, by rows.
+        rate: FLOPs per second of the linears, by rows.
+    """
+
+    start: Points
+    rate: Points
+
+    def seconds(self, weights: float, rows: int) -> float:
+        """Seconds of a part with `weights` at one of the measured rows."""
+        return dict(self.start)[rows] + 2.0 * rows * weights / dict(self.rate)[rows]
+
+
+@dataclass(frozen=True)
+class FittedCosts:
+    """Costs by kernels.
+
+    Attributes:
+        layers: of one layer, without attention.
+        heads: of the output projection.
+        attention: FLOPs per second of attention, by rows; the same for all kernels, since the cache is fp32.
+        rest: seconds of a pass outside its layers and output projection, by rows.
+        errors: predicted over measured seconds less 1, of each fitted timing.
+    """
+
+    layers: Mapping[Kernels, PartCost]
+    heads: Mapping[Kernels, PartCost]
+    attention: Points
+    rest: Points
+    errors: tuple[float, ...]
+
+
+def medians(timings: Iterable[Timing]) -> list[Timing]:
+    """One timing a setting: its median."""
+    by: dict[Timing, list[float]] = {}
+    for t in timings:
+        by.setdefault(t._replace(seconds=0.0), []).append(t.seconds)
+    return [setting._replace(seconds=median(seconds)) for setting, seconds in by.items()]
+
+
+def fit(timings: Iterable[Timing]) -> FittedCosts:
+    """The costs that come nearest to the timings.
+
+    Raises:
+        InputError: fewer than two sizes of a part were timed, so that start and rate cannot be told apart.
+    """
+    known = medians(timings)
+    layers, heads = ([t for t in known if t.part == part] for part in (LAYER, HEAD))
+    parts, attention, errors = _solve(layers)
+    ends, _, more = _solve(heads)
+    rows = sorted({t.rows for t in known})
+    rest = [(r, median(t.seconds for t in known if t.part == REST and t.rows == r)) for r in rows]
+    return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more))
+
+
+def _solve(timings: Sequence[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
+    """Start and rate of each kernels, and attention's common rate: all steps are unknowns of one problem."""
+    rows = sorted({t.rows for t in timings})
+    kinds = list(dict.fromkeys(t.kernels for t in timings))
+    for kind in kinds:
+        if len({t.weights for t in timings if t.kernels == kind}) < 2:
+            raise InputError(f"{kind.label}: one size was timed; start and rate need two or more")
+    steps = len(rows)
+    matrix = np.zeros((len(timings), (2 * len(kinds) + 1) * steps))
+    for i, t in enumerate(timings):
+        upto = np.array([r <= t.rows for r in rows], dtype=float)
+        at = 2 * steps * kinds.index(t.kernels)
+        matrix[i, at : at + steps] = upto
+        matrix[i, at + steps : at + 2 * steps] = upto * t.weights
+        matrix[i, at + steps] += t.single
+        matrix[i, -steps:] = upto * t.attention / t.rows
+    measured = np.array([t.seconds for t in timings])
+    matrix /= measured[:, None]
+    scale = np.linalg.norm(matrix, axis=0)
+    scale[scale == 0] = 1.0
+    found, _ = nnls(matrix / scale, np.ones(len(timings)), maxiter=100 * matrix.shape[1])
+    found /= scale
+    sums = [np.cumsum(found[k * steps : (k + 1) * steps]) for k in range(2 * len(kinds) + 1)]
+    parts = {
+        kind: PartCost(_points(rows, sums[2 * k]), _rates(rows, sums[2 * k + 1], 2.0))
+        for k, kind in enumerate(kinds)
+    }
+    return parts, _rates(rows, sums[-1], 1.0), tuple(float(e) for e in matrix @ found - 1.0)
+
+
+def _points(rows: Sequence[int], values: np.ndarray) -> Points:
+    return tuple((r, float(v)) for r, v in zip(rows, values, strict=True))
+
+
+def _rates(rows: Sequence[int], seconds: np.ndarray, operations: float) -> Points:
+    """Operations per second from the seconds that one weight, or one FLOP of a row's attention, takes."""
+    return tuple((r, float(operations * r / s)) for r, s in zip(rows, seconds, strict=True) if s > 0)

@@ -1,0 +1,133 @@
+"""Time of one forward pass through a session: on this machine, or on an emulated one.
+
+Owns how a pass over some rows after a context is asked for. Must not know fits, files or which cells are asked.
+The context's keys and values are random: what is in a cache takes no time, and computing 1,024 tokens would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from repro.core.late import late
+from repro.device.emulated import Device
+from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
+from repro.models.runtime.engine import Engine
+from repro.models.runtime.loading import LayerSource
+from repro.models.runtime.placement import RESIDENT, STREAMED
+from repro.models.runtime.session import Session
+from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.cache import KVCache
+from repro.models.transformer.config import DecoderConfig
+from repro.models.transformer.decoder import Decoder
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_1"}
+"""What is billed, by the dtype of a decoder. Both 4-bit forms have a bf16 scale and zero for 32 weights: 5 bits."""
+
+
+class PassTime(NamedTuple):
+    """Seconds of one pass, and of its layers and its output projection.
+
+    Attributes:
+        seconds: from asking to having the logits.
+        layers: all layers, without waiting for weights.
+        head: the output projection.
+    """
+
+    seconds: float
+    layers: float
+    head: float
+
+    @property
+    def rest(self) -> float:
+        """What the runtime does beside its ops: bookkeeping, the embedding, and waiting for weights."""
+        return self.seconds - self.layers - self.head
+
+
+def shape_of(config: DecoderConfig) -> Shape:
+    """The costs' view of a decoder's configuration."""
+    c = config
+    sizes = (c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.vocab)
+    return Shape(*sizes, gated=c.gated, tied=c.tied)
+
+
+def fill(cache: KVCache, config: DecoderConfig, tokens: int) -> None:
+    """Put random keys and values of `tokens` positions into an empty cache."""
+    on = cache.positions.device
+    cache.place(0, torch.arange(tokens, device=on))
+    rows = torch.randn(tokens, 2 * config.kv_heads, config.head_dim, device=on)
+    for layer in range(config.layers):
+        cache.append_joint(layer, rows)
+
+
+def cost_of(config: DecoderConfig, dtype: str) -> ModelCost:
+    """What a decoder in one of `weights.DTYPES` is billed."""
+    return ModelCost(shape_of(config), precision(STORED[dtype]))
+
+
+class PassTimer:
+    """Passes of one model on one device, after each of some contexts."""
+
+    def __init__(
+        self,
+        device: Device,
+        cost: ModelCost,
+        contexts: Sequence[int],
+        decoder: Decoder | None = None,
+        source: LayerSource | None = None,
+        streamed: bool = False,
+    ) -> None:
+        """Open the model.
+
+        Args:
+            device: the local device, or an emulated one.
+            cost: what an emulated device bills.
+            contexts: numbers of cached tokens that are asked.
+            decoder: computes on a local device; none on an emulated one.
+            source: reads the layers of a streamed decoder on a local device.
+            streamed: whether all layers are read from flash in each pass.
+        """
+        self.device = device
+        self._contexts: dict[int, tuple[Session, Prefix]] = {}
+        for tokens in contexts:
+            text = Prefix.of(range(tokens))
+            network: Network = NoNetwork()
+            if decoder is not None:
+                network = DecoderNetwork(decoder, tokens + 64)
+                fill(network.cache, decoder.config, tokens)
+                network.lineage.add(network.lineage.missing([text]))
+            placement = STREAMED if streamed else RESIDENT
+            session = Session(Engine("target", device, cost, network, placement, source))
+            session.assume(text)
+            self._contexts[tokens] = session, text
+        self._asked = 0
+
+    def time(self, rows: int, context: int, last_only: bool = False) -> PassTime:
+        """Time a pass over a chain of `rows` new tokens after `context` cached ones.
+
+        Logits are computed for each of them, or for the last one only.
+        """
+        session, text = self._contexts[context]
+        self._asked += 1
+        chain = [text.then(self._asked)]  # new tokens each time, whose logits no earlier pass left
+        while len(chain) < rows:
+            chain.append(chain[-1].then(0))
+        trace, before = self.device.trace, len(self.device.trace.spans)
+
+        async def run() -> tuple[float, float]:
+            start = self.device.now
+            await session.forward(chain[-1:] if last_only else chain)
+            return start, self.device.now
+
+        start, end = self.device.play(run())
+        spans = trace.spans[before:]
+        layers, head = (sum(s.seconds for s in spans if s.kind == kind) for kind in ("layer", "head"))
+        session.keep(text)
+        del trace.spans[before:]
+        return PassTime(end - start, layers, head)

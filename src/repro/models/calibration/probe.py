@@ -1,0 +1,164 @@
+"""Decoders with random weights, whose layers and output projection are timed as this project computes them.
+
+Owns the shapes that are measured. Must not know checkpoints, fits or files. A probe is timed in passes of the same
+session that runs a model, so a layer has all that a real one has: norms, rotation, cache, mask, attention, the
+small kernels between, memory that is allocated again. Its weights come from memory: a probe has enough layers that
+no cache still holds the one that is asked next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from repro.core.late import late
+from repro.device.local import LocalDevice
+from repro.device.op import GPU
+from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.transformer.config import DecoderConfig, Rope
+from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
+from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.norm import RMSNorm
+from repro.models.transformer.weights import builders
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = late("torch")
+
+LAYER, HEAD, REST = "layer", "head", "rest"
+"""Parts of a pass: one layer, the output projection, and what the runtime does beside its ops."""
+LAYERS = 4, 32
+"""Fewest and most layers of a probe: few are too few to tell a pass's start from a layer's, many take long."""
+
+
+def _shape(hidden: int, heads: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
+    """A gated decoder with four query heads to a key-value head, as most of today's are."""
+    return DecoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        layers=1,
+        heads=heads,
+        kv_heads=heads // 4,
+        head_dim=head_dim,
+        intermediate=intermediate,
+        max_positions=1 << 16,
+        rope=Rope(),
+        tied=True,
+    )
+
+
+SHAPES = {
+    "small": _shape(512, 8, 64, 1536, 16384),
+    "middle": _shape(1024, 16, 64, 3072, 32768),
+    "large": _shape(1536, 12, 128, 4608, 16384),
+}
+"""The invented shapes: 3, 12 and 27 million weights a layer. No model of this project has one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Which kernels compute: weights in `dtype` (one of `weights.DTYPES`), reordered if `packed`.
+
+    Layers in memory are packed; layers streamed from disk cannot be.
+    """
+
+    dtype: str
+    packed: bool = True
+
+    @property
+    def label(self) -> str:
+        """Name in tables."""
+        return self.dtype if self.packed else f"{self.dtype}, as stored"
+
+
+class Timing(NamedTuple):
+    """One timed part of a pass.
+
+    Attributes:
+        kernels: what computed.
+        part: `layer`, `head` or `rest`.
+        weights: weights of its linears; 0 for the rest.
+        attention: attention's FLOPs.
+        rows: tokens of the pass.
+        context: cached tokens before them.
+        seconds: of one layer (the mean over the pass), of the output projection, or of the rest.
+        single: weights that one row alone is multiplied by.
+    """
+
+    kernels: Kernels
+    part: str
+    weights: float
+    attention: float
+    rows: int
+    context: int
+    seconds: float
+    single: float = 0.0
+
+
+def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device) -> Decoder:
+    """A decoder with random weights; its layers are equal, but each has memory of its own."""
+    build = builders(kernels.dtype, kernels.packed, device)
+
+    def weight(outputs: int, inputs: int) -> Tensor:
+        return torch.randn(outputs, inputs, device=device) * inputs**-0.5
+
+    def norm() -> RMSNorm:
+        return RMSNorm.of(torch.ones(config.hidden, device=device), config.norm_eps)
+
+    wide, hidden, inner = config.heads * config.head_dim, config.hidden, config.intermediate
+    first = LayerWeights(
+        qkv=build.build(weight(config.qkv_rows, hidden), None),
+        out=build.build(weight(hidden, wide), None),
+        up=build.build(weight(2 * inner, hidden), None),
+        down=build.build(weight(hidden, inner), None),
+        before_attention=norm(),
+        before_mlp=norm(),
+    )
+    table = weight(config.vocab, hidden)
+    ends = EmbeddingAndHead(table.to(build.table), build.head(table, None), norm())
+    return Decoder(config, [first, *(_copied(first) for _ in range(config.layers - 1))], ends)
+
+
+def _copied(part: Any) -> Any:
+    """A copy of an operator, or of a layer of them, with memory of its own."""
+    if isinstance(part, torch.Tensor):
+        return part.clone()
+    if not is_dataclass(part):
+        return part
+    held = {f.name: _copied(getattr(part, f.name)) for f in fields(part)}
+    return replace(part, **held)  # type: ignore[type-var]
+
+
+def probe_config(name: str, kernels: Kernels, footprint: float) -> DecoderConfig:
+    """One of `SHAPES` with as many layers as have `footprint` bytes together, within `LAYERS`."""
+    shape, (fewest, most) = SHAPES[name], LAYERS
+    one = cost_of(shape, kernels.dtype).layer_bytes
+    return replace(shape, layers=min(most, max(fewest, ceil(footprint / one))))
+
+
+class Probe:
+    """A decoder of an invented shape, timed in passes."""
+
+    def __init__(
+        self, config: DecoderConfig, kernels: Kernels, contexts: Sequence[int], local: LocalDevice
+    ) -> None:
+        """Build it with random weights, and caches of `contexts` tokens each."""
+        on = torch.device("cuda" if local.main == GPU else "cpu")
+        decoder = random_decoder(config, kernels, on)
+        self._kernels, self._shape = kernels, shape_of(config)
+        self._timer = PassTimer(local, cost_of(config, kernels.dtype), contexts, decoder)
+
+    def time(self, rows: int, context: int) -> Iterator[Timing]:
+        """Time the parts of one pass of `rows` tokens after `context` cached ones."""
+        shape, took = self._shape, self._timer.time(rows, context)
+        attention = shape.attention_flops(rows, context)
+        asked = rows, context
+        yield Timing(
+            self._kernels, LAYER, shape.layer_weights, attention, *asked, took.layers / shape.layers
+        )
+        yield Timing(self._kernels, HEAD, shape.head_weights, 0.0, *asked, took.head)
+        yield Timing(self._kernels, REST, 0, 0.0, *asked, took.rest)

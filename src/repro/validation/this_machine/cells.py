@@ -1,0 +1,92 @@
+"""The cells that are measured here: engine, model, precision, rows, context, in memory or streamed.
+
+Owns which cells there are and in which groups they are measured. Must not know how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+
+OURS, LLAMA_CPP = "ours", "llama.cpp"
+ENGINES = (OURS, LLAMA_CPP)
+MODELS = ("smollm2_135m_instruct", "qwen2_5_coder_0_5b_instruct", "qwen2_5_coder_1_5b_instruct")
+"""Checkpoints; llama.cpp reads the GGUF files of the same packages."""
+NAMES = dict(zip(MODELS, ("SmolLM2-135M", "Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-1.5B"), strict=True))
+DTYPES = ("float32", "bfloat16", "int4")
+SHOWN = {"float32": "fp32", "bfloat16": "bf16", "int4": "4 bits", "gguf": "4 bits (GGUF)"}
+ROWS = (1, 4, 8, 16, 64)
+CONTEXTS = (64, 1024)
+SHARE = 3
+"""One in so many streamed cells is measured by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Cells that are measured together, in turns with the probes that calibrate them.
+
+    Attributes:
+        engine: `ours` or `llama.cpp`.
+        model: one of `MODELS`.
+        dtype: one of `DTYPES`; `gguf` for llama.cpp.
+        streamed: whether layers are read from disk in each pass.
+    """
+
+    engine: str
+    model: str
+    dtype: str
+    streamed: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name in files."""
+        return "-".join((self.engine, self.model, self.dtype, "streamed" if self.streamed else "resident"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One pass: rows after a context."""
+
+    group: Group
+    rows: int
+    context: int
+
+    @property
+    def id(self) -> str:
+        """Its name in tables."""
+        return f"{self.group.id}-{self.rows}-{self.context}"
+
+
+def groups(engines: Sequence[str], models: Sequence[str], dtypes: Sequence[str]) -> list[Group]:
+    """All groups; those that share kernels follow one another.
+
+    Raises:
+        InputError: an engine, model or dtype that there is not.
+    """
+    for kind, given, known in (("engine", engines, ENGINES), ("model", models, MODELS), ("dtype", dtypes, DTYPES)):
+        for name in given:
+            if name not in known:
+                raise InputError(unknown(kind, name, known))
+    ours = product(dtypes, (False, True), models) if OURS in engines else ()
+    found = [Group(OURS, model, dtype, streamed) for dtype, streamed, model in ours]
+    peers = models if LLAMA_CPP in engines else ()
+    return [*found, *(Group(LLAMA_CPP, model, "gguf") for model in peers)]
+
+
+def cells_of(group: Group, every: bool) -> list[Cell]:
+    """A group's cells. Of streamed ones a fixed third, unless `every`: which one rotates from group to group."""
+    cells = [Cell(group, rows, context) for context, rows in product(CONTEXTS, ROWS)]
+    if every or not group.streamed:
+        return cells
+    first = (DTYPES.index(group.dtype) + MODELS.index(group.model)) % SHARE
+    return cells[first::SHARE]
+
+
+def all_cells(found: Sequence[Group], every: bool) -> Iterator[Cell]:
+    """The cells of several groups."""
+    for group in found:
+        yield from cells_of(group, every)

@@ -1,0 +1,232 @@
+"""Measures a group of cells in turns: probes that calibrate, each cell, and each cell again as a null arm.
+
+Owns the order of measurements and what is stored of them. Must not know fits, predictions or tables. Rounds are
+shuffled, so that a drift of the machine meets all alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from repro.core.late import late
+from repro.core.paths import conf_dir
+from repro.device.clock import WallClock
+from repro.device.direct_io import DirectFile
+from repro.device.local import LocalDevice, local_machine
+from repro.device.measure import read_rate
+from repro.models.calibration.passes import PassTimer, cost_of
+from repro.models.calibration.probe import SHAPES, Kernels, Probe, Timing, probe_config
+from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.transformer import weights
+from repro.records.record import write_atomically
+from repro.validation.this_machine.cells import CONTEXTS, OURS, ROWS, Cell, Group, cells_of
+from repro.validation.this_machine.llama_cpp import LlamaCppPasses, gguf
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+Say = Callable[[str], None]
+
+ARMS = ("measured", "null")
+REQUEST = 4 << 20
+"""Bytes of a read request of streamed layers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of a run.
+
+    Attributes:
+        rounds: how often each cell is measured in each arm.
+        threads: of torch and of llama.cpp.
+        pace: bytes per second that reads are held to.
+        footprint: bytes of a probe's layers together, more than a processor's caches.
+        every: whether all streamed cells are measured.
+        least: seconds that an arm of a cell takes in a round at least, by more passes of a fast cell.
+        most: passes of a cell in an arm of a round at most.
+    """
+
+    rounds: int = 2
+    threads: int = 1
+    pace: float = 1e9
+    footprint: float = 96e6
+    every: bool = False
+    least: float = 0.2
+    most: int = 5
+
+
+@dataclass
+class Measured:
+    """What a group's measurement gave.
+
+    Attributes:
+        group: its cells' group.
+        threads: of the plan.
+        seconds: that it took, loading included.
+        disk: bytes per second of reading the streamed layers without a pace, once a round.
+        bits: bits a weight of the file that llama.cpp read; 0 for ours.
+        passes: rows, context, arm and seconds of each timed pass.
+        timings: of the probes, without their kernels: the group has them.
+    """
+
+    group: Group
+    threads: int
+    seconds: float = 0.0
+    disk: list[float] = field(default_factory=list)
+    bits: float = 0.0
+    passes: list[tuple[int, int, str, float]] = field(default_factory=list)
+    timings: list[tuple[Any, ...]] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> Kernels:
+        """What computes its cells."""
+        return Kernels(self.group.dtype, packed=not self.group.streamed)
+
+    def probe_timings(self) -> Iterator[Timing]:
+        """The probes' timings."""
+        return (Timing(self.kernels, *one) for one in self.timings)
+
+    def arm(self, cell: Cell, arm: str) -> list[float]:
+        """Seconds of a cell's passes in an arm."""
+        asked = (cell.rows, cell.context, arm)
+        return [seconds for *key, seconds in self.passes if tuple(key) == asked]
+
+    def write(self, folder: Path) -> None:
+        """Write it as JSON."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{self.group.id}.json", json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path, group: Group) -> Measured | None:
+        """What an earlier run wrote of a group, if it did."""
+        path = folder / f"{group.id}.json"
+        if not path.is_file():
+            return None
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("passes", "timings"):
+            stored[name] = [tuple(one) for one in stored[name]]
+        return cls(**{**stored, "group": Group(**stored["group"])})
+
+
+class Bench:
+    """Measures groups one after the other; probes of the same kernels are kept for the next group."""
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        self.plan = plan
+        self._say = say
+        self._probes: tuple[Kernels, list[Probe]] | None = None
+        torch.set_num_threads(plan.threads)
+
+    def measure(self, group: Group) -> Measured:
+        """Measure a group's cells, and the probes of its kernels if they are ours."""
+        clock = WallClock()
+        found = Measured(group, self.plan.threads)
+        cells = cells_of(group, self.plan.every)
+        if group.engine == OURS:
+            self._measure_ours(found, cells)
+        else:
+            self._measure_llama_cpp(found, cells)
+        found.seconds = clock.now
+        return found
+
+    def _measure_ours(self, found: Measured, cells: Sequence[Cell]) -> None:
+        group, plan = found.group, self.plan
+        local = local_device(plan.pace)
+        if self._probes is None or self._probes[0] != found.kernels:
+            self._probes = None  # frees the old ones first
+            self._probes = found.kernels, [self._probe(name, found.kernels) for name in SHAPES]
+        folder = checkpoint_folder(group.model)
+        source = LayerReader(layer_file(folder, group.dtype), slots=2) if group.streamed else None
+        decoder = weights.load(folder, group.dtype, resident=not group.streamed)
+        self._say("loaded")
+        cost = cost_of(decoder.config, group.dtype)
+        timer = PassTimer(local, cost, CONTEXTS, decoder, source, group.streamed)
+        chance = Random(group.id)
+        for round_ in range(plan.rounds):
+            tasks = [_pass_task(found, cell, arm, timer, plan) for cell in cells for arm in ARMS]
+            if round_ == 0:
+                tasks += [_probe_task(found, p, r, c) for p in self._probes[1] for r in ROWS for c in CONTEXTS]
+                for context in CONTEXTS:
+                    timer.time(4, context)  # memory is taken, kernels are chosen
+            if source is not None:
+                tasks.append(lambda: found.disk.append(disk_rate(source.file.path)))
+            chance.shuffle(tasks)
+            for task in tasks:
+                task()
+            self._say(f"round {round_ + 1} of {plan.rounds}")
+        if source is not None:
+            source.close()
+        local.close()
+
+    def _probe(self, name: str, kernels: Kernels) -> Probe:
+        probe = Probe(
+            probe_config(name, kernels, self.plan.footprint), kernels, CONTEXTS, local_device(self.plan.pace)
+        )
+        for context in CONTEXTS:
+            for _ in probe.time(4, context):
+                pass
+        return probe
+
+    def _measure_llama_cpp(self, found: Measured, cells: Sequence[Cell]) -> None:
+        path = gguf(found.group.model)
+        config = weights.config_of(weights.read_config(checkpoint_folder(found.group.model)))
+        found.bits = 8.0 * path.stat().st_size / cost_of(config, "float32").shape.parameters
+        opened = LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
+        self._say("loaded")
+        chance = Random(found.group.id)
+        for context in CONTEXTS:  # one context is cached at a time
+            own = [cell for cell in cells if cell.context == context]
+            opened.seconds(1, context)
+            for _ in range(self.plan.rounds):
+                tasks = [(cell, arm) for cell in own for arm in ARMS]
+                chance.shuffle(tasks)
+                for cell, arm in tasks:
+                    seconds = lambda cell=cell: opened.seconds(cell.rows, cell.context)  # noqa: E731
+                    _repeat(found, cell, arm, seconds, self.plan)
+            self._say(f"context {context}")
+
+
+def _pass_task(found: Measured, cell: Cell, arm: str, timer: PassTimer, plan: Plan) -> Callable[[], None]:
+    return lambda: _repeat(found, cell, arm, lambda: timer.time(cell.rows, cell.context).seconds, plan)
+
+
+def _repeat(found: Measured, cell: Cell, arm: str, seconds: Callable[[], float], plan: Plan) -> None:
+    """Time a cell once, or more often if it is fast."""
+    total, count = 0.0, 0
+    while not count or (total < plan.least and count < plan.most):
+        took = seconds()
+        found.passes.append((cell.rows, cell.context, arm, took))
+        total, count = total + took, count + 1
+
+
+def _probe_task(found: Measured, probe: Probe, rows: int, context: int) -> Callable[[], None]:
+    return lambda: found.timings.extend(tuple(t[1:]) for t in probe.time(rows, context))
+
+
+def local_device(pace: float) -> LocalDevice:
+    """This machine's CPU, reading at a pace in bytes per second."""
+    budget = {"budget": {"value": 1, "unit": "GB", "source": "assumed"}}  # nothing is reserved in it
+    held = {"value": pace / 1e9, "unit": "GB/s", "source": "assumed"}
+    return LocalDevice(local_machine({"dram": budget, "pace": held}))
+
+
+def disk_rate(path: Path, seconds: float = 1.0) -> float:
+    """Bytes per second of reading a file in order, past the page cache."""
+    source = DirectFile(path)
+    try:
+        return read_rate(source, path.stat().st_size, REQUEST, seconds)
+    finally:
+        source.close()
+
+
+def checkpoint_folder(model: str) -> Path:
+    """The folder of one of the checkpoints, downloaded if it is not there."""
+    return open_checkpoint(Checkpoint.from_yaml(conf_dir() / "model" / "checkpoint" / f"{model}.yaml"))
