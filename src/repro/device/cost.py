@@ -78,8 +78,11 @@ class Processor:
         slots: ops that run concurrently.
         rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
             weight for all rows, 1 fetches it again for every row.
-        start: seconds before an op's work by precision, for each of its launches, by number of rows; none for
-            a precision that is not named. Like `launch`, it moves no bytes.
+        own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in place of
+            the one of all.
+        attention: operations per second of attention, by number of rows; `None` counts it as other work.
+        start: seconds before an op's work by precision, or by kind of op and precision as `own_efficiency`, for
+            each of its launches, by number of rows; none for a precision that is not named. Like `launch`, it moves no bytes.
         start_exponent: the start of `r` rows is `r ** start_exponent` times that of one row.
         rows_quadratic: compute time grows by this share for each row: a term in the square of the rows.
         adds: whether compute time and memory time add up instead of overlapping.
@@ -100,6 +103,8 @@ class Processor:
     slower: Mapping[str, float] = field(default_factory=dict)
     slots: int = 1
     rows_exponent: float = 0.0
+    own_efficiency: Mapping[str, Curve] = field(default_factory=dict)
+    attention: Curve | None = None
     start: Mapping[str, Curve] = field(default_factory=dict)
     start_exponent: float = 0.0
     rows_quadratic: float = 0.0
@@ -134,18 +139,23 @@ class Processor:
                 f"it has {', '.join(sorted(self.peak))}"
             )
         computed = self.rows(op.rows)
-        flops = op.flops * computed / op.rows * self.slower.get(op.kind, 1.0)
-        seconds = flops / (self.peak[op.precision] * self.efficiency.at(computed))
+        apart = op.attention if self.attention else 0.0
+        flops = (op.flops - apart) * computed / op.rows * self.slower.get(op.kind, 1.0)
+        efficiency = self._own(self.own_efficiency, op) or self.efficiency
+        seconds = flops / (self.peak[op.precision] * efficiency.at(computed))
+        if apart and self.attention:
+            seconds += apart * computed / op.rows / self.attention.at(computed)
         seconds *= 1.0 + self.rows_quadratic * computed
         moving = op.bytes / self.bandwidth * computed**self.rows_exponent
         work = seconds + moving if self.adds else max(seconds, moving)
-        before = self.launch + self._start(op.precision, computed)
+        start = self._own(self.start, op)
+        before = self.launch + (start.at(computed) * computed**self.start_exponent if start else 0.0)
         return _demand(before * op.launches, work, op.bytes, self.watts)
 
-    def _start(self, precision: str, rows: int) -> float:
-        """Seconds of one launch before work in a precision starts."""
-        curve = self.start.get(precision)
-        return curve.at(rows) * rows**self.start_exponent if curve else 0.0
+    @staticmethod
+    def _own(curves: Mapping[str, Curve], op: Op) -> Curve | None:
+        """The curve of the op's kind and precision, else of its precision, if there is one."""
+        return curves.get(f"{op.kind}.{op.precision}") or curves.get(op.precision)
 
 
 @dataclass(frozen=True, slots=True)

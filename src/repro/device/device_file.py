@@ -79,6 +79,7 @@ KINDS = {
     "start_exponent": Kind("count"),
     "watts": POWER,
     "efficiency": Kind("factor", above=True),
+    "attention": Kind("rate", above=True),
     "tile": COUNT,
     "shapes": COUNT,
     "graph_seconds": TIME,
@@ -303,7 +304,8 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
         return known[f"{at}.{entry}"].value if f"{at}.{entry}" in known else default
 
     def table(entry: str) -> dict[str, Fact]:
-        return {p.rsplit(".", 1)[1]: f for p, f in known.items() if p.startswith(f"{at}.{entry}.")}
+        place = f"{at}.{entry}."
+        return {p.removeprefix(place): f for p, f in known.items() if p.startswith(place)}
 
     peak = {precision: fact.value for precision, fact in table("peak").items()}
     for precision, share in table("rate").items():
@@ -311,12 +313,15 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
             raise InputError(f"{share.path}: {share.printed} of no peak; the processor has {', '.join(peak)}")
         peak[precision] *= share.value
     curve, shapes = known.get(f"{at}.efficiency"), known.get(f"{at}.shapes")
+    attention = known.get(f"{at}.attention")
     return Processor(
         peak=peak,
         bandwidth=bandwidth.value * value("bandwidth_share", 1.0),
         launch=value("launch"),
         watts=value("watts"),
         efficiency=_curve(curve) if curve else FULL,
+        own_efficiency={of: _curve(fact) for of, fact in table("efficiency").items()},
+        attention=_curve(attention) if attention else None,
         tile=int(value("tile", 1)),
         shapes=tuple(int(x) for x, _ in shapes.points or ((shapes.value, 0.0),)) if shapes else (),
         graph_seconds=value("graph_seconds"),
@@ -324,7 +329,7 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
         slower={kind: fact.value for kind, fact in table("slower").items()},
         slots=int(value("slots", 1)),
         rows_exponent=value("rows_exponent"),
-        start={precision: _curve(fact) for precision, fact in table("start").items()},
+        start={of: _curve(fact) for of, fact in table("start").items()},
         start_exponent=value("start_exponent"),
         rows_quadratic=value("rows_quadratic"),
         sessions=int(value("sessions.count", 1)),

@@ -26,6 +26,7 @@ class Op:
         graph: name of the static graph that a processor with static shapes must build first; "" for none.
         priority: waiting ops run lowest number first, then in first-come order.
         launches: number of launches, in units of one per layer; parts of a layer have less than 1.
+        attention: how many of `flops` are attention's, which an engine may do at a rate of its own.
         synced: True if it reads data that another processor wrote.
         compute: the function that computes the result; None for a cost-only op.
     """
@@ -41,5 +42,6 @@ class Op:
     graph: str = ""
     priority: int = 0
     launches: float = 1.0
+    attention: float = 0.0
     synced: bool = False
     compute: Callable[[], Any] | None = None

@@ -1,11 +1,13 @@
-"""`python -m repro.validation`: hold the emulator against measurements that others published.
+"""`python -m repro.validation`: hold the emulator against measurements, of others and of this machine.
 
     python -m repro.validation phones [--out FOLDER] [--draws N]
     python -m repro.validation papers [--out FOLDER]
+    python -m repro.validation this_machine [--help]
 
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
-core). `papers` repeats every fit of conf/fit without each of its cells in turn.
+core). `papers` repeats every fit of conf/fit without each of its cells in turn. `this_machine` calibrates this
+machine, predicts passes of real models and measures them.
 """
 
 from __future__ import annotations
@@ -26,24 +28,28 @@ from repro.validation.phones.comparison import DRAWS, compare
 from repro.validation.phones.page import HEADINGS, cells_of, lines, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.rows import committed_roles, phone_rows
+from repro.validation.this_machine import command as this_machine
 
 PHONES, PAPERS = NAMES = ("phones", "papers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 for an input that does not exist."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [this_machine.NAME]:
+        return this_machine.main(given[1:])
     parser = argparse.ArgumentParser(
         prog="python -m repro.validation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join((*NAMES, this_machine.NAME))}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/validation/NAME")
     parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of the bands ({DRAWS})")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     try:
         if options.name not in NAMES:
-            raise InputError(unknown("validation", options.name, NAMES))
+            raise InputError(unknown("validation", options.name, (*NAMES, this_machine.NAME)))
         if options.draws < 0:
             raise InputError(f"--draws is {options.draws}; it must be 0 or more")
         folder = options.out or project_root() / "results" / "validation" / options.name

@@ -73,14 +73,14 @@ def fit(timings: Iterable[Timing]) -> FittedCosts:
     """
     known = medians(timings)
     layers, heads = ([t for t in known if t.part == part] for part in (LAYER, HEAD))
-    parts, attention, errors = _solve(layers)
-    ends, _, more = _solve(heads)
+    parts, attention, errors = fit_layers(layers)
+    ends, _, more = fit_layers(heads)
     rows = sorted({t.rows for t in known})
     rest = [(r, median(t.seconds for t in known if t.part == REST and t.rows == r)) for r in rows]
     return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more))
 
 
-def _solve(timings: Sequence[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
+def fit_layers(timings: Sequence[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
     """Start and rate of each kernels, and attention's common rate: all steps are unknowns of one problem."""
     rows = sorted({t.rows for t in timings})
     kinds = list(dict.fromkeys(t.kernels for t in timings))

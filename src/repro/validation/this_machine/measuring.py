@@ -19,6 +19,7 @@ from repro.device.clock import WallClock
 from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.measure import read_rate
+from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import SHAPES, Kernels, Probe, Timing, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
@@ -72,6 +73,7 @@ class Measured:
         threads: of the plan.
         seconds: that it took, loading included.
         disk: bytes per second of reading the streamed layers without a pace, once a round.
+        bandwidth: bytes per second that memory gave before it.
         bits: bits a weight of the file that llama.cpp read; 0 for ours.
         passes: rows, context, arm and seconds of each timed pass.
         timings: of the probes, without their kernels: the group has them.
@@ -81,6 +83,7 @@ class Measured:
     threads: int
     seconds: float = 0.0
     disk: list[float] = field(default_factory=list)
+    bandwidth: float = 0.0
     bits: float = 0.0
     passes: list[tuple[int, int, str, float]] = field(default_factory=list)
     timings: list[tuple[Any, ...]] = field(default_factory=list)
@@ -128,7 +131,7 @@ class Bench:
     def measure(self, group: Group) -> Measured:
         """Measure a group's cells, and the probes of its kernels if they are ours."""
         clock = WallClock()
-        found = Measured(group, self.plan.threads)
+        found = Measured(group, self.plan.threads, bandwidth=memory_bandwidth())
         cells = cells_of(group, self.plan.every)
         if group.engine == OURS:
             self._measure_ours(found, cells)

@@ -1,0 +1,42 @@
+"""Memory bandwidth of this machine, and the kernel of its self-test.
+
+Owns what is timed. Must not know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+from repro.device.measure import seconds_each
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+FOOTPRINT = 256 << 20
+"""Bytes that are read or copied: more than caches hold."""
+
+
+def waiting(device: torch.device) -> Callable[[], object]:
+    """A function that waits until the device has done what it was given."""
+    return torch.cuda.synchronize if device.type == "cuda" else lambda: None
+
+
+def memory_bandwidth(on: str = "cpu", footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+    """Bytes per second that memory gives: reading or copying, whichever is faster."""
+    device = torch.device(on)
+    wait = waiting(device)
+    x = torch.ones(footprint // 4, device=device)
+    y = torch.empty_like(x)
+    reading = seconds_each(lambda: (x.sum(), wait()), seconds)
+    copying = seconds_each(lambda: (y.copy_(x), wait()), seconds)
+    return max(x.nbytes / reading, 2 * x.nbytes / copying)
+
+
+def quiet_kernel() -> Callable[[], object]:
+    """A product whose weights come from memory, some ten milliseconds long: what a busy machine slows down first."""
+    x, weight = torch.randn(4, 2048), torch.randn(8192, 2048)
+    return lambda: x @ weight.t()

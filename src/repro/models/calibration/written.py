@@ -1,0 +1,109 @@
+"""Fitted costs as a device file and an engine file.
+
+Owns which entries of the files the costs become. Must not know how they were measured. The device gets what its
+processor reaches at best, the engine the rest: a start of every layer, a rate by precision and rows, those of the
+output projection, and attention's rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from repro.device.device_file import machine
+from repro.device.engines.engine_file import with_engine
+from repro.models.calibration.fit import FittedCosts, PartCost, Points
+
+Section = dict[str, Any]
+
+ARITHMETIC = {"float32": ("fp32",), "bfloat16": ("fp16", "bf16"), "int8": ("int8",), "int4": ("int8",)}
+"""Under which names the rates of a dtype stand. 4-bit weights are billed as int8, as everywhere."""
+GIGA = 1e9
+
+
+def fact(value: float, unit: str, source: str = "measured", note: str = "") -> Section:
+    """A number of a file, to four digits."""
+    return {"value": float(f"{value:.4g}"), "unit": unit, "source": source} | ({"note": note} if note else {})
+
+
+def curve(points: Iterable[tuple[float, float]], unit: str, source: str = "measured", note: str = "") -> Section:
+    """A curve of a file, to four digits."""
+    rounded = [[x, float(f"{y:.4g}")] for x, y in points]
+    return {"points": rounded, "unit": unit, "source": source} | ({"note": note} if note else {})
+
+
+def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
+    """Operations per second by arithmetic precision, at the number of rows that is best."""
+    parts = [(k, p) for table in (costs.layers, costs.heads) for k, p in table.items() if k.packed == packed]
+    found: dict[str, float] = {}
+    for kernels, part in parts:
+        for name in ARITHMETIC[kernels.dtype]:
+            found[name] = max([found.get(name, 0.0), *(rate for _, rate in part.rate)])
+    return found
+
+
+def engine_of_costs(name: str, costs: FittedCosts, on: str = "cpu", packed: bool = True, note: str = "") -> Section:
+    """The engine file of one kind of kernels: packed for layers in memory, as stored for streamed ones.
+
+    An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start. The
+    output projection's start has, beside its own, what the runtime does in a pass outside its ops.
+    """
+    best = best_rates(costs, packed)
+    start: Section = {"embed": {}, "head": {}}
+    efficiency: Section = {"head": {}}
+    for kernels, part in costs.layers.items():
+        if kernels.packed != packed:
+            continue
+        head = costs.heads[kernels]
+        for arithmetic in ARITHMETIC[kernels.dtype]:
+            start[arithmetic] = _start(part.start)
+            start["embed"][arithmetic] = fact(0.0, "us")
+            start["head"][arithmetic] = _start(_sum(head.start, costs.rest))
+            efficiency[arithmetic] = _shares(part, best[arithmetic])
+            efficiency["head"][arithmetic] = _shares(head, best[arithmetic])
+    processor: Section = {
+        "rate": {arithmetic: fact(rate / GIGA, "GFLOP/s") for arithmetic, rate in best.items()},
+        "efficiency": efficiency,
+        "start": start,
+    }
+    if costs.attention:
+        processor["attention"] = curve([(r, v / GIGA) for r, v in costs.attention], "GFLOP/s")
+    return {"name": name, "papers": []} | ({"note": note} if note else {}) | {"processors": {on: processor}}
+
+
+def _sum(first: Points, second: Points) -> Points:
+    more = dict(second)
+    return tuple((rows, value + more.get(rows, 0.0)) for rows, value in first)
+
+
+def _start(points: Points) -> Section:
+    return curve([(rows, seconds * 1e6) for rows, seconds in points], "us")
+
+
+def _shares(part: PartCost, best: float) -> Section:
+    return curve([(rows, rate / best) for rows, rate in part.rate], "share")
+
+
+def rendered(facts: Mapping[str, Any], head: Sequence[str]) -> str:
+    """The text of a file, one fact a line, below comment lines; composing it was tried before."""
+    return "\n".join([*head, *_lines(facts)]) + "\n"
+
+
+def _lines(node: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for key, below in node.items():
+        if isinstance(below, dict) and "source" not in below:
+            lines += [f"{indent}{key}:", *_lines(below, indent + "  ")]
+        else:
+            braced = yaml.safe_dump({key: below}, default_flow_style=True, sort_keys=False, width=1 << 16)
+            lines.append(indent + braced.strip()[1:-1])
+    return lines
+
+
+def require_composing(device: Mapping[str, Any], engines: Iterable[Mapping[str, Any]]) -> None:
+    """InputError if a device and an engine do not make a machine."""
+    machine(device)
+    for engine in engines:
+        machine(with_engine(device, engine))
