@@ -80,8 +80,15 @@ def fit(timings: Iterable[Timing]) -> FittedCosts:
     return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more))
 
 
-def fit_layers(timings: Sequence[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
-    """Start and rate of each kernels, and attention's common rate: all steps are unknowns of one problem."""
+def fit_layers(timings: Iterable[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
+    """Start and rate of each kernels, attention's common rate, and the relative errors.
+
+    All steps from one number of rows to the next are unknowns of one problem.
+
+    Raises:
+        InputError: as `fit`.
+    """
+    timings = list(timings)
     rows = sorted({t.rows for t in timings})
     kinds = list(dict.fromkeys(t.kernels for t in timings))
     for kind in kinds:

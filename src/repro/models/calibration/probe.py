@@ -102,6 +102,7 @@ class Timing(NamedTuple):
 def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device) -> Decoder:
     """A decoder with random weights; its layers are equal, but each has memory of its own."""
     build = builders(kernels.dtype, kernels.packed, device)
+    ends = builders(kernels.dtype, True, device)  # streamed models, too, keep a packed output projection
 
     def weight(outputs: int, inputs: int) -> Tensor:
         return torch.randn(outputs, inputs, device=device) * inputs**-0.5
@@ -119,8 +120,8 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
         before_mlp=norm(),
     )
     table = weight(config.vocab, hidden)
-    ends = EmbeddingAndHead(table.to(build.table), build.head(table, None), norm())
-    return Decoder(config, [first, *(_copied(first) for _ in range(config.layers - 1))], ends)
+    layers = [first, *(_copied(first) for _ in range(config.layers - 1))]
+    return Decoder(config, layers, EmbeddingAndHead(table.to(ends.table), ends.head(table, None), norm()))
 
 
 def _copied(part: Any) -> Any:

@@ -1,0 +1,194 @@
+"""Measures this machine: its processor by probes, its disk, memory and power; a device file and engine files.
+
+Owns what is measured for the files and how long. Must not know where they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from repro.core.late import late
+from repro.device import measure
+from repro.device.clock import WallClock
+from repro.device.local import LocalDevice, LocalMachine, physical_memory
+from repro.device.op import CPU, FLASH, GPU
+from repro.models.calibration.fit import FittedCosts, fit
+from repro.models.calibration.machine_speed import memory_bandwidth
+from repro.models.calibration.probe import SHAPES, Kernels, Probe, Timing, probe_config
+from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
+from repro.models.runtime.cuda import cuda_stream
+from repro.records.build_cache import require_space
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = late("torch")
+
+Say = Callable[[str], None]
+
+REQUESTS = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+"""Bytes of a read request."""
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rows: numbers of tokens of a pass.
+        contexts: numbers of cached tokens.
+        shapes: probes' shapes.
+        rounds: passes of each setting.
+        longest: seconds of a pass above which it is timed once.
+        footprint: bytes of a probe's layers together, more than a processor's caches.
+        file: bytes of the file that is read.
+        seconds: per figure of disk, memory and power.
+    """
+
+    rows: tuple[int, ...] = (1, 2, 4, 5, 8, 16, 32, 64, 256)
+    contexts: tuple[int, ...] = (64, 1024)
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    rounds: int = 5
+    longest: float = 1.0
+    footprint: float = 96e6
+    file: int = 1 << 30
+    seconds: float = 0.3
+
+
+FULL = Effort()
+QUICK = Effort((1, 8, 64), (16, 128), ("small", "middle"), 1, 0.0, 0.0, 16 << 20, 0.02)
+
+
+def kernels_of(on: str) -> list[Kernels]:
+    """What is timed: on a CPU each dtype as layers in memory and as streamed ones have it."""
+    if on == GPU:
+        return [Kernels(dtype) for dtype in ("float32", "bfloat16")]
+    return [Kernels(dtype, packed) for dtype in ("float32", "bfloat16", "int4") for packed in (True, False)]
+
+
+def open_local(on: str) -> LocalDevice:
+    """This machine's CPU or GPU, without a pace of reads."""
+    stream = cuda_stream() if on == GPU else None
+    return LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=GIGA), stream)
+
+
+def time_probes(on: str, effort: Effort, say: Say) -> Iterator[Timing]:
+    """Time all probes of all kernels; settings of the same kernels are asked in turns, in another order each round."""
+    local = open_local(on)
+    chance = Random(0)
+    try:
+        for kernels in kernels_of(on):
+            say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
+            probes = [
+                Probe(probe_config(name, kernels, effort.footprint), kernels, effort.contexts, local)
+                for name in effort.shapes
+            ]
+            settings = [(p, r, c) for p in probes for r in effort.rows for c in effort.contexts]
+            for probe, rows, context in settings[:: len(effort.rows)]:
+                list(probe.time(rows, context))  # memory is taken, kernels are chosen
+            for _ in range(effort.rounds):
+                chance.shuffle(settings)
+                slow = []
+                for setting in settings:
+                    probe, rows, context = setting
+                    clock = WallClock()
+                    yield from probe.time(rows, context)
+                    if clock.now > effort.longest:
+                        slow.append(setting)
+                settings = [setting for setting in settings if setting not in slow]
+    finally:
+        local.close()
+
+
+def flash_section(folder: Path, effort: Effort, say: Say) -> Section:
+    """The storage section: one thread reading in order, by request size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    require_space(folder, 2 * effort.file, "the file that is read to measure the disk")
+    say(f"disk: writing and reading {effort.file >> 20} MiB in {folder}")
+    with measure.scratch_file(folder, effort.file) as source:
+        rates = [
+            measure.read_rate(source, effort.file, request, 2 * effort.seconds) / GIGA for request in REQUESTS
+        ]
+        way = source.way
+    # A disk's speed drifts while it is measured; a large request is never slower than its small parts.
+    points = list(zip(REQUESTS, accumulate(rates, max), strict=True))
+    latency = points[0][0] / (points[0][1] * GIGA)
+    return {
+        "bandwidth": curve(points, "GB/s", note=f"one thread, in order; pages {way}"),
+        "latency": fact(latency * 1e6, "us", note="of a request of 4 KiB"),
+        "watts": fact(2.0, "W", "assumed", "an SSD or a phone's flash that reads"),
+    }
+
+
+def power_facts(on: str, seconds: float, say: Say) -> tuple[Section, Section]:
+    """Idle power, and power above idle when computing; only some machines' CPU packages can be measured."""
+    a = torch.rand(1024, 1024)
+    pause, clock = 5 * seconds, WallClock()
+    idle = measure.watts(pause, lambda: clock.wait_until(clock.now + pause))
+    busy = measure.watts(pause, lambda: a @ a)
+    if idle is None or busy is None or on == GPU:
+        say("power: no counter can be read; idle power and watts are assumed")
+        above = 200.0 if on == GPU else 3.0 * torch.get_num_threads()
+        note = "no power counter was read"
+        return fact(5.0, "W", "assumed", note), fact(above, "W", "assumed", note)
+    say(f"power: {idle:.1f} W idle, {busy:.1f} W computing")
+    note = "RAPL, the processor packages alone"
+    return fact(idle, "W", note=note), fact(max(0.0, busy - idle), "W", note=f"{note}, above idle")
+
+
+def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path, say: Say) -> Section:
+    """The device file: what the silicon reaches, disk, memory and power."""
+    best = best_rates(costs)
+    lacking = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")
+    peak = {arithmetic: lacking for arithmetic in ("fp32", "fp16", "int8")} | {
+        arithmetic: fact(rate / GIGA, "GFLOP/s", note="best rate of a layer or an output projection")
+        for arithmetic, rate in best.items()
+    }
+    read = memory_bandwidth("cuda" if on == GPU else "cpu", seconds=effort.seconds)
+    say(f"memory: {read / GIGA:.1f} GB/s")
+    whole = physical_memory()
+    if on == GPU:
+        whole = float(torch.cuda.get_device_properties(0).total_memory)
+    idle, watts = power_facts(on, effort.seconds, say)
+    bandwidth = fact(read / GIGA, "GB/s", note="the faster of reading and copying")
+    return {
+        "name": name,
+        "kind": "emulated",
+        "processors": {on: {"peak": peak, "bandwidth": bandwidth, "watts": watts}},
+        "flash": flash_section(scratch, effort, say),
+        "dram": {
+            "capacity": fact(whole / GIGA, "GB"),
+            "budget": fact(0.8 * whole / GIGA, "GB", "assumed", "four fifths of the capacity"),
+            "bandwidth": bandwidth,
+        },
+        "power": {"idle": idle},
+    }
+
+
+def engine_sections(name: str, on: str, costs: FittedCosts) -> dict[str, Section]:
+    """Engine files by the ending of their names: of layers in memory, and on a CPU of streamed ones."""
+    found = {"": engine_of_costs(name, costs, on, note="repro's own runtime, layers in memory")}
+    if any(not kernels.packed for kernels in costs.layers):
+        note = "repro's own runtime, layers streamed from disk: weights are not reordered"
+        found["_streamed"] = engine_of_costs(f"{name}, streamed", costs, on, packed=False, note=note)
+    return found
+
+
+def calibrate(
+    name: str, on: str, effort: Effort, scratch: Path, say: Say
+) -> tuple[Section, dict[str, Section], FittedCosts]:
+    """Measure this machine: its device file, its engine files by the ending of their names, and the fit."""
+    costs = fit(time_probes(on, effort, say))
+    return device_section(name, on, costs, effort, scratch, say), engine_sections(name, on, costs), costs
+
+
+def spread_of(errors: Sequence[float]) -> str:
+    """Median and largest error of the fit, in words."""
+    wrong = sorted(map(abs, errors))
+    return f"median {wrong[len(wrong) // 2]:.0%}, worst {wrong[-1]:.0%}"
