@@ -20,7 +20,7 @@ from repro.device.emulated import Device
 from repro.device.local import LocalDevice
 from repro.device.trace import Trace
 from repro.experiments.cli import plain, publish
-from repro.models.transformer.gemm_rates import read_bandwidth
+from repro.models.calibration.machine_speed import read_bandwidth
 from repro.records.provenance import peak_resident_bytes
 from repro.records.record import Record
 from repro.scenarios.generation.scenario import GenerationScenario

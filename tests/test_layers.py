@@ -62,7 +62,7 @@ ONLY = {
         "models/encoders/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
-    "gguf": {"models/checkpoints/checkpoint.py"},
+    "gguf": {"models/checkpoints/checkpoint.py", "validation/this_machine/gguf_files.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},

@@ -1,98 +1,24 @@
-"""Measuring a machine: the fit against invented machines, the pieces against invented disks and counters, and
-the command itself."""
+"""Measuring a machine: the pieces against invented disks, counters and kernels, and the command itself."""
 
-import os
-from collections.abc import Callable
-from itertools import product
+import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 import yaml
 
-from repro.device import measure
+from repro.device import measure, quiet
 from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
+from repro.device.engines.engine_file import with_engine
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
-from repro.models.transformer.gemm_rates import Effort, Measured, Rates, fastest, kernels, measure_products
+from repro.models.calibration import machine_files
+from repro.models.calibration.machine_files import Effort
 from repro.records import build_cache
-from scripts import calibrate
-
-WEIGHTS = 8192 * 2048
-PEAKS = {"fp32": (100e9, "float32"), "fp16": (400e9, "bfloat16")}
-BITS = {"fp32": 32, "fp16": 16}
-STAIRS = ((1, 0.1), (4, 0.1), (16, 0.35), (64, 0.8), (256, 1.0))
-
-
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return calibrate
-
-
-# The fit
-
-
-def invented(efficiency: Callable[[str, int], float], bandwidth: float = 18e9) -> list[Measured]:
-    """Times of a machine that obeys the cost model, with an efficiency by arithmetic and rows."""
-    found = []
-    for (arithmetic, (peak, kernel)), (rows, _) in product(PEAKS.items(), STAIRS):
-        flops, size = 2.0 * rows * WEIGHTS, WEIGHTS * BITS[arithmetic] / 8
-        seconds = max(flops / (peak * efficiency(arithmetic, rows)), size / bandwidth)
-        found.append(Measured(kernel, arithmetic, rows, seconds, flops, size))
-    return found
-
-
-def test_the_fit_finds_the_machine_that_was_measured() -> None:
-    measured = invented(lambda _, rows: dict(STAIRS)[rows])
-    rates = Rates.of(measured)
-    assert rates.bandwidth == pytest.approx(18e9)
-    assert rates.peaks == PEAKS
-    # One row is bound by memory in both types, so that only a bound of its efficiency is known.
-    (_, one), *others = rates.efficiency
-    assert 0.08 < one <= 0.1
-    assert others == [(rows, pytest.approx(share, rel=0.01)) for rows, share in STAIRS[1:]]
-    assert rates.worst(measured) == pytest.approx(1.0, abs=0.01)
-
-
-def test_no_wider_pass_is_cheaper_than_a_narrower_one() -> None:
-    # Somebody else's work made 16 rows slower than 64.
-    rates = Rates.of(invented(lambda _, rows: 0.05 if rows == 16 else 1.0))
-    cost = [rows / share for rows, share in rates.efficiency]
-    assert cost == sorted(cost)
-    assert dict(rates.efficiency)[16] == pytest.approx(0.25, rel=0.01)
-
-
-def test_one_curve_for_kernels_that_differ_says_how_wrong_it_is() -> None:
-    measured = invented(lambda kind, rows: (0.9 if kind == "fp16" else 0.225) if rows == 64 else 1.0)
-    rates = Rates.of(measured)
-    assert dict(rates.efficiency)[64] == pytest.approx(0.45, rel=0.02)
-    assert rates.worst(measured) == pytest.approx(2.0, rel=0.02)
-
-
-def test_of_one_arithmetic_the_fastest_kernel_counts_at_each_row_count() -> None:
-    def timed(kernel: str, rows: int, seconds: float) -> Measured:
-        return Measured(kernel, "int8", rows, seconds, 2.0 * rows * WEIGHTS, WEIGHTS)
-
-    found = fastest([timed("w4", 1, 1.0), timed("w8", 1, 2.0), timed("w4", 64, 9.0), timed("w8", 64, 3.0)])
-    assert [(m.kernel, m.rows) for m in found] == [("w4", 1), ("w8", 64)]
-
+from scripts import calibrate as script
 
 # The pieces
-
-
-def test_every_kernel_multiplies() -> None:
-    effort = Effort(0.0, (1, 17), 128, 64, 128 * 64)
-    said: list[str] = []
-    found = list(measure_products(torch.device("cpu"), effort, said.append))
-    assert all(m.seconds > 0 and m.flops == 2 * m.rows * 128 * 64 for m in found)
-    missing = [line for line in said if "not on this machine" in line]
-    named = {m.kernel for m in found} | {line.split()[0] for line in missing}
-    assert len(named) == len({k.name for k in kernels(torch.device("cpu"))}) == 6
-    assert {("float32", 1), ("float32", 17), ("int8 x int8", 17)} <= {(m.kernel, m.rows) for m in found}
-    assert ("int8 x int8", 1) not in {(m.kernel, m.rows) for m in found}
-    assert {m.bytes for m in found if m.kernel == "int4 weights"} <= {128 * 64 / 2}
 
 
 def test_slow_calls_do_not_raise_the_time_of_a_call() -> None:
@@ -145,65 +71,214 @@ def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
     assert measure.watts(0.01, work, tmp_path / "nowhere") is None
 
 
+# The self-test
+
+IDLE = "cpu  100 0 100 1000 0 0 0 0\n"
+
+
+class Turns:
+    """A clock on which calls take turns in how long they last, and `/proc/stat` counts what others do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, stat: Path, lasts: list[float]) -> None:
+        self.now, self.calls, self.lasts, self.stat = 0.0, 0, lasts, stat
+        self.foreign = self.stolen = 0.0
+        monkeypatch.setattr(quiet, "WallClock", lambda: self)
+        monkeypatch.setattr(quiet.os, "times", lambda: (self.now, 0.0, 0.0, 0.0, 0.0))
+        monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+        self.tell()
+
+    def __call__(self) -> None:
+        self.now += self.lasts[self.calls % len(self.lasts)]
+        self.calls += 1
+        self.tell()
+
+    def tell(self) -> None:
+        ticks = 100 * self.now * (1 + self.foreign), 100 * 2 * self.now * self.stolen
+        self.stat.write_text(f"cpu  {ticks[0]:.0f} 0 0 0 0 0 0 {ticks[1]:.0f} 0 0\n")
+
+
+def test_a_quiet_machine_passes_the_self_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = quiet.self_test(Turns(monkeypatch, tmp_path / "stat", [0.01]), 2.0, tmp_path / "stat")
+    assert found.is_quiet
+    assert (found.first, found.second) == pytest.approx((0.01, 0.01))
+    assert (found.spread, found.foreign, found.stolen) == pytest.approx((0.0, 0.0, 0.0), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("lasts", "foreign", "stolen", "said"),
+    [
+        ([0.010, 0.012], 0.0, 0.0, "10.00 and 12.00 ms (20% apart)"),
+        ([0.01] * 8 + [0.02, 0.02], 0.0, 0.0, "slowest tenth 100% more"),
+        ([0.01], 0.5, 0.0, "keep 0.5 cores busy"),
+        ([0.01], 0.0, 0.1, "takes 10% of the time"),
+    ],
+)
+def test_a_busy_machine_is_told_by_any_of_four_signs(
+    lasts: list[float], foreign: float, stolen: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Turns(monkeypatch, tmp_path / "stat", [lasts[0], *lasts] if len(lasts) == 2 else lasts)
+    if len(lasts) == 2:  # the warm-up takes the first
+        kernel.lasts = [lasts[1], lasts[0]]
+    kernel.foreign, kernel.stolen = foreign, stolen
+    kernel.tell()
+    found = quiet.self_test(kernel, 2.0, tmp_path / "stat")
+    assert not found.is_quiet
+    assert said in found.sentence
+
+
+def test_a_system_that_does_not_say_who_is_busy_is_judged_by_the_kernel_alone(tmp_path: Path) -> None:
+    assert quiet.self_test(lambda: None, 0.0, tmp_path / "nowhere").foreign == 0.0
+
+
 # The command
 
+TINY = Effort((1, 4), (8,), ("small", "middle"), 1, 0.0, 0.0, 4 << 20, 0.01)
 
-def test_a_quick_calibration_is_a_device(script: ModuleType, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "phone.yaml"
-    script.main(["--quick", "--out", str(out), "--name", "My phone", "--scratch", str(tmp_path / "scratch")])
-    text = out.read_text()
-    assert text.startswith(script.MARK)
-    assert "Quick figures" in text
-    found = yaml.safe_load(text)
-    device = machine(found)
-    assert device.name == "My phone"
-    assert set(device.processors["cpu"].peak) >= {"fp32", "int8"}
-    op = Op("cpu", "layer", "a", rows=8, flops=1e9, bytes=1e6, precision="fp32")
-    assert device.demand(op).work > 0
-    assert device.demand(Op("flash", "load", "a", bytes=1e6, request=4096)).work > 0
-    rates = [rate for _, rate in device.flash.bandwidth.points]
-    assert rates == sorted(rates)
-    measured = {fact.path for fact in facts(found) if fact.source == "measured"}
-    assert {"processors.cpu.efficiency", "flash.bandwidth", "dram.bandwidth", "dram.capacity"} <= measured
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    for group in ("device", "engine"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    return tmp_path / "conf"
+
+
+def test_a_calibration_is_a_device_and_two_engines(
+    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(script, "QUICK", TINY)
+    monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
+    script.main(["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")])
+    files = {path.relative_to(conf).as_posix(): path.read_text() for path in conf.rglob("*.yaml")}
+    assert set(files) == {"device/my_phone.yaml", "engine/my_phone.yaml", "engine/my_phone_streamed.yaml"}
+    assert all(text.startswith(script.MARK) and "Quick figures" in text for text in files.values())
+    device = yaml.safe_load(files["device/my_phone.yaml"])
+    for name in ("my_phone", "my_phone_streamed"):
+        found = machine(with_engine(device, yaml.safe_load(files[f"engine/{name}.yaml"])))
+        cpu = found.processors["cpu"]
+        assert set(cpu.peak) == {"fp32", "fp16", "bf16", "int8"}
+        asked = [Op("cpu", kind, "a", rows=4, flops=1e9, precision=p) for kind in ("layer", "head") for p in cpu.peak]
+        assert all(found.demand(op).work > 0 for op in asked)
+        assert found.demand(Op("cpu", "embed", "a", precision="int8")).launch == 0.0
+        assert found.demand(Op("cpu", "head", "a", precision="fp32")).launch > 0.0
+    measured = {fact.path for fact in facts(device) if fact.source == "measured"}
+    assert {"processors.cpu.peak.int8", "flash.bandwidth", "dram.bandwidth", "dram.capacity"} <= measured
     assert list((tmp_path / "scratch").iterdir()) == []
-    # Measuring again replaces it.
-    assert script.free_place(out) == out
-    assert f"device={out.stem}" in capsys.readouterr().out
+    script.free_places(conf, "my_phone", ("", "_streamed"))  # measuring again replaces them
+    assert "device=my_phone engine=my_phone" in capsys.readouterr().out
 
 
-def fail(script: ModuleType, *given: str) -> str:
+def fail(*given: str) -> str:
     with pytest.raises(SystemExit) as stopped:
-        script.main(["--quick", *given])
+        script.main(list(given))
     return str(stopped.value)
 
 
-def test_it_never_overwrites_another_file(script: ModuleType, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.yaml"
+def test_it_never_overwrites_another_file(conf: Path, tmp_path: Path) -> None:
+    mine = conf / "engine" / "mine.yaml"
     mine.write_text("name: mine\n")
-    assert "not written by this script" in fail(script, "--out", str(mine))
+    assert "not written by this script" in fail("--quick", "--conf", str(conf), "--name", "mine")
     assert mine.read_text() == "name: mine\n"
-    assert "not written by this script" in fail(script, "--name", "OnePlus 12")
-    assert "no folder" in fail(script, "--out", str(tmp_path / "nowhere" / "a.yaml"))
+    assert "not written by this script" in fail("--quick", "--name", "OnePlus 12")
+    assert "no folder" in fail("--quick", "--conf", str(tmp_path / "nowhere"))
 
 
-def test_a_gpu_that_is_not_there_is_said_at_once(script: ModuleType, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_there_is_said_at_once(conf: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    assert "needs a GPU" in fail(script, "--device", "cuda", "--out", str(tmp_path / "a.yaml"))
+    assert "needs a GPU" in fail("--quick", "--device", "cuda", "--conf", str(conf))
 
 
-def test_a_full_disk_is_said(script: ModuleType, tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_said(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "QUICK", TINY)
+    monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
     usage = build_cache.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
-    monkeypatch.setattr(script.gemm_rates, "measure_products", None)
-    assert "disk too full" in fail(script, "--out", str(tmp_path / "a.yaml"), "--scratch", str(tmp_path))
-    assert not (tmp_path / "a.yaml").exists()
+    assert "disk too full" in fail("--quick", "--conf", str(conf), "--scratch", str(tmp_path))
+    assert not list(conf.rglob("*.yaml"))
 
 
-def test_a_busy_machine_is_noted_in_the_file(script: ModuleType, monkeypatch) -> None:
-    monkeypatch.setattr(script.os, "getloadavg", lambda: (4.0, 0.0, 0.0))
-    monkeypatch.setattr(script.os, "cpu_count", lambda: 8)
-    assert script.foreign_load() == 4.0
-    assert "4.0 cores busy" in script.render({"name": "x"}, False, 4.0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert script.foreign_load() is None
+def test_a_busy_machine_is_refused_in_one_sentence_unless_busy_is_said(
+    conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = quiet.Quiet(0.010, 0.014, 0.5, 1.3, 0.0)
+    monkeypatch.setattr(script, "self_test", lambda _: busy)
+    said = fail("--conf", str(conf))
+    assert said.startswith("calibrate: this machine is too busy to measure: the same kernel took 10.00 and 14.00 ms")
+    assert "1.3 cores" in said
+    assert "\n" not in said
+    assert script.require_quiet(busy=True) is busy
+    assert any("The machine was busy" in line for line in script.head("x", busy))
+
+
+# llama-bench
+
+
+def bench_test(**changed: object) -> dict[str, object]:
+    own = {
+        "build_commit": "abc",
+        "cpu_info": "Some Chip",
+        "gpu_info": "",
+        "backends": "CPU",
+        "model_type": "llama 1B Q4_0",
+        "model_size": 5.0e8,
+        "model_n_params": 1.0e9,
+        "n_ubatch": 512,
+        "n_threads": 4,
+        "n_gpu_layers": 0,
+        "n_prompt": 512,
+        "n_gen": 0,
+        "n_depth": 0,
+        "avg_ns": 1.0e10,
+    }
+    return own | changed
+
+
+def written(tmp_path: Path, tests: object) -> str:
+    path = tmp_path / "Phone bench.json"
+    path.write_text(json.dumps(tests))
+    return str(path)
+
+
+def test_llama_bench_s_file_becomes_a_device_and_an_engine(
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tests = [bench_test(), bench_test(n_prompt=0, n_gen=128, avg_ns=128e8)]
+    script.main(["--from-llama-bench", written(tmp_path, tests), "--conf", str(conf)])
+    device = yaml.safe_load((conf / "device" / "phone_bench.yaml").read_text())
+    engine = yaml.safe_load((conf / "engine" / "phone_bench.yaml").read_text())
+    assert device["name"] == "Some Chip"
+    found = machine(with_engine(device, engine))
+    one = found.demand(Op("cpu", "layer", "a", rows=1, flops=2e9, precision="int8"))
+    many = found.demand(Op("cpu", "layer", "a", rows=512, flops=2e9 * 512, precision="int8"))
+    assert (one.work, many.work) == pytest.approx((0.1, 10.0), rel=1e-3)
+    assumed = {fact.path for fact in facts(device) if fact.source == "assumed"}
+    assert {"flash.bandwidth", "dram.budget", "power.idle", "processors.cpu.peak.fp32"} <= assumed
+    assert "start is assumed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("tests", "said"),
+    [
+        ([], "has no test"),
+        ({}, "is no list of tests"),
+        ([bench_test(n_prompt=8, n_gen=8)], "has no test"),
+        ([{k: v for k, v in bench_test().items() if k != "avg_ns"}], "test 1 lacks avg_ns"),
+        ([bench_test(), bench_test(model_type="llama 1B what")], "test 2: model_type 'llama 1B what'"),
+        ([bench_test(avg_ns="soon")], "avg_ns is 'soon'; it must be a number"),
+        ([bench_test(avg_ns=0)], "avg_ns is 0; it must be above 0"),
+        ([bench_test(model_size=float("nan"))], "it must be finite"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(tests: object, said: str, conf: Path, tmp_path: Path) -> None:
+    told = fail("--from-llama-bench", written(tmp_path, tests), "--conf", str(conf))
+    assert said in told
+    assert "\n" not in told
+    assert not list(conf.rglob("*.yaml"))
+
+
+def test_a_file_that_is_not_there_or_no_json_is_said(conf: Path, tmp_path: Path) -> None:
+    assert "No such file" in fail("--from-llama-bench", str(tmp_path / "no.json"), "--conf", str(conf))
+    (tmp_path / "a.json").write_text("[{")
+    assert "is no JSON" in fail("--from-llama-bench", str(tmp_path / "a.json"), "--conf", str(conf))
+    asked = ("--from-llama-bench", written(tmp_path, [bench_test()]), "--conf", str(conf), "--threads", "3")
+    assert "--threads 3: the file has tests of 4" in fail(*asked)

@@ -25,15 +25,21 @@ def waiting(device: torch.device) -> Callable[[], object]:
     return torch.cuda.synchronize if device.type == "cuda" else lambda: None
 
 
+def read_bandwidth(device: torch.device, footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
+    """Bytes per second of reading `footprint` bytes, as a sum."""
+    x = torch.ones(footprint // 4, device=device)
+    wait = waiting(device)
+    return x.nbytes / seconds_each(lambda: (x.sum(), wait()), seconds)
+
+
 def memory_bandwidth(on: str = "cpu", footprint: int = FOOTPRINT, seconds: float = 0.3) -> float:
     """Bytes per second that memory gives: reading or copying, whichever is faster."""
     device = torch.device(on)
     wait = waiting(device)
     x = torch.ones(footprint // 4, device=device)
     y = torch.empty_like(x)
-    reading = seconds_each(lambda: (x.sum(), wait()), seconds)
     copying = seconds_each(lambda: (y.copy_(x), wait()), seconds)
-    return max(x.nbytes / reading, 2 * x.nbytes / copying)
+    return max(read_bandwidth(device, footprint, seconds), 2 * x.nbytes / copying)
 
 
 def quiet_kernel() -> Callable[[], object]:

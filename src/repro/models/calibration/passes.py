@@ -31,6 +31,10 @@ STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1",
 """What is billed, by the dtype of a decoder. Both 4-bit forms have a bf16 scale and zero for 32 weights: 5 bits."""
 
 
+ROOM = 64
+"""Slots of a cache beyond the context; it grows where a pass has more rows."""
+
+
 class PassTime(NamedTuple):
     """Seconds of one pass, and of its layers and its output projection.
 
@@ -99,9 +103,7 @@ class PassTimer:
             text = Prefix.of(range(tokens))
             network: Network = NoNetwork()
             if decoder is not None:
-                network = DecoderNetwork(decoder, tokens + 64)
-                fill(network.cache, decoder.config, tokens)
-                network.lineage.add(network.lineage.missing([text]))
+                network = _holding(decoder, text)
             placement = STREAMED if streamed else RESIDENT
             session = Session(Engine("target", device, cost, network, placement, source))
             session.assume(text)
@@ -116,6 +118,7 @@ class PassTimer:
         session, text = self._contexts[context]
         self._asked += 1
         chain = [text.then(self._asked)]  # new tokens each time, whose logits no earlier pass left
+        session.keep(chain[0])  # drops the rows of earlier passes, which continue `text` otherwise
         while len(chain) < rows:
             chain.append(chain[-1].then(0))
         trace, before = self.device.trace, len(self.device.trace.spans)
@@ -128,6 +131,14 @@ class PassTimer:
         start, end = self.device.play(run())
         spans = trace.spans[before:]
         layers, head = (sum(s.seconds for s in spans if s.kind == kind) for kind in ("layer", "head"))
-        session.keep(text)
         del trace.spans[before:]
         return PassTime(end - start, layers, head)
+
+
+def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:
+    """A network whose cache holds a sequence."""
+    network = DecoderNetwork(decoder, text.length + ROOM)
+    if text.length:
+        fill(network.cache, decoder.config, text.length)
+        network.lineage.add(network.lineage.missing([text]))
+    return network

@@ -52,11 +52,13 @@ def _shape(hidden: int, heads: int, head_dim: int, intermediate: int, vocab: int
 
 
 SHAPES = {
+    "narrow": _shape(256, 16, 64, 512, 4096),
     "small": _shape(512, 8, 64, 1536, 16384),
     "middle": _shape(1024, 16, 64, 3072, 32768),
     "large": _shape(1536, 12, 128, 4608, 16384),
 }
-"""The invented shapes: 3, 12 and 27 million weights a layer. No model of this project has one of them."""
+"""The invented shapes: 1, 3, 12 and 27 million weights a layer; the first one is mostly attention and start. No model
+of this project has one of them."""
 
 
 @dataclass(frozen=True, slots=True)

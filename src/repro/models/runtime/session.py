@@ -107,7 +107,8 @@ class Session:
 
     def assume(self, text: Prefix) -> None:
         """Count a sequence and its ancestors as cached, without a pass: the network must hold them already."""
-        self._lineage.add(self._lineage.missing([text]))
+        if missing := self._lineage.missing([text]):
+            self._lineage.add(missing)
 
     @property
     def heads(self) -> int:

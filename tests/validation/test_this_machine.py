@@ -1,0 +1,231 @@
+"""This machine's cells: which there are, that the comparison finds an invented machine, and the command's files."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.device.quiet import Quiet
+from repro.models.calibration.passes import cost_of
+from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES
+from repro.models.transformer.config import DecoderConfig
+from repro.validation.__main__ import main as validation
+from repro.validation.this_machine import command, predicting
+from repro.validation.this_machine.cells import (
+    CONTEXTS,
+    DTYPES,
+    ENGINES,
+    LLAMA_CPP,
+    MODELS,
+    OURS,
+    ROWS,
+    SHARE,
+    Cell,
+    Group,
+    all_cells,
+    cells_of,
+    groups,
+)
+from repro.validation.this_machine.measuring import ARMS, Measured
+from repro.validation.this_machine.page import line, lines
+from repro.validation.this_machine.predicting import Compared, predictions
+
+SIZES = dict(zip(MODELS, ((576, 9, 64, 1536, 30), (896, 14, 64, 4864, 24), (1536, 12, 128, 8960, 28)), strict=True))
+
+
+def config(model: str) -> DecoderConfig:
+    hidden, heads, width, inner, layers = SIZES[model]
+    like = SHAPES["small"]
+    sizes = {"hidden": hidden, "heads": heads, "kv_heads": 1, "head_dim": width, "intermediate": inner}
+    return replace(like, layers=layers, vocab=49152, **sizes)
+
+
+# Which cells
+
+
+def test_every_combination_is_a_cell_once() -> None:
+    found = groups(ENGINES, MODELS, DTYPES)
+    cells = list(all_cells(found, every=True))
+    assert len({cell.id for cell in cells}) == len(cells)
+    ours = len(MODELS) * len(DTYPES) * len(ROWS) * len(CONTEXTS)
+    assert len(cells) == 2 * ours + len(MODELS) * len(ROWS) * len(CONTEXTS)
+
+
+def test_a_fixed_third_of_the_streamed_cells_covers_rows_and_contexts() -> None:
+    streamed = [group for group in groups([OURS], MODELS, DTYPES) if group.streamed]
+    third = list(all_cells(streamed, every=False))
+    whole = list(all_cells(streamed, every=True))
+    assert len(third) == pytest.approx(len(whole) / SHARE, rel=0.12)
+    assert set(third) <= set(whole)
+    for dtype in DTYPES:
+        own = [cell for cell in third if cell.group.dtype == dtype]
+        assert {cell.rows for cell in own} == set(ROWS)
+        assert {cell.context for cell in own} == set(CONTEXTS)
+    resident = Group(OURS, MODELS[0], DTYPES[0])
+    assert cells_of(resident, every=False) == cells_of(resident, every=True)
+
+
+def test_a_name_that_there_is_not_is_said_with_the_choices() -> None:
+    with pytest.raises(InputError, match="float32"):
+        groups(ENGINES, MODELS, ["float23"])
+
+
+# The comparison
+
+
+START, ATTENTION, DISK = 1e-4, 2e10, 1e9
+
+
+def each(rows: int) -> float:
+    """Seconds a weight of an invented machine."""
+    return 2e-10 + 2e-11 * rows
+
+
+def layer_seconds(of: DecoderConfig, rows: int, context: int) -> float:
+    shape = cost_of(of, "float32").shape
+    return START + each(rows) * shape.layer_weights + shape.attention_flops(rows, context) / ATTENTION
+
+
+def invented(group: Group, slower: float = 1.0) -> Measured:
+    """What the bench would measure on a machine that obeys the form of the costs."""
+    found = Measured(group, threads=1, seconds=60.0, bandwidth=1e12, disk=[DISK] if group.streamed else [])
+    ours = group.engine == OURS
+    for cell in cells_of(group, every=True):
+        own = config(group.model)
+        head = cost_of(own, "float32").shape.head_weights * each(cell.rows if ours else 1)
+        layer = layer_seconds(own, cell.rows, cell.context)
+        seconds = own.layers * layer + head
+        if group.streamed:
+            read = cost_of(own, group.dtype).layer_bytes / DISK
+            seconds = read + (own.layers - 1) * max(read, layer) + layer + head
+        found.passes += [(cell.rows, cell.context, arm, slower * seconds) for arm in ARMS]
+    for name, rows, context in product(SHAPES if ours else (), ROWS, CONTEXTS):
+        own = SHAPES[name]
+        shape = cost_of(own, "float32").shape
+        flops = shape.attention_flops(rows, context)
+        asked = rows, context
+        found.timings += [
+            (LAYER, shape.layer_weights, flops, *asked, layer_seconds(own, *asked), 0.0),
+            (HEAD, shape.head_weights, 0.0, *asked, each(rows) * shape.head_weights, 0.0),
+            (REST, 0, 0.0, *asked, 0.0, 0.0),
+        ]
+    return found
+
+
+@pytest.fixture
+def machine_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predicting, "config_of", lambda group: config(group.model))
+
+
+@pytest.mark.usefixtures("machine_of_models")
+def test_a_machine_that_obeys_the_costs_is_predicted() -> None:
+    found = [invented(group) for group in groups([OURS], MODELS, ["float32"])]
+    compared = list(predictions(found, pace=2e9, every=True))
+    assert len(compared) == 2 * len(MODELS) * len(ROWS) * len(CONTEXTS)
+    assert max(abs(c.error) for c in compared) < 0.02
+    assert all(c.noise == 0.0 for c in compared)
+    assert min(c.roofline / c.predicted for c in compared) < 0.9
+
+
+@pytest.mark.usefixtures("machine_of_models")
+def test_llama_cpp_s_model_is_predicted_from_the_others_alone() -> None:
+    found = [replace_bits(invented(group)) for group in groups([LLAMA_CPP], MODELS, DTYPES)]
+    compared = list(predictions(found, 1e9, every=False))
+    assert len(compared) == len(MODELS) * len(ROWS) * len(CONTEXTS)
+    assert max(abs(c.error) for c in compared) < 0.03
+    # A model that is measured twice as slow is predicted as before: it does not see itself.
+    slow = [replace_bits(invented(one.group, 2.0)) if i == 1 else one for i, one in enumerate(found)]
+    again = {c.cell: c for c in predictions(slow, 1e9, every=False)}
+    for one in compared:
+        if one.cell.group.model == MODELS[1]:
+            assert again[one.cell].predicted == pytest.approx(one.predicted)
+            assert again[one.cell].error == pytest.approx(-0.5, abs=0.02)
+    assert list(predictions(found[:2], 1e9, every=False)) == []
+
+
+def replace_bits(found: Measured) -> Measured:
+    found.bits = 4.5
+    return found
+
+
+def test_errors_are_counted_beyond_the_null_arm() -> None:
+    cell = Cell(Group(OURS, MODELS[0], DTYPES[0]), 1, 64)
+    found = [Compared(cell, 1.0, 1.0 + n, 1.0 + e, 2, 0.5) for n, e in ((0.02, 0.1), (-0.04, -0.2), (0.06, 0.3))]
+    got = line("all", found)
+    assert (got.n, got.median, got.null_median, got.roofline) == pytest.approx((3, 0.2, 0.04, 0.5))
+    assert got.beyond == pytest.approx((0.16, got.p90 - got.null_p90))
+    assert {one.cells for one in lines(found)} >= {"all", "ours", "ours, in memory", "SmolLM2-135M", "1 row"}
+    assert "ours, streamed" not in {one.cells for one in lines(found)}
+
+
+# The command
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, machine_of_models: None) -> Iterator[list[str]]:
+    """The groups that were measured, of an invented machine."""
+    asked: list[str] = []
+
+    class Invented:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def measure(self, group: Group) -> Measured:
+            asked.append(group.id)
+            return invented(group)
+
+    monkeypatch.setattr(command, "Bench", Invented)
+    monkeypatch.setattr(command, "self_test", lambda _: Quiet(0.01, 0.01, 0.0, 0.0, 0.0))
+    yield asked
+
+
+def test_the_command_writes_its_files_and_goes_on_where_it_was(bench: list[str], tmp_path: Path) -> None:
+    given = ["this_machine", "--engines", OURS, "--dtypes", "float32", "--threads", "1"]
+    given += ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    assert validation(given) == 0
+    files = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    expected = {"table.md", "table.csv", "rows.csv", "measured.json.gz", "figure.png", "figure.pdf"}
+    assert set(files) == expected
+    assert len(bench) == 2 * len(MODELS)
+    cells = list(all_cells(groups([OURS], MODELS, ["float32"]), every=False))
+    assert len(files["rows.csv"].decode().splitlines()) == 1 + len(cells)
+    one = next((tmp_path / "work").iterdir())
+    assert Measured.read(tmp_path / "work", Group(**json.loads(one.read_text())["group"]))
+    assert validation(given) == 0
+    assert len(bench) == 2 * len(MODELS)  # nothing was measured again
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
+    assert validation([*given, "--fresh"]) == 0
+    assert len(bench) == 4 * len(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--models", "smolm"], "smollm2_135m_instruct"),
+        (["--rounds", "0"], "--rounds is 0"),
+        (["--threads", "-1"], "--threads is -1"),
+    ],
+)
+def test_a_wrong_option_is_said_before_anything_is_measured(
+    given: list[str], said: str, bench: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert validation(["this_machine", "--engines", OURS, *given]) == 2
+    assert said in capsys.readouterr().err
+    assert bench == []
+
+
+def test_a_busy_machine_is_not_measured(
+    bench: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "self_test", lambda _: Quiet(0.01, 0.02, 0.0, 2.0, 0.0))
+    assert validation(["this_machine", "--engines", OURS]) == 3
+    assert "too busy to measure" in capsys.readouterr().err
+    assert bench == []
+
+
+def test_a_validation_that_there_is_not() -> None:
+    assert validation(["tis_machine"]) == 2
