@@ -1,12 +1,14 @@
 """Measure this machine and write a device file and an engine file, so that it can be emulated.
 
-python scripts/calibrate.py                                   conf/device/calibrated.yaml and conf/engine/calibrated.yaml
-python scripts/calibrate.py --name "My board" --conf FOLDER   FOLDER/device/my_board.yaml and FOLDER/engine/my_board.yaml
-python scripts/calibrate.py --quick                           seconds, for a look: caches are not emptied
-python scripts/calibrate.py --device cuda                     the GPU in place of the CPU
-python scripts/calibrate.py --from-llama-bench FILE.json      any machine, from what llama-bench -o json wrote there
+python scripts/calibrate.py                                   conf/device/calibrated.yaml and
+conf/engine/calibrated.yaml python scripts/calibrate.py --name "My board" --conf FOLDER
+FOLDER/device/my_board.yaml and FOLDER/engine/my_board.yaml python scripts/calibrate.py --quick
+seconds, for a look: caches are not emptied python scripts/calibrate.py --device cuda
+the GPU in place of the CPU python scripts/calibrate.py --from-llama-bench FILE.json      any machine, from
+what llama-bench -o json wrote there
 
-A busy machine is refused; --busy measures it anyway, and the files say so. docs/local.md explains the figures.
+A busy machine is refused; --busy measures it anyway, and the files say so. docs/local.md explains the
+figures.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def from_here(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
 def from_llama_bench(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
     paths = free_places(conf, slug, ("",))
     rows, told = read_bench(chosen.from_llama_bench)
-    shapes = [shape for path in sorted((conf_dir() / "model" / "shape").glob("*.yaml")) if (shape := _shape(path))]
+    shapes = [
+        shape for path in sorted((conf_dir() / "model" / "shape").glob("*.yaml")) if (shape := _shape(path))
+    ]
     found = fit_bench(rows, shapes, chosen.threads)
     for line in summary(found):
         say(line)
@@ -130,7 +134,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--name", help="of the machine, as tables show it; the files are named after it")
-    parser.add_argument("--conf", type=Path, help="folder with device/ and engine/; by default the project's conf")
+    parser.add_argument(
+        "--conf", type=Path, help="folder with device/ and engine/; by default the project's conf"
+    )
     parser.add_argument("--quick", action="store_true", help="seconds, for a look; rates are too high")
     parser.add_argument("--busy", action="store_true", help="measure although the machine is busy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="processor to measure")

@@ -114,7 +114,12 @@ def test_a_quiet_machine_passes_the_self_test(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_a_busy_machine_is_told_by_any_of_four_signs(
-    lasts: list[float], foreign: float, stolen: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lasts: list[float],
+    foreign: float,
+    stolen: float,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = Turns(monkeypatch, tmp_path / "stat", [lasts[0], *lasts] if len(lasts) == 2 else lasts)
     if len(lasts) == 2:  # the warm-up takes the first
@@ -147,7 +152,9 @@ def test_a_calibration_is_a_device_and_two_engines(
 ) -> None:
     monkeypatch.setattr(script, "QUICK", TINY)
     monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
-    script.main(["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")])
+    script.main(
+        ["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")]
+    )
     files = {path.relative_to(conf).as_posix(): path.read_text() for path in conf.rglob("*.yaml")}
     assert set(files) == {"device/my_phone.yaml", "engine/my_phone.yaml", "engine/my_phone_streamed.yaml"}
     assert all(text.startswith(script.MARK) and "Quick figures" in text for text in files.values())
@@ -156,7 +163,11 @@ def test_a_calibration_is_a_device_and_two_engines(
         found = machine(with_engine(device, yaml.safe_load(files[f"engine/{name}.yaml"])))
         cpu = found.processors["cpu"]
         assert set(cpu.peak) == {"fp32", "fp16", "bf16", "int8"}
-        asked = [Op("cpu", kind, "a", rows=4, flops=1e9, precision=p) for kind in ("layer", "head") for p in cpu.peak]
+        asked = [
+            Op("cpu", kind, "a", rows=4, flops=1e9, precision=p)
+            for kind in ("layer", "head")
+            for p in cpu.peak
+        ]
         assert all(found.demand(op).work > 0 for op in asked)
         assert found.demand(Op("cpu", "embed", "a", precision="int8")).launch == 0.0
         assert found.demand(Op("cpu", "head", "a", precision="fp32")).launch > 0.0
@@ -203,7 +214,9 @@ def test_a_busy_machine_is_refused_in_one_sentence_unless_busy_is_said(
     busy = quiet.Quiet(0.010, 0.014, 0.5, 1.3, 0.0)
     monkeypatch.setattr(script, "self_test", lambda _: busy)
     said = fail("--conf", str(conf))
-    assert said.startswith("calibrate: this machine is too busy to measure: the same kernel took 10.00 and 14.00 ms")
+    assert said.startswith(
+        "calibrate: this machine is too busy to measure: the same kernel took 10.00 and 14.00 ms"
+    )
     assert "1.3 cores" in said
     assert "\n" not in said
     assert script.require_quiet(busy=True) is busy

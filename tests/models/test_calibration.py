@@ -1,4 +1,4 @@
-"""Costs fitted to layers: an invented machine is found again, and probes and passes are what a session runs."""
+"""Costs fitted to layers: an invented machine is found again; probes and passes run a real session."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -20,8 +20,8 @@ from repro.models.calibration.probe import (
     REST,
     SHAPES,
     Kernels,
-    Probe,
-    Timing,
+    LayerProbe,
+    PartTiming,
     probe_config,
     random_decoder,
 )
@@ -36,16 +36,16 @@ EACH = {FP32: {1: 2e-10, 4: 3e-10, 16: 8e-10}, STORED: {1: 2e-10, 4: 9e-10, 16: 
 ATTENTION = {1: 1e9, 4: 3e9, 16: 9e9}
 
 
-def invented(shapes: tuple[str, ...] = tuple(SHAPES)) -> Iterator[Timing]:
+def invented(shapes: tuple[str, ...] = tuple(SHAPES)) -> Iterator[PartTiming]:
     """Timings of a machine that obeys the form of the fit."""
     for kernels, name, rows, context in product(EACH, shapes, ROWS, (64, 1024)):
         cost = cost_of(SHAPES[name], "float32").shape
         flops = cost.attention_flops(rows, context)
         seconds = START[rows] + EACH[kernels][rows] * cost.layer_weights + flops / ATTENTION[rows]
-        yield Timing(kernels, LAYER, cost.layer_weights, flops, rows, context, seconds)
+        yield PartTiming(kernels, LAYER, cost.layer_weights, flops, rows, context, seconds)
         head = EACH[FP32][rows] * cost.head_weights
-        yield Timing(kernels, HEAD, cost.head_weights, 0.0, rows, context, head)
-        yield Timing(kernels, REST, 0, 0.0, rows, context, rows * 1e-5)
+        yield PartTiming(kernels, HEAD, cost.head_weights, 0.0, rows, context, head)
+        yield PartTiming(kernels, REST, 0, 0.0, rows, context, rows * 1e-5)
 
 
 def test_the_fit_finds_the_machine_that_was_measured() -> None:
@@ -108,7 +108,7 @@ def test_a_probe_runs_passes_of_a_real_session(kernels: Kernels) -> None:
     local = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
     config = probe_config("small", kernels, 0.0)
     assert config.layers == 4
-    probe = Probe(config, kernels, (8, 32), local)
+    probe = LayerProbe(config, kernels, (8, 32), local)
     for rows, context in ((1, 8), (4, 32), (4, 8)):
         parts = {t.part: t for t in probe.time(rows, context)}
         assert set(parts) == {LAYER, HEAD, REST}
@@ -171,7 +171,9 @@ def bench(parameters: float, rows: int, seconds: float, **changed: object) -> Be
 
 
 def test_two_models_tell_a_pass_s_start_from_its_rate() -> None:
-    rows = [bench(p, r, 0.01 * r**0.5 + p * each) for p in (1e9, 4e9) for r, each in ((1, 2e-10), (512, 3e-8))]
+    rows = [
+        bench(p, r, 0.01 * r**0.5 + p * each) for p in (1e9, 4e9) for r, each in ((1, 2e-10), (512, 3e-8))
+    ]
     found = fit_bench(rows)
     part = found.parts["int8"]
     assert dict(part.start) == pytest.approx({1: 0.01, 512: 0.01 * 512**0.5}, rel=0.01)
@@ -181,7 +183,9 @@ def test_two_models_tell_a_pass_s_start_from_its_rate() -> None:
     device, engine = bench_device("x", found, 2e9, "a.json"), bench_engine("x", found, "a.json")
     require_composing(device, [engine])
     shape = Shape(16, 1024, 8, 8, 128, 4096, 1000, tied=True)
-    timer = PassTimer(EmulatedDevice(machine(with_engine(device, engine))), ModelCost(shape, precision("q4_0")), (0,))
+    timer = PassTimer(
+        EmulatedDevice(machine(with_engine(device, engine))), ModelCost(shape, precision("q4_0")), (0,)
+    )
     weights = shape.layers * shape.layer_weights
     assert timer.time(512, 0, last_only=True).seconds == pytest.approx(
         0.01 * 512**0.5 + 3e-8 * weights + 2e-10 * shape.head_weights, rel=0.02
@@ -194,11 +198,18 @@ def test_a_known_shape_counts_its_head_for_one_row() -> None:
     weights = shape.layers * shape.layer_weights
     assert dict(alone.parts["int8"].rate)[512] == pytest.approx(2 * (512 * weights + shape.head_weights))
     assert alone.unmatched == ()
-    assert fit_bench([bench(shape.parameters, 512, 1.0)]).unmatched == (bench(shape.parameters, 512, 1.0).model,)
+    assert fit_bench([bench(shape.parameters, 512, 1.0)]).unmatched == (
+        bench(shape.parameters, 512, 1.0).model,
+    )
 
 
 def test_tests_of_the_fastest_threads_are_used_and_processors_not_mixed() -> None:
-    rows = [bench(1e9, 1, 0.2, threads=2), bench(1e9, 1, 0.1), bench(1e9, 512, 3.0), bench(1e9, 512, 2.0, threads=2)]
+    rows = [
+        bench(1e9, 1, 0.2, threads=2),
+        bench(1e9, 1, 0.1),
+        bench(1e9, 512, 3.0),
+        bench(1e9, 512, 2.0, threads=2),
+    ]
     assert fit_bench(rows).threads == 4
     assert dict(fit_bench(rows, threads=2).parts["int8"].rate)[1] == pytest.approx(1e10)
     gpu = bench(1e9, 512, 1.0, layers_on_gpu=99, backends="Vulkan")

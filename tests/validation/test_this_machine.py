@@ -1,7 +1,7 @@
-"""This machine's cells: which there are, that the comparison finds an invented machine, and the command's files."""
+"""This machine's cells: which there are, a comparison on an invented machine, and the command's files."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -24,17 +24,20 @@ from repro.validation.this_machine.cells import (
     OURS,
     ROWS,
     SHARE,
-    Cell,
-    Group,
+    CellGroup,
+    MachineCell,
     all_cells,
     cells_of,
     groups,
+    in_turns,
 )
-from repro.validation.this_machine.measuring import ARMS, Measured
+from repro.validation.this_machine.measuring import ARMS, MeasuredGroup
 from repro.validation.this_machine.page import line, lines
-from repro.validation.this_machine.predicting import Compared, predictions
+from repro.validation.this_machine.predicting import PredictedPass, predictions
 
-SIZES = dict(zip(MODELS, ((576, 9, 64, 1536, 30), (896, 14, 64, 4864, 24), (1536, 12, 128, 8960, 28)), strict=True))
+SIZES = dict(
+    zip(MODELS, ((576, 9, 64, 1536, 30), (896, 14, 64, 4864, 24), (1536, 12, 128, 8960, 28)), strict=True)
+)
 
 
 def config(model: str) -> DecoderConfig:
@@ -65,8 +68,16 @@ def test_a_fixed_third_of_the_streamed_cells_covers_rows_and_contexts() -> None:
         own = [cell for cell in third if cell.group.dtype == dtype]
         assert {cell.rows for cell in own} == set(ROWS)
         assert {cell.context for cell in own} == set(CONTEXTS)
-    resident = Group(OURS, MODELS[0], DTYPES[0])
+    resident = CellGroup(OURS, MODELS[0], DTYPES[0])
     assert cells_of(resident, every=False) == cells_of(resident, every=True)
+
+
+def test_llama_cpp_s_models_are_measured_in_turns() -> None:
+    found = in_turns(groups(ENGINES, MODELS, DTYPES))
+    assert [group.model for group in found[-1]] == list(MODELS)
+    assert {group.engine for group in found[-1]} == {LLAMA_CPP}
+    assert all(len(alone) == 1 for alone in found[:-1])
+    assert len(found) == 1 + 2 * len(MODELS) * len(DTYPES)
 
 
 def test_a_name_that_there_is_not_is_said_with_the_choices() -> None:
@@ -90,9 +101,11 @@ def layer_seconds(of: DecoderConfig, rows: int, context: int) -> float:
     return START + each(rows) * shape.layer_weights + shape.attention_flops(rows, context) / ATTENTION
 
 
-def invented(group: Group, slower: float = 1.0) -> Measured:
+def invented(group: CellGroup, slower: float = 1.0) -> MeasuredGroup:
     """What the bench would measure on a machine that obeys the form of the costs."""
-    found = Measured(group, threads=1, seconds=60.0, bandwidth=1e12, disk=[DISK] if group.streamed else [])
+    found = MeasuredGroup(
+        group, threads=1, seconds=60.0, bandwidth=1e12, disk=[DISK] if group.streamed else []
+    )
     ours = group.engine == OURS
     for cell in cells_of(group, every=True):
         own = config(group.model)
@@ -147,14 +160,17 @@ def test_llama_cpp_s_model_is_predicted_from_the_others_alone() -> None:
     assert list(predictions(found[:2], 1e9, every=False)) == []
 
 
-def replace_bits(found: Measured) -> Measured:
+def replace_bits(found: MeasuredGroup) -> MeasuredGroup:
     found.bits = 4.5
     return found
 
 
 def test_errors_are_counted_beyond_the_null_arm() -> None:
-    cell = Cell(Group(OURS, MODELS[0], DTYPES[0]), 1, 64)
-    found = [Compared(cell, 1.0, 1.0 + n, 1.0 + e, 2, 0.5) for n, e in ((0.02, 0.1), (-0.04, -0.2), (0.06, 0.3))]
+    cell = MachineCell(CellGroup(OURS, MODELS[0], DTYPES[0]), 1, 64)
+    found = [
+        PredictedPass(cell, 1.0, 1.0 + n, 1.0 + e, 2, 0.5)
+        for n, e in ((0.02, 0.1), (-0.04, -0.2), (0.06, 0.3))
+    ]
     got = line("all", found)
     assert (got.n, got.median, got.null_median, got.roofline) == pytest.approx((3, 0.2, 0.04, 0.5))
     assert got.beyond == pytest.approx((0.16, got.p90 - got.null_p90))
@@ -166,7 +182,7 @@ def test_errors_are_counted_beyond_the_null_arm() -> None:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, machine_of_models: None) -> Iterator[list[str]]:
+def bench(monkeypatch: pytest.MonkeyPatch, machine_of_models: None) -> list[str]:
     """The groups that were measured, of an invented machine."""
     asked: list[str] = []
 
@@ -174,13 +190,13 @@ def bench(monkeypatch: pytest.MonkeyPatch, machine_of_models: None) -> Iterator[
         def __init__(self, *_: object) -> None:
             pass
 
-        def measure(self, group: Group) -> Measured:
-            asked.append(group.id)
-            return invented(group)
+        def measure(self, together: Sequence[CellGroup]) -> list[MeasuredGroup]:
+            asked.extend(group.id for group in together)
+            return [invented(group) for group in together]
 
-    monkeypatch.setattr(command, "Bench", Invented)
+    monkeypatch.setattr(command, "MachineBench", Invented)
     monkeypatch.setattr(command, "self_test", lambda _: Quiet(0.01, 0.01, 0.0, 0.0, 0.0))
-    yield asked
+    return asked
 
 
 def test_the_command_writes_its_files_and_goes_on_where_it_was(bench: list[str], tmp_path: Path) -> None:
@@ -194,7 +210,7 @@ def test_the_command_writes_its_files_and_goes_on_where_it_was(bench: list[str],
     cells = list(all_cells(groups([OURS], MODELS, ["float32"]), every=False))
     assert len(files["rows.csv"].decode().splitlines()) == 1 + len(cells)
     one = next((tmp_path / "work").iterdir())
-    assert Measured.read(tmp_path / "work", Group(**json.loads(one.read_text())["group"]))
+    assert MeasuredGroup.read(tmp_path / "work", CellGroup(**json.loads(one.read_text())["group"]))
     assert validation(given) == 0
     assert len(bench) == 2 * len(MODELS)  # nothing was measured again
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files

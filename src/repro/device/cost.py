@@ -78,11 +78,12 @@ class Processor:
         slots: ops that run concurrently.
         rows_exponent: memory time of `r` rows is `r ** rows_exponent` times that of one row: 0 reuses each
             weight for all rows, 1 fetches it again for every row.
-        own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in place of
-            the one of all.
+        own_efficiency: efficiency by precision (`fp32`) or by kind of op and precision (`head.fp32`), in
+            place of the one of all.
         attention: operations per second of attention, by number of rows; `None` counts it as other work.
-        start: seconds before an op's work by precision, or by kind of op and precision as `own_efficiency`, for
-            each of its launches, by number of rows; none for a precision that is not named. Like `launch`, it moves no bytes.
+        start: seconds before an op's work by precision, or by kind of op and precision as `own_efficiency`,
+            for each of its launches, by number of rows; none for a precision that is not named. Like
+            `launch`, it moves no bytes.
         start_exponent: the start of `r` rows is `r ** start_exponent` times that of one row.
         rows_quadratic: compute time grows by this share for each row: a term in the square of the rows.
         adds: whether compute time and memory time add up instead of overlapping.

@@ -62,9 +62,10 @@ class Quiet(NamedTuple):
     def sentence(self) -> str:
         """What was found."""
         return (
-            f"the same kernel took {self.first * 1e3:.2f} and {self.second * 1e3:.2f} ms ({self.apart:.0%} apart), "
-            f"its slowest tenth {self.spread:.0%} more than the median, other programs keep {self.foreign:.1f} cores "
-            f"busy and the host takes {self.stolen:.0%} of the time"
+            f"the same kernel took {self.first * 1e3:.2f} and {self.second * 1e3:.2f} ms "
+            f"({self.apart:.0%} apart), its slowest tenth {self.spread:.0%} more than the median, "
+            f"other programs keep {self.foreign:.1f} cores busy and the host takes "
+            f"{self.stolen:.0%} of the time"
         )
 
 
@@ -73,7 +74,8 @@ def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = S
     clock = WallClock()
     kernel()
     before, own = _busy(stat), sum(os.times()[:4])
-    begin, taken = clock.now, []
+    begin = clock.now
+    taken: list[float] = []
     while clock.now - begin < seconds or len(taken) < 20:
         start = clock.now
         kernel()
@@ -89,7 +91,7 @@ def self_test(kernel: Callable[[], object], seconds: float = 2.0, stat: Path = S
 
 
 def _busy(stat: Path) -> tuple[float, float] | None:
-    """Seconds in which all cores were busy, and seconds taken by the host; `None` if the system does not say."""
+    """Seconds that cores were busy, and seconds that the host took; `None` if the system does not say."""
     try:
         line = stat.read_text(encoding="utf-8").splitlines()[0].split()
         ticks = [float(n) for n in line[1:]]

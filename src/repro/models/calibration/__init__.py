@@ -1,1 +1,1 @@
-"""Measured costs of this machine: layers of invented shapes are timed, and a device and an engine are written."""
+"""Measured costs: layers of invented shapes are timed, and a device and an engine are written."""

@@ -1,8 +1,9 @@
 """Costs of layers and output projections, fitted to timings of probes.
 
-Owns the form: a layer of `rows` tokens takes `start(rows) + seconds(rows) * weights + attention(rows) * reach`,
-with `reach` the FLOPs of attention for one row. None of the three falls with more rows. Must not know probes or
-files. The fit minimizes relative errors (nonnegative least squares over the steps between measured rows).
+Owns the form: a layer of `rows` tokens takes `start(rows) + seconds(rows) * weights + attention(rows) *
+reach`, with `reach` the FLOPs of attention for one row. None of the three falls with more rows. Must not
+know probes or files. The fit minimizes relative errors (nonnegative least squares over the steps between
+measured rows).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from repro.core.errors import InputError
-from repro.models.calibration.probe import HEAD, LAYER, REST, Kernels, Timing
+from repro.models.calibration.probe import HEAD, LAYER, REST, Kernels, PartTiming
 
 Points = tuple[tuple[int, float], ...]
 """A curve over rows."""
@@ -57,15 +58,15 @@ class FittedCosts:
     errors: tuple[float, ...]
 
 
-def medians(timings: Iterable[Timing]) -> list[Timing]:
+def medians(timings: Iterable[PartTiming]) -> list[PartTiming]:
     """One timing a setting: its median."""
-    by: dict[Timing, list[float]] = {}
+    by: dict[PartTiming, list[float]] = {}
     for t in timings:
         by.setdefault(t._replace(seconds=0.0), []).append(t.seconds)
     return [setting._replace(seconds=median(seconds)) for setting, seconds in by.items()]
 
 
-def fit(timings: Iterable[Timing]) -> FittedCosts:
+def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     """The costs that come nearest to the timings.
 
     Raises:
@@ -80,7 +81,7 @@ def fit(timings: Iterable[Timing]) -> FittedCosts:
     return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more))
 
 
-def fit_layers(timings: Iterable[Timing]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
+def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:
     """Start and rate of each kernels, attention's common rate, and the relative errors.
 
     All steps from one number of rows to the next are unknowns of one problem.

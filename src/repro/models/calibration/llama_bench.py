@@ -1,9 +1,10 @@
 """A device and an engine from the JSON that llama.cpp's `llama-bench -o json` writes, on any machine.
 
-Owns what its fields mean and what can be learned from them. Must not know where files are. A test with `n_prompt`
-alone is passes over a prompt, one with `n_gen` alone is passes of one row; tests that mix both are left out. The
-time of a pass is `start + seconds * weights`, by rows: with one model the start is assumed to be nothing. What a
-benchmark cannot know (flash, memory, power, other precisions) is marked `assumed`.
+Owns what its fields mean and what can be learned from them. Must not know where files are. A test with
+`n_prompt` alone is passes over a prompt, one with `n_gen` alone is passes of one row; tests that mix both
+are left out. The time of a pass is `start + seconds * weights`, by rows: with one model the start is
+assumed to be nothing. What a benchmark cannot know (flash, memory, power, other precisions) is marked
+`assumed`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,20 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.models.calibration.fit import PartCost, fit_layers, medians
-from repro.models.calibration.probe import LAYER, Kernels, Timing
+from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.written import Section, curve, fact
 from repro.models.costs.model_cost import Shape
 
-NEEDED = ("model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "n_threads", "n_ubatch", "avg_ns")
+NEEDED = (
+    "model_type",
+    "model_size",
+    "model_n_params",
+    "n_prompt",
+    "n_gen",
+    "n_threads",
+    "n_ubatch",
+    "avg_ns",
+)
 SAME = 0.01
 """Relative difference of parameter counts up to which a known shape is taken for the model's."""
 TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
@@ -63,8 +73,8 @@ def read_bench(path: Path) -> tuple[list[BenchRow], dict[str, str]]:
     """The tests of a file, and what it says of the machine (`cpu_info`, `gpu_info`, `build`).
 
     Raises:
-        InputError: no such file, no JSON list of tests, a test lacks a field or has a wrong value, an unknown type
-            of weights, or no test is left.
+        InputError: no such file, no JSON list of tests, a test lacks a field or has a wrong value, an
+            unknown type of weights, or no test is left.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -127,8 +137,8 @@ def _arithmetic(place: str, model: str) -> str:
         if word.startswith(QUANTIZED):
             return "int8"
     raise InputError(
-        f"{place}: model_type {model!r} names no known type of weights; known are {', '.join(TYPES)} and those that "
-        f"begin with {', '.join(QUANTIZED)}"
+        f"{place}: model_type {model!r} names no known type of weights; known are {', '.join(TYPES)} and "
+        f"those that begin with {', '.join(QUANTIZED)}"
     )
 
 
@@ -175,9 +185,13 @@ def fit_bench(rows: Sequence[BenchRow], shapes: Sequence[Shape] = (), threads: i
     used = [row for row in rows if row.threads == chosen]
     places = {_place(row) for row in used}
     if len(places) > 1:
-        raise InputError("some tests ran on the CPU and some on the GPU (n_gpu_layers); give one kind at a time")
+        raise InputError(
+            "some tests ran on the CPU and some on the GPU (n_gpu_layers); give one kind at a time"
+        )
     parts: dict[str, PartCost] = {}
-    single, unmatched, errors = [], set(), []
+    single: list[str] = []
+    unmatched: set[str] = set()
+    errors: list[float] = []
     for arithmetic in dict.fromkeys(row.arithmetic for row in used):
         timings = []
         for row in used:
@@ -210,7 +224,7 @@ KERNELS = Kernels("int4")
 
 
 def _fastest(rows: Sequence[BenchRow]) -> int:
-    """Threads of the fastest generation, of the largest model that has several; of prompts if there is none."""
+    """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
     generation = [row for row in rows if row.rows == ROW] or list(rows)
     largest = max(row.parameters for row in generation)
     return min((row for row in generation if row.parameters == largest), key=lambda row: row.seconds).threads
@@ -230,12 +244,12 @@ def _weights(row: BenchRow, shapes: Sequence[Shape]) -> tuple[bool, float, float
     return False, row.parameters, 0.0
 
 
-def _timing(row: BenchRow, weights: float, head: float) -> Timing:
+def _timing(row: BenchRow, weights: float, head: float) -> PartTiming:
     """A pass as one layer; llama-bench asks for the logits of the last token alone."""
-    return Timing(KERNELS, LAYER, weights, 0.0, row.rows, round(row.context), row.seconds, head)
+    return PartTiming(KERNELS, LAYER, weights, 0.0, row.rows, round(row.context), row.seconds, head)
 
 
-def _rates_alone(timings: Sequence[Timing]) -> PartCost:
+def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
     """Rates without a start, of the largest model at each number of rows."""
     found = {}
     for t in sorted(medians(timings), key=lambda t: t.weights):
@@ -245,7 +259,7 @@ def _rates_alone(timings: Sequence[Timing]) -> PartCost:
 
 
 def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Section:
-    """The device file; `largest` is the size in bytes of the largest model that ran, `source` the file's name."""
+    """The device file; `largest` is the bytes of the largest model that ran, `source` the file's name."""
     best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
     known = max(best.values())
     note = f"best rate in {source}"
@@ -257,7 +271,9 @@ def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Sec
         for arithmetic in OTHERS
     }
     if found.bandwidth:
-        bandwidth = fact(found.bandwidth / 1e9, "GB/s", note=f"weights a second of the fastest generation in {source}")
+        bandwidth = fact(
+            found.bandwidth / 1e9, "GB/s", note=f"weights a second of the fastest generation in {source}"
+        )
     else:
         bandwidth = fact(10.0, "GB/s", "assumed", "the file has no test of generation")
     watts = fact(3.0, "W", "assumed", "a benchmark of speed says nothing of power")
@@ -273,7 +289,9 @@ def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Sec
             "watts": fact(2.0, "W", "assumed", "as a phone's flash or an SSD"),
         },
         "dram": {
-            "budget": fact(1.25 * largest / 1e9, "GB", "assumed", "a quarter more than the largest model that ran"),
+            "budget": fact(
+                1.25 * largest / 1e9, "GB", "assumed", "a quarter more than the largest model that ran"
+            ),
             "bandwidth": shared,
         },
         "power": {"idle": fact(1.0, "W", "assumed", "a benchmark of speed says nothing of power")},
@@ -281,7 +299,7 @@ def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Sec
 
 
 def bench_engine(name: str, found: BenchFit, source: str) -> Section:
-    """The engine file: a pass's start stands with the looking up of embeddings, which every pass does once."""
+    """The engine file: a pass's start stands with looking up embeddings, which every pass does once."""
     best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
     starts: Section = {}
     efficiency: Section = {}

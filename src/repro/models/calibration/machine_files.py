@@ -19,7 +19,7 @@ from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
 from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.machine_speed import memory_bandwidth
-from repro.models.calibration.probe import SHAPES, Kernels, Probe, Timing, probe_config
+from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.runtime.cuda import cuda_stream
 from repro.records.build_cache import require_space
@@ -78,15 +78,15 @@ def open_local(on: str) -> LocalDevice:
     return LocalDevice(LocalMachine("here", frozenset({CPU, on, FLASH}), budget=GIGA), stream)
 
 
-def time_probes(on: str, effort: Effort, say: Say) -> Iterator[Timing]:
-    """Time all probes of all kernels; settings of the same kernels are asked in turns, in another order each round."""
+def time_probes(on: str, effort: Effort, say: Say) -> Iterator[PartTiming]:
+    """Time all probes of all kernels; each round asks the settings of the same kernels in another order."""
     local = open_local(on)
     chance = Random(0)
     try:
         for kernels in kernels_of(on):
             say(f"passes of {len(effort.shapes)} shapes, {kernels.label}")
             probes = [
-                Probe(probe_config(name, kernels, effort.footprint), kernels, effort.contexts, local)
+                LayerProbe(probe_config(name, kernels, effort.footprint), kernels, effort.contexts, local)
                 for name in effort.shapes
             ]
             settings = [(p, r, c) for p in probes for r in effort.rows for c in effort.contexts]
@@ -142,7 +142,9 @@ def power_facts(on: str, seconds: float, say: Say) -> tuple[Section, Section]:
     return fact(idle, "W", note=note), fact(max(0.0, busy - idle), "W", note=f"{note}, above idle")
 
 
-def device_section(name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path, say: Say) -> Section:
+def device_section(
+    name: str, on: str, costs: FittedCosts, effort: Effort, scratch: Path, say: Say
+) -> Section:
     """The device file: what the silicon reaches, disk, memory and power."""
     best = best_rates(costs)
     lacking = fact(best["fp32"] / GIGA, "GFLOP/s", "assumed", "as fp32: nothing here computes in it")

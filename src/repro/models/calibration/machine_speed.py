@@ -43,6 +43,6 @@ def memory_bandwidth(on: str = "cpu", footprint: int = FOOTPRINT, seconds: float
 
 
 def quiet_kernel() -> Callable[[], object]:
-    """A product whose weights come from memory, some ten milliseconds long: what a busy machine slows down first."""
+    """A product whose weights come from memory, some ten milliseconds long: a busy machine slows it down."""
     x, weight = torch.randn(4, 2048), torch.randn(8192, 2048)
     return lambda: x @ weight.t()

@@ -1,7 +1,8 @@
 """Time of one forward pass through a session: on this machine, or on an emulated one.
 
-Owns how a pass over some rows after a context is asked for. Must not know fits, files or which cells are asked.
-The context's keys and values are random: what is in a cache takes no time, and computing 1,024 tokens would.
+Owns how a pass over some rows after a context is asked for. Must not know fits, files or which cells are
+asked. The context's keys and values are random: what is in a cache takes no time, and computing 1,024
+tokens would.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ else:
     torch = late("torch")
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_1"}
-"""What is billed, by the dtype of a decoder. Both 4-bit forms have a bf16 scale and zero for 32 weights: 5 bits."""
+"""What is billed, by dtype. Both 4-bit forms have a bf16 scale and zero for 32 weights: 5 bits a weight."""
 
 
 ROOM = 64

@@ -1,9 +1,9 @@
 """Decoders with random weights, whose layers and output projection are timed as this project computes them.
 
-Owns the shapes that are measured. Must not know checkpoints, fits or files. A probe is timed in passes of the same
-session that runs a model, so a layer has all that a real one has: norms, rotation, cache, mask, attention, the
-small kernels between, memory that is allocated again. Its weights come from memory: a probe has enough layers that
-no cache still holds the one that is asked next.
+Owns the shapes that are measured. Must not know checkpoints, fits or files. A probe is timed in passes of
+the same session that runs a model, so a layer has all that a real one has: norms, rotation, cache, mask,
+attention, the small kernels between, memory that is allocated again. Its weights come from memory: a probe
+has enough layers that no cache still holds the one that is asked next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ else:
 LAYER, HEAD, REST = "layer", "head", "rest"
 """Parts of a pass: one layer, the output projection, and what the runtime does beside its ops."""
 LAYERS = 4, 32
-"""Fewest and most layers of a probe: few are too few to tell a pass's start from a layer's, many take long."""
+"""Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
 
 def _shape(hidden: int, heads: int, head_dim: int, intermediate: int, vocab: int) -> DecoderConfig:
@@ -57,8 +57,8 @@ SHAPES = {
     "middle": _shape(1024, 16, 64, 3072, 32768),
     "large": _shape(1536, 12, 128, 4608, 16384),
 }
-"""The invented shapes: 1, 3, 12 and 27 million weights a layer; the first one is mostly attention and start. No model
-of this project has one of them."""
+"""The invented shapes: 1, 3, 12 and 27 million weights a layer; the first one is mostly attention and
+start. No model of this project has one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Kernels:
         return self.dtype if self.packed else f"{self.dtype}, as stored"
 
 
-class Timing(NamedTuple):
+class PartTiming(NamedTuple):
     """One timed part of a pass.
 
     Attributes:
@@ -107,7 +107,8 @@ def random_decoder(config: DecoderConfig, kernels: Kernels, device: torch.device
     ends = builders(kernels.dtype, True, device)  # streamed models, too, keep a packed output projection
 
     def weight(outputs: int, inputs: int) -> Tensor:
-        return torch.randn(outputs, inputs, device=device) * inputs**-0.5
+        made: Tensor = torch.randn(outputs, inputs, device=device) * inputs**-0.5
+        return made
 
     def norm() -> RMSNorm:
         return RMSNorm.of(torch.ones(config.hidden, device=device), config.norm_eps)
@@ -143,7 +144,7 @@ def probe_config(name: str, kernels: Kernels, footprint: float) -> DecoderConfig
     return replace(shape, layers=min(most, max(fewest, ceil(footprint / one))))
 
 
-class Probe:
+class LayerProbe:
     """A decoder of an invented shape, timed in passes."""
 
     def __init__(
@@ -155,13 +156,13 @@ class Probe:
         self._kernels, self._shape = kernels, shape_of(config)
         self._timer = PassTimer(local, cost_of(config, kernels.dtype), contexts, decoder)
 
-    def time(self, rows: int, context: int) -> Iterator[Timing]:
+    def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""
         shape, took = self._shape, self._timer.time(rows, context)
         attention = shape.attention_flops(rows, context)
         asked = rows, context
-        yield Timing(
+        yield PartTiming(
             self._kernels, LAYER, shape.layer_weights, attention, *asked, took.layers / shape.layers
         )
-        yield Timing(self._kernels, HEAD, shape.head_weights, 0.0, *asked, took.head)
-        yield Timing(self._kernels, REST, 0, 0.0, *asked, took.rest)
+        yield PartTiming(self._kernels, HEAD, shape.head_weights, 0.0, *asked, took.head)
+        yield PartTiming(self._kernels, REST, 0, 0.0, *asked, took.rest)

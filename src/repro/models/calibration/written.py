@@ -1,8 +1,8 @@
 """Fitted costs as a device file and an engine file.
 
-Owns which entries of the files the costs become. Must not know how they were measured. The device gets what its
-processor reaches at best, the engine the rest: a start of every layer, a rate by precision and rows, those of the
-output projection, and attention's rate.
+Owns which entries of the files the costs become. Must not know how they were measured. The device gets what
+its processor reaches at best, the engine the rest: a start of every layer, a rate by precision and rows,
+those of the output projection, and attention's rate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def fact(value: float, unit: str, source: str = "measured", note: str = "") -> S
     return {"value": float(f"{value:.4g}"), "unit": unit, "source": source} | ({"note": note} if note else {})
 
 
-def curve(points: Iterable[tuple[float, float]], unit: str, source: str = "measured", note: str = "") -> Section:
+def curve(
+    points: Iterable[tuple[float, float]], unit: str, source: str = "measured", note: str = ""
+) -> Section:
     """A curve of a file, to four digits."""
     rounded = [[x, float(f"{y:.4g}")] for x, y in points]
     return {"points": rounded, "unit": unit, "source": source} | ({"note": note} if note else {})
@@ -44,11 +46,13 @@ def best_rates(costs: FittedCosts, packed: bool = True) -> dict[str, float]:
     return found
 
 
-def engine_of_costs(name: str, costs: FittedCosts, on: str = "cpu", packed: bool = True, note: str = "") -> Section:
+def engine_of_costs(
+    name: str, costs: FittedCosts, on: str = "cpu", packed: bool = True, note: str = ""
+) -> Section:
     """The engine file of one kind of kernels: packed for layers in memory, as stored for streamed ones.
 
-    An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start. The
-    output projection's start has, beside its own, what the runtime does in a pass outside its ops.
+    An op of a layer pays its start once for each layer. Looking up embeddings is an op that takes no start.
+    The output projection's start has, beside its own, what the runtime does in a pass outside its ops.
     """
     best = best_rates(costs, packed)
     start: Section = {"embed": {}, "head": {}}

@@ -106,7 +106,7 @@ class Session:
         self._rows = {}
 
     def assume(self, text: Prefix) -> None:
-        """Count a sequence and its ancestors as cached, without a pass: the network must hold them already."""
+        """Count a sequence and its ancestors as cached, without a pass; the network must hold them."""
         if missing := self._lineage.missing([text]):
             self._lineage.add(missing)
 

@@ -26,7 +26,7 @@ SHARE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CellGroup:
     """Cells that are measured together, in turns with the probes that calibrate them.
 
     Attributes:
@@ -48,10 +48,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MachineCell:
     """One pass: rows after a context."""
 
-    group: Group
+    group: CellGroup
     rows: int
     context: int
 
@@ -61,32 +61,46 @@ class Cell:
         return f"{self.group.id}-{self.rows}-{self.context}"
 
 
-def groups(engines: Sequence[str], models: Sequence[str], dtypes: Sequence[str]) -> list[Group]:
+def groups(engines: Sequence[str], models: Sequence[str], dtypes: Sequence[str]) -> list[CellGroup]:
     """All groups; those that share kernels follow one another.
 
     Raises:
         InputError: an engine, model or dtype that there is not.
     """
-    for kind, given, known in (("engine", engines, ENGINES), ("model", models, MODELS), ("dtype", dtypes, DTYPES)):
+    for kind, given, known in (
+        ("engine", engines, ENGINES),
+        ("model", models, MODELS),
+        ("dtype", dtypes, DTYPES),
+    ):
         for name in given:
             if name not in known:
                 raise InputError(unknown(kind, name, known))
     ours = product(dtypes, (False, True), models) if OURS in engines else ()
-    found = [Group(OURS, model, dtype, streamed) for dtype, streamed, model in ours]
+    found = [CellGroup(OURS, model, dtype, streamed) for dtype, streamed, model in ours]
     peers = models if LLAMA_CPP in engines else ()
-    return [*found, *(Group(LLAMA_CPP, model, "q4_0") for model in peers)]
+    return [*found, *(CellGroup(LLAMA_CPP, model, "q4_0") for model in peers)]
 
 
-def cells_of(group: Group, every: bool) -> list[Cell]:
-    """A group's cells. Of streamed ones a fixed third, unless `every`: which one rotates from group to group."""
-    cells = [Cell(group, rows, context) for context, rows in product(CONTEXTS, ROWS)]
+def in_turns(found: Sequence[CellGroup]) -> list[list[CellGroup]]:
+    """Groups that are measured together: each of ours alone, all of llama.cpp's in turns.
+
+    Ours are predicted from probes that are timed beside them, llama.cpp's models from one another.
+    """
+    peers = [group for group in found if group.engine == LLAMA_CPP]
+    ours = [[group] for group in found if group.engine != LLAMA_CPP]
+    return [*ours, peers] if peers else ours
+
+
+def cells_of(group: CellGroup, every: bool) -> list[MachineCell]:
+    """A group's cells; of streamed ones a fixed third, which rotates from group to group, unless `every`."""
+    cells = [MachineCell(group, rows, context) for context, rows in product(CONTEXTS, ROWS)]
     if every or not group.streamed:
         return cells
     first = (DTYPES.index(group.dtype) + MODELS.index(group.model)) % SHARE
     return cells[first::SHARE]
 
 
-def all_cells(found: Sequence[Group], every: bool) -> Iterator[Cell]:
+def all_cells(found: Sequence[CellGroup], every: bool) -> Iterator[MachineCell]:
     """The cells of several groups."""
     for group in found:
         yield from cells_of(group, every)

@@ -1,7 +1,7 @@
 """`python -m repro.validation this_machine`: calibrate here, predict, measure, and write the comparison.
 
-Owns the command and its files. A group that was measured is kept in `outputs/validation/this_machine`, so that an
-interrupted run goes on where it was; `--fresh` measures all again.
+Owns the command and its files. A group that was measured is kept in `outputs/validation/this_machine`, so
+that an interrupted run goes on where it was; `--fresh` measures all again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from repro.core.late import late
 from repro.core.paths import project_root
 from repro.device.quiet import self_test
 from repro.models.calibration.machine_speed import quiet_kernel
-from repro.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups
+from repro.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups, in_turns
 from repro.validation.this_machine.llama_cpp import is_installed
-from repro.validation.this_machine.measuring import Bench, Measured, Plan
+from repro.validation.this_machine.measuring import MachineBench, MeasuredGroup, MeasuringPlan
 from repro.validation.this_machine.page import HEADINGS, lines, values, write_page
 from repro.validation.this_machine.picture import draw
 from repro.validation.this_machine.predicting import best_bandwidth, predictions
@@ -41,6 +41,7 @@ NAME = "this_machine"
 
 
 def say(text: str) -> None:
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -52,7 +53,9 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--all", action="store_true", help="every streamed cell, not a fixed third of them")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), metavar="NAME", help=", ".join(ENGINES))
+    parser.add_argument(
+        "--engines", nargs="+", default=list(ENGINES), metavar="NAME", help=", ".join(ENGINES)
+    )
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), metavar="NAME", help=", ".join(DTYPES))
     parser.add_argument("--rounds", type=int, default=2, help="measurements of a cell in each arm (2)")
@@ -85,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError("llama.cpp is not installed: pip install -e '.[llama]', or choose --engines ours")
     chosen = groups(options.engines, options.models, options.dtypes)
     threads = options.threads or torch.get_num_threads()
-    plan = Plan(options.rounds, threads, options.pace * 1e9, every=options.all)
+    plan = MeasuringPlan(options.rounds, threads, options.pace * 1e9, every=options.all)
     work = options.work or project_root() / "outputs" / "validation" / NAME
     if options.fresh and work.is_dir():
         shutil.rmtree(work)
@@ -93,17 +96,23 @@ def _run(options: argparse.Namespace) -> int:
     quiet = self_test(quiet_kernel())
     say(quiet.sentence)
     if not quiet.is_quiet and not options.busy:
-        print(f"this machine is too busy to measure: {quiet.sentence}; stop them, or add --busy", file=sys.stderr)
+        print(
+            f"this machine is too busy to measure: {quiet.sentence}; stop them, or add --busy",
+            file=sys.stderr,
+        )
         return 3
-    bench = Bench(plan, say)
-    found = []
-    for number, group in enumerate(chosen, start=1):
-        one = Measured.read(work, group)
-        if one is None or one.threads != threads:
-            say(f"{number} of {len(chosen)}: {group.id}")
-            one = bench.measure(group)
-            one.write(work)
-        found.append(one)
+    bench = MachineBench(plan, say)
+    found: list[MeasuredGroup] = []
+    for number, together in enumerate(units := in_turns(chosen), start=1):
+        known = [
+            one for group in together if (one := MeasuredGroup.read(work, group)) and one.threads == threads
+        ]
+        if len(known) < len(together):
+            say(f"{number} of {len(units)}: {', '.join(group.id for group in together)}")
+            known = bench.measure(together)
+            for one in known:
+                one.write(work)
+        found += known
     compared = list(predictions(found, plan.pace, plan.every))
     out = options.out or project_root() / "results" / "validation" / NAME
     write_page(out, compared, _notes(found, threads, options.pace, quiet.sentence))
@@ -113,19 +122,20 @@ def _run(options: argparse.Namespace) -> int:
     for form in ("png", "pdf"):
         (out / f"figure.{form}").write_bytes(draw(compared, form))
     table = Table(*HEADINGS)
-    for one in lines(compared):
-        table.add_row(*values(one))
+    for shown in lines(compared):
+        table.add_row(*values(shown))
     Console().print(table, f"written to {out}")
     return 0
 
 
-def _notes(found: Sequence[Measured], threads: int, pace: float, quiet: str) -> list[str]:
+def _notes(found: Sequence[MeasuredGroup], threads: int, pace: float, quiet: str) -> list[str]:
     """What the page says of the machine and of the run."""
     minutes = sum(one.seconds for one in found) / 60
     disks = sorted(rate / 1e9 for one in found for rate in one.disk)
     disk = f", the disk gave {disks[len(disks) // 2]:.2f} GB/s (reads are held to {pace:g})" if disks else ""
     return [
-        f"Measured in {minutes:.0f} minutes on {platform.machine()}, {platform.system()}, torch {torch.__version__} with "
-        f"{threads} thread{'s' * (threads > 1)}; memory gave {best_bandwidth(found) / 1e9:.1f} GB/s{disk}. At its beginning {quiet}.",
+        f"Measured in {minutes:.0f} minutes on {platform.machine()}, {platform.system()}, torch "
+        f"{torch.__version__} with {threads} thread{'s' * (threads > 1)}; memory gave "
+        f"{best_bandwidth(found) / 1e9:.1f} GB/s{disk}. Before it {quiet}.",
         "`rows.csv` has every cell, `measured.json.gz` every timed pass and layer.",
     ]

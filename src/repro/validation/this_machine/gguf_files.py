@@ -1,7 +1,7 @@
 """GGUF files of the models in one format, so that llama.cpp runs the same kernels for each of them.
 
-The packages' files have three mixes of formats (Q4_1, Q5_0 with Q8_0, Q4_K with Q6_K), whose kernels differ by a
-factor in speed. Every matrix is dequantized and rounded to Q4_0 again: good enough to time, not to read.
+The packages' files have three mixes of formats (Q4_1, Q5_0 with Q8_0, Q4_K with Q6_K), whose kernels differ
+by a factor in speed. Every matrix is dequantized and rounded to Q4_0 again: good enough to time, not to read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def q4_0_file(checkpoint: str) -> Path:
 
 
 def write_q4_0(source: Path, out: Path) -> Path:
-    """Copy a GGUF file with its matrices in Q4_0; vectors, and matrices of broken blocks, stay as they are."""
+    """Copy a GGUF file with its matrices in Q4_0; vectors, and rows of broken blocks, stay as they are."""
     read = gguf.GGUFReader(source)
     name = gguf.Keys.General.ARCHITECTURE
     written = gguf.GGUFWriter(out, read.fields[name].contents())

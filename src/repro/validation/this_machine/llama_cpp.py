@@ -1,7 +1,7 @@
 """llama.cpp on this machine's CPU: the time of a pass over some rows after cached tokens.
 
-Needs the extra `llama`. Owns how its server is asked. Times are llama.cpp's own, of one batch, logits of the last
-token alone.
+Needs the extra `llama`. Owns how its server is asked. Times are llama.cpp's own, of one batch, logits of
+the last token alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class LlamaCppPasses:
             InputError: the package is not installed.
         """
         if not is_installed():
-            raise InputError("llama.cpp is not installed: pip install -e '.[llama]', or leave it out (--engines ours)")
+            raise InputError(
+                "llama.cpp is not installed: pip install -e '.[llama]', or leave it out (--engines ours)"
+            )
         import xllamacpp
 
         asked = xllamacpp.CommonParams()
@@ -65,6 +67,6 @@ class LlamaCppPasses:
             if got["cache_n"] == context and got["prompt_n"] == rows:
                 return float(got["prompt_ms"]) / 1e3
         raise InputError(
-            f"llama.cpp computed {got['prompt_n']} tokens after {got['cache_n']} cached ones, asked were {rows} "
-            f"after {context}"
+            f"llama.cpp computed {got['prompt_n']} tokens after {got['cache_n']} cached ones, "
+            f"asked were {rows} after {context}"
         )

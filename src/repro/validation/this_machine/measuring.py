@@ -1,7 +1,7 @@
 """Measures a group of cells in turns: probes that calibrate, each cell, and each cell again as a null arm.
 
-Owns the order of measurements and what is stored of them. Must not know fits, predictions or tables. Rounds are
-shuffled, so that a drift of the machine meets all alike.
+Owns the order of measurements and what is stored of them. Must not know fits, predictions or tables. Rounds
+are shuffled, so that a drift of the machine meets all alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,23 @@ from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
 from repro.device.measure import read_rate
 from repro.models.calibration.machine_speed import memory_bandwidth
-from repro.models.calibration.passes import PassTimer, cost_of
-from repro.models.calibration.probe import SHAPES, Kernels, Probe, Timing, probe_config
+from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
+from repro.models.transformer.families import config_of
 from repro.records.record import write_atomically
-from repro.validation.this_machine.cells import CONTEXTS, OURS, ROWS, Cell, Group, cells_of
+from repro.validation.this_machine.cells import (
+    CONTEXTS,
+    LLAMA_CPP,
+    OURS,
+    ROWS,
+    CellGroup,
+    MachineCell,
+    cells_of,
+)
 from repro.validation.this_machine.gguf_files import q4_0_file
 from repro.validation.this_machine.llama_cpp import LlamaCppPasses
 
@@ -43,7 +54,7 @@ REQUEST = 4 << 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasuringPlan:
     """Settings of a run.
 
     Attributes:
@@ -66,7 +77,7 @@ class Plan:
 
 
 @dataclass
-class Measured:
+class MeasuredGroup:
     """What a group's measurement gave.
 
     Attributes:
@@ -80,7 +91,7 @@ class Measured:
         timings: of the probes, without their kernels: the group has them.
     """
 
-    group: Group
+    group: CellGroup
     threads: int
     seconds: float = 0.0
     disk: list[float] = field(default_factory=list)
@@ -94,11 +105,11 @@ class Measured:
         """What computes its cells."""
         return Kernels(self.group.dtype, packed=not self.group.streamed)
 
-    def probe_timings(self) -> Iterator[Timing]:
+    def probe_timings(self) -> Iterator[PartTiming]:
         """The probes' timings."""
-        return (Timing(self.kernels, *one) for one in self.timings)
+        return (PartTiming(self.kernels, *one) for one in self.timings)
 
-    def arm(self, cell: Cell, arm: str) -> list[float]:
+    def arm(self, cell: MachineCell, arm: str) -> list[float]:
         """Seconds of a cell's passes in an arm."""
         asked = (cell.rows, cell.context, arm)
         return [seconds for *key, seconds in self.passes if tuple(key) == asked]
@@ -109,7 +120,7 @@ class Measured:
         write_atomically(folder / f"{self.group.id}.json", json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, folder: Path, group: Group) -> Measured | None:
+    def read(cls, folder: Path, group: CellGroup) -> MeasuredGroup | None:
         """What an earlier run wrote of a group, if it did."""
         path = folder / f"{group.id}.json"
         if not path.is_file():
@@ -117,31 +128,32 @@ class Measured:
         stored = json.loads(path.read_text(encoding="utf-8"))
         for name in ("passes", "timings"):
             stored[name] = [tuple(one) for one in stored[name]]
-        return cls(**{**stored, "group": Group(**stored["group"])})
+        return cls(**{**stored, "group": CellGroup(**stored["group"])})
 
 
-class Bench:
+class MachineBench:
     """Measures groups one after the other; probes of the same kernels are kept for the next group."""
 
-    def __init__(self, plan: Plan, say: Say) -> None:
+    def __init__(self, plan: MeasuringPlan, say: Say) -> None:
         self.plan = plan
         self._say = say
-        self._probes: tuple[Kernels, list[Probe]] | None = None
+        self._probes: tuple[Kernels, list[LayerProbe]] | None = None
         torch.set_num_threads(plan.threads)
 
-    def measure(self, group: Group) -> Measured:
-        """Measure a group's cells, and the probes of its kernels if they are ours."""
-        clock = WallClock()
-        found = Measured(group, self.plan.threads, bandwidth=memory_bandwidth())
-        cells = cells_of(group, self.plan.every)
-        if group.engine == OURS:
-            self._measure_ours(found, cells)
+    def measure(self, groups: Sequence[CellGroup]) -> list[MeasuredGroup]:
+        """Measure the cells of one of our groups with the probes of its kernels, or llama.cpp's groups."""
+        clock, speed = WallClock(), memory_bandwidth()
+        found = [MeasuredGroup(group, self.plan.threads, bandwidth=speed) for group in groups]
+        if groups[0].engine == OURS:
+            for one in found:
+                self._measure_ours(one, cells_of(one.group, self.plan.every))
         else:
-            self._measure_llama_cpp(found, cells)
-        found.seconds = clock.now
+            self._measure_llama_cpp(found)
+        for one in found:
+            one.seconds = clock.now / len(found)
         return found
 
-    def _measure_ours(self, found: Measured, cells: Sequence[Cell]) -> None:
+    def _measure_ours(self, found: MeasuredGroup, cells: Sequence[MachineCell]) -> None:
         group, plan = found.group, self.plan
         local = local_device(plan.pace)
         if self._probes is None or self._probes[0] != found.kernels:
@@ -157,7 +169,9 @@ class Bench:
         for round_ in range(plan.rounds):
             tasks = [_pass_task(found, cell, arm, timer, plan) for cell in cells for arm in ARMS]
             if round_ == 0:
-                tasks += [_probe_task(found, p, r, c) for p in self._probes[1] for r in ROWS for c in CONTEXTS]
+                tasks += [
+                    _probe_task(found, p, r, c) for p in self._probes[1] for r in ROWS for c in CONTEXTS
+                ]
                 for context in CONTEXTS:
                     timer.time(4, context)  # memory is taken, kernels are chosen
             if source is not None:
@@ -170,8 +184,8 @@ class Bench:
             source.close()
         local.close()
 
-    def _probe(self, name: str, kernels: Kernels) -> Probe:
-        probe = Probe(
+    def _probe(self, name: str, kernels: Kernels) -> LayerProbe:
+        probe = LayerProbe(
             probe_config(name, kernels, self.plan.footprint), kernels, CONTEXTS, local_device(self.plan.pace)
         )
         for context in CONTEXTS:
@@ -179,30 +193,43 @@ class Bench:
                 pass
         return probe
 
-    def _measure_llama_cpp(self, found: Measured, cells: Sequence[Cell]) -> None:
-        path = q4_0_file(found.group.model)
-        config = weights.config_of(weights.read_config(checkpoint_folder(found.group.model)))
-        found.bits = 8.0 * path.stat().st_size / cost_of(config, "float32").shape.parameters
-        opened = LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
+    def _measure_llama_cpp(self, found: Sequence[MeasuredGroup]) -> None:
+        """Measure all models in turns, since each one is predicted from the others."""
+        opened = [self._open_llama_cpp(one) for one in found]
         self._say("loaded")
-        chance = Random(found.group.id)
+        chance = Random(LLAMA_CPP)
         for context in CONTEXTS:  # one context is cached at a time
-            own = [cell for cell in cells if cell.context == context]
-            opened.seconds(1, context)
+            cells = [
+                (one, server, cell)
+                for one, server in zip(found, opened, strict=True)
+                for cell in cells_of(one.group, self.plan.every)
+                if cell.context == context
+            ]
+            for server in opened:
+                server.seconds(1, context)
             for _ in range(self.plan.rounds):
-                tasks = [(cell, arm) for cell in own for arm in ARMS]
+                tasks = [(*one, arm) for one in cells for arm in ARMS]
                 chance.shuffle(tasks)
-                for cell, arm in tasks:
-                    seconds = lambda cell=cell: opened.seconds(cell.rows, cell.context)  # noqa: E731
-                    _repeat(found, cell, arm, seconds, self.plan)
+                for one, server, cell, arm in tasks:
+                    _repeat(one, cell, arm, partial(server.seconds, cell.rows, context), self.plan)
             self._say(f"context {context}")
 
+    def _open_llama_cpp(self, one: MeasuredGroup) -> LlamaCppPasses:
+        path = q4_0_file(one.group.model)
+        config = config_of(read_config(checkpoint_folder(one.group.model)))
+        one.bits = 8.0 * path.stat().st_size / shape_of(config).parameters
+        return LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
 
-def _pass_task(found: Measured, cell: Cell, arm: str, timer: PassTimer, plan: Plan) -> Callable[[], None]:
+
+def _pass_task(
+    found: MeasuredGroup, cell: MachineCell, arm: str, timer: PassTimer, plan: MeasuringPlan
+) -> Callable[[], None]:
     return lambda: _repeat(found, cell, arm, lambda: timer.time(cell.rows, cell.context).seconds, plan)
 
 
-def _repeat(found: Measured, cell: Cell, arm: str, seconds: Callable[[], float], plan: Plan) -> None:
+def _repeat(
+    found: MeasuredGroup, cell: MachineCell, arm: str, seconds: Callable[[], float], plan: MeasuringPlan
+) -> None:
     """Time a cell once, or more often if it is fast."""
     total, count = 0.0, 0
     while not count or (total < plan.least and count < plan.most):
@@ -211,7 +238,7 @@ def _repeat(found: Measured, cell: Cell, arm: str, seconds: Callable[[], float],
         total, count = total + took, count + 1
 
 
-def _probe_task(found: Measured, probe: Probe, rows: int, context: int) -> Callable[[], None]:
+def _probe_task(found: MeasuredGroup, probe: LayerProbe, rows: int, context: int) -> Callable[[], None]:
     return lambda: found.timings.extend(tuple(t[1:]) for t in probe.time(rows, context))
 
 

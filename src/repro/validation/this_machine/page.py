@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from repro.validation.this_machine.cells import LLAMA_CPP, NAMES, OURS, SHOWN, Cell
-from repro.validation.this_machine.predicting import Compared
+from repro.validation.this_machine.cells import LLAMA_CPP, NAMES, OURS, SHOWN, MachineCell
+from repro.validation.this_machine.predicting import PredictedPass
 
 COMMAND = "python -m repro.validation this_machine"
 AIM = 0.10, 0.25
 """Largest median and 90th percentile of errors, beyond those of the null arm."""
 
 
-class Line(NamedTuple):
+class ErrorLine(NamedTuple):
     """Errors of some cells.
 
     Attributes:
@@ -31,7 +31,8 @@ class Line(NamedTuple):
         null_median: of |null / measured - 1|, the same cell measured again.
         null_p90: its 90th percentile.
         ratio: geometric mean of predicted over measured.
-        roofline: median error of the device alone, without an engine: bytes over bandwidth or FLOPs over peak.
+        roofline: median error of the device alone, without an engine: bytes over bandwidth or FLOPs over
+            peak.
     """
 
     cells: str
@@ -49,12 +50,13 @@ class Line(NamedTuple):
         return self.median - self.null_median, self.p90 - self.null_p90
 
 
-def line(cells: str, found: Sequence[Compared]) -> Line:
+def line(cells: str, found: Sequence[PredictedPass]) -> ErrorLine:
     """The errors of some cells."""
     wrong, noise, plain = (
-        np.abs(values) for values in ([c.error for c in found], [c.noise for c in found], [c.plain for c in found])
+        np.abs(values)
+        for values in ([c.error for c in found], [c.noise for c in found], [c.plain for c in found])
     )
-    return Line(
+    return ErrorLine(
         cells,
         len(found),
         float(np.median(wrong)),
@@ -66,31 +68,32 @@ def line(cells: str, found: Sequence[Compared]) -> Line:
     )
 
 
-def lines(found: Sequence[Compared]) -> Iterator[Line]:
+def lines(found: Sequence[PredictedPass]) -> Iterator[ErrorLine]:
     """The table's lines; sets without cells are left out."""
-
-    def ours(chosen: Callable[[Cell], bool]) -> Callable[[Cell], bool]:
-        return lambda cell: cell.group.engine == OURS and chosen(cell)
-
-    views: dict[str, Callable[[Cell], bool]] = {
-        "all": lambda _: True,
-        "ours": ours(lambda _: True),
-        "ours, in memory": ours(lambda cell: not cell.group.streamed),
-        "ours, streamed": ours(lambda cell: cell.group.streamed),
-        "llama.cpp, the model left out of its fit": lambda cell: cell.group.engine == LLAMA_CPP,
+    ours = [c for c in found if c.cell.group.engine == OURS]
+    peers = [c for c in found if c.cell.group.engine == LLAMA_CPP]
+    sets = {
+        "all": list(found),
+        "ours": ours,
+        "ours, in memory": [c for c in ours if not c.cell.group.streamed],
+        "ours, streamed": [c for c in ours if c.cell.group.streamed],
+        "llama.cpp, the model left out of its fit": peers,
+        **_split(ours, lambda cell: f"ours, {SHOWN[cell.group.dtype]}"),
+        **_split(found, lambda cell: NAMES[cell.group.model]),
+        **_split(found, lambda cell: f"{cell.rows} row{'s' * (cell.rows > 1)}"),
+        **_split(found, lambda cell: f"context {cell.context}"),
     }
-    for dtype in dict.fromkeys(c.cell.group.dtype for c in found if c.cell.group.engine == OURS):
-        views[f"ours, {SHOWN[dtype]}"] = ours(lambda cell, dtype=dtype: cell.group.dtype == dtype)  # type: ignore[misc]
-    for model in dict.fromkeys(c.cell.group.model for c in found):
-        views[NAMES[model]] = lambda cell, model=model: cell.group.model == model  # type: ignore[misc]
-    for rows in sorted({c.cell.rows for c in found}):
-        views[f"{rows} row{'s' * (rows > 1)}"] = lambda cell, rows=rows: cell.rows == rows  # type: ignore[misc]
-    for context in sorted({c.cell.context for c in found}):
-        views[f"context {context}"] = lambda cell, context=context: cell.context == context  # type: ignore[misc]
-    for name, chosen in views.items():
-        own = [c for c in found if chosen(c.cell)]
-        if own:
-            yield line(name, own)
+    yield from (line(name, own) for name, own in sets.items() if own)
+
+
+def _split(
+    found: Sequence[PredictedPass], name: Callable[[MachineCell], str]
+) -> dict[str, list[PredictedPass]]:
+    """The cells of each name."""
+    sets: dict[str, list[PredictedPass]] = {}
+    for c in found:
+        sets.setdefault(name(c.cell), []).append(c)
+    return sets
 
 
 HEADINGS = (
@@ -105,10 +108,16 @@ HEADINGS = (
 )
 
 
-def values(one: Line) -> list[str]:
+def values(one: ErrorLine) -> list[str]:
     """A line as it is shown."""
     errors = [one.median, one.p90, one.null_median, one.null_p90]
-    return [one.cells, str(one.n), *(f"{100 * e:.1f}" for e in errors), f"{one.ratio:.2f}", f"{100 * one.roofline:.1f}"]
+    return [
+        one.cells,
+        str(one.n),
+        *(f"{100 * e:.1f}" for e in errors),
+        f"{one.ratio:.2f}",
+        f"{100 * one.roofline:.1f}",
+    ]
 
 
 CELL_HEADINGS = (
@@ -117,29 +126,38 @@ CELL_HEADINGS = (
 )
 
 
-def cell_values(c: Compared) -> list[str]:
+def cell_values(c: PredictedPass) -> list[str]:
     """A cell as `rows.csv` has it."""
     group = c.cell.group
     where = "streamed" if group.streamed else "in memory"
-    named = [c.cell.id, group.engine, NAMES[group.model], SHOWN[group.dtype], where, str(c.cell.rows), str(c.cell.context)]
+    named = [
+        c.cell.id,
+        group.engine,
+        NAMES[group.model],
+        SHOWN[group.dtype],
+        where,
+        str(c.cell.rows),
+        str(c.cell.context),
+    ]
     times = [f"{1e3 * seconds:.3f}" for seconds in (c.measured, c.null, c.predicted)]
     return [*named, *times, f"{c.error:.4f}", f"{c.noise:.4f}", str(c.passes), f"{1e3 * c.roofline:.3f}"]
 
 
-def markdown(found: Sequence[Compared], notes: Sequence[str]) -> str:
+def markdown(found: Sequence[PredictedPass], notes: Sequence[str]) -> str:
     """The page."""
     shown = list(lines(found))
     median, p90 = shown[0].beyond
     text = [
         "# Passes on this machine: predicted from micro-benchmarks, and measured",
         "",
-        f"Made by `{COMMAND}`. Layers of three invented shapes were timed, the costs fitted to them, and passes of real",
-        "models predicted by the emulator; the models' passes were measured in turns with the shapes, in one run. The",
-        "null arm is the same cell measured again: its error is noise. llama.cpp's cells are predicted from its",
-        "measurements of the other two models. No cell was fitted on itself. An error is |predicted / measured - 1|.",
+        f"Made by `{COMMAND}`. Layers of invented shapes were timed and costs fitted to them; the emulator",
+        "predicts passes of real models from these alone. The models' passes were measured in turns with the",
+        "shapes, in one run. The null arm is the same cell measured again: its error is noise. llama.cpp's",
+        "cells (every matrix in Q4_0) are predicted from its passes of the other two models, measured in",
+        "turns. No cell was fitted on itself. An error is |predicted / measured - 1|.",
         "",
-        f"Beyond the null arm: median {100 * median:.1f}%, p90 {100 * p90:.1f}% (the aim: {100 * AIM[0]:.0f}% and "
-        f"{100 * AIM[1]:.0f}%).",
+        f"Beyond the null arm: median {100 * median:.1f}%, p90 {100 * p90:.1f}% (the aim: "
+        f"{100 * AIM[0]:.0f}% and {100 * AIM[1]:.0f}%).",
         "",
         *_table(HEADINGS, [values(one) for one in shown]),
         "",
@@ -156,7 +174,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [made[0], "|" + "---|" * len(headings), *made[1:]]
 
 
-def write_page(folder: Path, found: Sequence[Compared], notes: Sequence[str]) -> None:
+def write_page(folder: Path, found: Sequence[PredictedPass], notes: Sequence[str]) -> None:
     """Write `table.md`, `table.csv` and `rows.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown(found, notes), encoding="utf-8")

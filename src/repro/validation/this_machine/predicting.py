@@ -1,4 +1,5 @@
-"""Predicts the measured cells by the emulator, from the probes alone; llama.cpp's from two models for the third.
+"""Predicts the measured cells by the emulator, from the probes alone; llama.cpp's from two models for the
+third.
 
 Owns what each prediction may see. Must not know how cells were measured or how results are shown.
 """
@@ -15,19 +16,19 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
 from repro.models.calibration.fit import FittedCosts, PartCost, fit, fit_layers
 from repro.models.calibration.passes import PassTimer, cost_of
-from repro.models.calibration.probe import LAYER, Kernels, Timing
+from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.costs.model_cost import ModelCost, Precision
-from repro.models.transformer import weights
+from repro.models.transformer import families, weights
 from repro.models.transformer.config import DecoderConfig
-from repro.validation.this_machine.cells import CONTEXTS, OURS, Cell, Group, cells_of
-from repro.validation.this_machine.measuring import ARMS, Measured, checkpoint_folder
+from repro.validation.this_machine.cells import CONTEXTS, OURS, CellGroup, MachineCell, cells_of
+from repro.validation.this_machine.measuring import ARMS, MeasuredGroup, checkpoint_folder
 
 GGUF = Kernels("int4")
 """Under which kernels llama.cpp's layers are fitted."""
 
 
-class Compared(NamedTuple):
+class PredictedPass(NamedTuple):
     """A cell's measured and predicted seconds.
 
     Attributes:
@@ -39,7 +40,7 @@ class Compared(NamedTuple):
         roofline: predicted by the device alone, without an engine.
     """
 
-    cell: Cell
+    cell: MachineCell
     measured: float
     null: float
     predicted: float
@@ -66,7 +67,9 @@ def device_of(costs: FittedCosts, disk: float, bandwidth: float) -> Section:
     """This machine as a device file, as far as a pass's time needs it."""
     best = best_rates(costs)
     assumed = "not used by a pass's time"
-    peak = {name: fact(best.get(name, best["fp32"]) / 1e9, "GFLOP/s") for name in ("fp32", "fp16", "bf16", "int8")}
+    peak = {
+        name: fact(best.get(name, best["fp32"]) / 1e9, "GFLOP/s") for name in ("fp32", "fp16", "bf16", "int8")
+    }
     return {
         "name": "This machine",
         "kind": "emulated",
@@ -77,7 +80,7 @@ def device_of(costs: FittedCosts, disk: float, bandwidth: float) -> Section:
     }
 
 
-def predictions(found: Sequence[Measured], pace: float, every: bool) -> Iterator[Compared]:
+def predictions(found: Sequence[MeasuredGroup], pace: float, every: bool) -> Iterator[PredictedPass]:
     """Every measured cell beside its prediction.
 
     Args:
@@ -92,12 +95,14 @@ def predictions(found: Sequence[Measured], pace: float, every: bool) -> Iterator
     yield from _llama_cpp([one for one in found if one.group.engine != OURS], bandwidth)
 
 
-def best_bandwidth(found: Sequence[Measured]) -> float:
+def best_bandwidth(found: Sequence[MeasuredGroup]) -> float:
     """Bytes per second that memory gave at best: other programs only take from it."""
     return max(one.bandwidth for one in found)
 
 
-def _ours(found: Sequence[Measured], pace: float, bandwidth: float, every: bool) -> Iterator[Compared]:
+def _ours(
+    found: Sequence[MeasuredGroup], pace: float, bandwidth: float, every: bool
+) -> Iterator[PredictedPass]:
     costs = fit(timing for one in found for timing in one.probe_timings())
     disks = [rate for one in found for rate in one.disk]
     device = device_of(costs, min([pace, median(disks)] if disks else [pace]), bandwidth)
@@ -108,7 +113,7 @@ def _ours(found: Sequence[Measured], pace: float, bandwidth: float, every: bool)
         yield from _compared(one, device, engine, cost, cells_of(one.group, every))
 
 
-def _llama_cpp(found: Sequence[Measured], bandwidth: float) -> Iterator[Compared]:
+def _llama_cpp(found: Sequence[MeasuredGroup], bandwidth: float) -> Iterator[PredictedPass]:
     """Each model's cells from the other two models' measurements."""
     for one in found:
         others = [other for other in found if other is not one]
@@ -122,7 +127,7 @@ def _llama_cpp(found: Sequence[Measured], bandwidth: float) -> Iterator[Compared
         yield from _compared(one, device, engine, cost, cells_of(one.group, True))
 
 
-def llama_cpp_costs(found: Sequence[Measured]) -> FittedCosts:
+def llama_cpp_costs(found: Sequence[MeasuredGroup]) -> FittedCosts:
     """llama.cpp's costs from whole passes of some models: a layer takes its share of a pass.
 
     The output projection computes one row, so its weights count at the rate of one.
@@ -134,24 +139,24 @@ def llama_cpp_costs(found: Sequence[Measured]) -> FittedCosts:
             if arm == ARMS[0]:
                 attention = shape.attention_flops(rows, context)
                 asked = (GGUF, LAYER, shape.layer_weights, attention, rows, context)
-                timings.append(Timing(*asked, seconds / shape.layers, shape.head_weights / shape.layers))
-    layers, attention, errors = fit_layers(timings)
+                timings.append(PartTiming(*asked, seconds / shape.layers, shape.head_weights / shape.layers))
+    layers, reach, errors = fit_layers(timings)
     part = layers[GGUF]
     nothing = tuple((rows, 0.0) for rows, _ in part.start)
     head = PartCost(nothing, tuple((rows, part.rate[0][1]) for rows, _ in part.rate))
     kernels = {replace(GGUF, dtype=dtype): part for dtype in ("int4", "float32")}
     heads = dict.fromkeys(kernels, head)
-    return FittedCosts(kernels, heads, attention, nothing, errors)
+    return FittedCosts(kernels, heads, reach, nothing, errors)
 
 
-def config_of(group: Group) -> DecoderConfig:
+def config_of(group: CellGroup) -> DecoderConfig:
     """The configuration of a group's model."""
-    return weights.config_of(weights.read_config(checkpoint_folder(group.model)))
+    return families.config_of(weights.read_config(checkpoint_folder(group.model)))
 
 
 def _compared(
-    one: Measured, device: Section, engine: Section, cost: ModelCost, cells: Sequence[Cell]
-) -> Iterator[Compared]:
+    one: MeasuredGroup, device: Section, engine: Section, cost: ModelCost, cells: Sequence[MachineCell]
+) -> Iterator[PredictedPass]:
     """The cells of a group beside what the emulator says, with the engine and without."""
     group = one.group
     machines = [machine(with_engine(device, used)) for used in (engine, None)]
@@ -160,4 +165,4 @@ def _compared(
         last = group.engine != OURS  # llama.cpp computes the last token's logits alone
         predicted, roofline = (t.time(cell.rows, cell.context, last).seconds for t in timers)
         measured, null = (one.arm(cell, arm) for arm in ARMS)
-        yield Compared(cell, median(measured), median(null), predicted, len(measured), roofline)
+        yield PredictedPass(cell, median(measured), median(null), predicted, len(measured), roofline)
