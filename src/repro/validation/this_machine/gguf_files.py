@@ -57,13 +57,14 @@ def q4_0_file(checkpoint: str) -> Path:
 def write_q4_0(source: Path, out: Path) -> Path:
     """Copy a GGUF file with its matrices in Q4_0; vectors, and rows of broken blocks, stay as they are."""
     read = gguf.GGUFReader(source)
-    name = gguf.Keys.General.ARCHITECTURE
+    name, kept = gguf.Keys.General.ARCHITECTURE, gguf.Keys.General.FILE_TYPE
     written = gguf.GGUFWriter(out, read.fields[name].contents())
     for field in read.fields.values():
-        if field.name != name and not field.name.startswith("GGUF."):
+        if field.name not in (name, kept) and not field.name.startswith("GGUF."):
             kind = field.types[0]
             below = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
             written.add_key_value(field.name, field.contents(), kind, sub_type=below)
+    written.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0)
     form = gguf.GGMLQuantizationType.Q4_0
     for tensor in read.tensors:
         if len(tensor.shape) == 2 and tensor.shape[0] % BLOCK == 0:
