@@ -35,6 +35,32 @@ def test_precision_kind_and_efficiency_set_the_rate() -> None:
     assert cpu.demand(Op("cpu", "attention", "a", flops=1e6)).work == pytest.approx(6e-3)
 
 
+def test_a_precision_and_a_kind_of_op_may_have_curves_of_their_own() -> None:
+    own = {"int8": Curve(((1.0, 0.5),)), "head.int8": Curve(((1.0, 0.25),))}
+    start = {"fp32": Curve(((1.0, 1e-3),)), "head.fp32": Curve(((1.0, 3e-3), (3.0, 5e-3)))}
+    cpu = processor(own_efficiency=own, start=start)  # int8 at 2 G operations/s, 10 us of launch
+
+    def work(kind: str, precision: str) -> float:
+        return cpu.demand(Op("cpu", kind, "a", flops=1e6, precision=precision)).work
+
+    assert [work(*of) for of in (("layer", "int8"), ("head", "int8"), ("head", "fp32"))] == pytest.approx(
+        [1e-3, 2e-3, 1e-3]
+    )
+    launches = [cpu.demand(Op("cpu", kind, "a", rows=2, launches=2)).launch for kind in ("layer", "head")]
+    assert launches == pytest.approx([2 * 1.01e-3, 2 * 4.01e-3])
+    assert cpu.demand(Op("cpu", "head", "a", precision="int8")).launch == 1e-5
+
+
+def test_attention_takes_its_own_rate_where_an_engine_has_one() -> None:
+    op = Op("cpu", "layer", "a", rows=2, flops=3e6, attention=1e6)
+    assert processor().demand(op).work == pytest.approx(3e-3)
+    apart = processor(attention=Curve(((1.0, 1e9), (3.0, 0.0))), efficiency=Curve(((1.0, 0.5),)))
+    assert apart.demand(op).work == pytest.approx(2e6 / 0.5e9 + 1e6 / 0.5e9)
+    assert apart.demand(Op("cpu", "head", "a", rows=2, flops=3e6)).work == pytest.approx(6e-3)
+    padded = processor(attention=Curve(((1.0, 1e9),)), tile=4)
+    assert padded.demand(op).work == pytest.approx(2 * 3e-3)  # four rows are computed, two were asked for
+
+
 def test_a_kernel_that_reuses_weights_badly_moves_longer_with_every_row() -> None:
     def seconds(rows: int, flops: float = 0.0, **changes: float) -> float:
         op = Op("cpu", "k", "a", rows=rows, flops=flops, bytes=2e6)
