@@ -14,7 +14,7 @@ from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES
 from repro.models.transformer.config import DecoderConfig
 from repro.validation.__main__ import main as validation
-from repro.validation.this_machine import command, predicting
+from repro.validation.this_machine import command, measuring, predicting
 from repro.validation.this_machine.cells import (
     CONTEXTS,
     DTYPES,
@@ -83,6 +83,16 @@ def test_llama_cpp_s_models_are_measured_in_turns() -> None:
 def test_a_name_that_there_is_not_is_said_with_the_choices() -> None:
     with pytest.raises(InputError, match="float32"):
         groups(ENGINES, MODELS, ["float23"])
+
+
+@pytest.mark.parametrize(("takes", "first", "second"), [(0.01, 5, 10), (0.15, 2, 4), (1.0, 1, 2), (4.0, 1, 1)])
+def test_a_fast_cell_is_timed_more_often_and_a_slow_one_once(takes: float, first: int, second: int) -> None:
+    cell = MachineCell(CellGroup(OURS, MODELS[0], DTYPES[0]), 1, 64)
+    found = MeasuredGroup(cell.group, threads=1)
+    for count in (first, second):
+        measuring._repeat(found, cell, ARMS[0], lambda: takes, measuring.MeasuringPlan())
+        assert found.arm(cell, ARMS[0]) == [takes] * count
+    assert found.arm(cell, ARMS[1]) == []
 
 
 # The comparison
