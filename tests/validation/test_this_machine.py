@@ -85,7 +85,9 @@ def test_a_name_that_there_is_not_is_said_with_the_choices() -> None:
         groups(ENGINES, MODELS, ["float23"])
 
 
-@pytest.mark.parametrize(("takes", "first", "second"), [(0.01, 5, 10), (0.15, 2, 4), (1.0, 1, 2), (4.0, 1, 1)])
+@pytest.mark.parametrize(
+    ("takes", "first", "second"), [(0.01, 5, 10), (0.15, 2, 4), (1.0, 1, 2), (4.0, 1, 1)]
+)
 def test_a_fast_cell_is_timed_more_often_and_a_slow_one_once(takes: float, first: int, second: int) -> None:
     cell = MachineCell(CellGroup(OURS, MODELS[0], DTYPES[0]), 1, 64)
     found = MeasuredGroup(cell.group, threads=1)
