@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import (
     HEAD,
     LAYER,
+    READ,
     REST,
     SHAPES,
     Kernels,
@@ -104,16 +106,25 @@ def test_the_emulator_gives_a_fitted_layer_and_head_back() -> None:
 
 
 @pytest.mark.parametrize("kernels", [FP32, STORED, Kernels("int4"), Kernels("int4", packed=False)])
-def test_a_probe_runs_passes_of_a_real_session(kernels: Kernels) -> None:
+def test_a_probe_runs_passes_of_a_real_session(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRO_CACHE", str(tmp_path))
     local = LocalDevice(LocalMachine("here", frozenset({"cpu", "flash"}), 1e9))
     config = probe_config("small", kernels, 0.0)
     assert config.layers == 4
     probe = LayerProbe(config, kernels, (8, 32), local)
     for rows, context in ((1, 8), (4, 32), (4, 8)):
         parts = {t.part: t for t in probe.time(rows, context)}
-        assert set(parts) == {LAYER, HEAD, REST}
+        assert set(parts) == {LAYER, HEAD, REST if kernels.packed else READ}
         assert all(t.seconds > 0 and (t.rows, t.context) == (rows, context) for t in parts.values())
         assert parts[LAYER].attention == 4 * rows * context * 8 * 64
+    # Layers as they are stored are streamed: from a file of all of them, which goes away with the probe.
+    files = [path.stat().st_size for path in tmp_path.rglob("layers")]
+    assert len(files) == (not kernels.packed)
+    assert all(size > 4 * cost_of(config, kernels.dtype).layer_bytes for size in files)
+    del probe
+    assert not list(tmp_path.rglob("layers"))
     local.close()
 
 

@@ -215,7 +215,7 @@ def said_by(
 def test_a_file_is_built_once(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = layer_file(folder, "float32", cache)
     before = first.path.stat()
-    monkeypatch.setattr(layer_streaming, "_write", None)
+    monkeypatch.setattr(layer_streaming, "write_layers", None)
     second = layer_file(folder, "float32", cache)
     after = second.path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

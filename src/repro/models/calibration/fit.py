@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from repro.core.errors import InputError
-from repro.models.calibration.probe import HEAD, LAYER, REST, Kernels, PartTiming
+from repro.models.calibration.probe import HEAD, LAYER, READ, REST, Kernels, PartTiming
 
 Points = tuple[tuple[int, float], ...]
 """A curve over rows."""
@@ -48,6 +48,7 @@ class FittedCosts:
         heads: of the output projection.
         attention: FLOPs per second of attention, by rows; the same for all kernels, since the cache is fp32.
         rest: seconds of a pass outside its layers and output projection, by rows.
+        reads: seconds before a read, and bytes per second, of the streamed layers; `None` without any.
         errors: predicted over measured seconds less 1, of each fitted timing.
     """
 
@@ -56,6 +57,7 @@ class FittedCosts:
     attention: Points
     rest: Points
     errors: tuple[float, ...]
+    reads: tuple[float, float] | None = None
 
 
 def medians(timings: Iterable[PartTiming]) -> list[PartTiming]:
@@ -77,8 +79,19 @@ def fit(timings: Iterable[PartTiming]) -> FittedCosts:
     parts, attention, errors = fit_layers(layers)
     ends, _, more = fit_layers(heads)
     rows = sorted({t.rows for t in known})
+    rows = [r for r in rows if any(t.part == REST and t.rows == r for t in known)]
     rest = [(r, median(t.seconds for t in known if t.part == REST and t.rows == r)) for r in rows]
-    return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more))
+    return FittedCosts(parts, ends, attention, tuple(rest), (*errors, *more), _reads(known))
+
+
+def _reads(timings: Sequence[PartTiming]) -> tuple[float, float] | None:
+    """Latency and rate of reads: the affine function of bytes with the least squared relative error."""
+    reads = [t for t in timings if t.part == READ]
+    if not reads:
+        return None
+    matrix = np.array([[1.0 / t.seconds, t.weights / 1e9 / t.seconds] for t in reads])
+    (latency, each), _ = nnls(matrix, np.ones(len(reads)))
+    return (float(latency), 1e9 / float(each)) if each > 0 else None
 
 
 def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], Points, tuple[float, ...]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from repro.core.late import late
 from repro.device.emulated import Device
+from repro.device.op import FLASH
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.engine import Engine
@@ -43,11 +44,15 @@ class PassTime(NamedTuple):
         seconds: from asking to having the logits.
         layers: all layers, without waiting for weights.
         head: the output projection.
+        reads: the reads of weights.
+        read: bytes of them.
     """
 
     seconds: float
     layers: float
     head: float
+    reads: float = 0.0
+    read: float = 0.0
 
     @property
     def rest(self) -> float:
@@ -107,7 +112,8 @@ class PassTimer:
                 network = _holding(decoder, text)
             placement = STREAMED if streamed else RESIDENT
             session = Session(Engine("target", device, cost, network, placement, source))
-            session.assume(text)
+            if tokens:
+                session.assume(text)
             self._contexts[tokens] = session, text
         self._asked = 0
 
@@ -133,7 +139,9 @@ class PassTimer:
         spans = trace.spans[before:]
         layers, head = (sum(s.seconds for s in spans if s.kind == kind) for kind in ("layer", "head"))
         del trace.spans[before:]
-        return PassTime(end - start, layers, head)
+        loads = [s for s in spans if s.on == FLASH]
+        reads, read = sum(s.seconds for s in loads), sum(s.bytes for s in loads)
+        return PassTime(end - start, layers, head, reads, read)
 
 
 def _holding(decoder: Decoder, text: Prefix) -> DecoderNetwork:

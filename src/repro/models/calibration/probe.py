@@ -11,17 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from repro.core.late import late
+from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
+from repro.models.runtime.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
-from repro.models.transformer.layer import LayerWeights
+from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout
 from repro.models.transformer.norm import RMSNorm
 from repro.models.transformer.weights import builders
+from repro.records.build_cache import cache_root
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
 else:
     torch = late("torch")
 
-LAYER, HEAD, REST = "layer", "head", "rest"
-"""Parts of a pass: one layer, the output projection, and what the runtime does beside its ops."""
+LAYER, HEAD, REST, READ = "layer", "head", "rest", "read"
+"""Parts of a pass: one layer, the output projection, what is beside all ops, and reading one layer."""
 LAYERS = 4, 32
 """Fewest and most layers of a probe: fewer do not show a pass as it is, more take long."""
 
@@ -82,8 +87,8 @@ class PartTiming(NamedTuple):
 
     Attributes:
         kernels: what computed.
-        part: `layer`, `head` or `rest`.
-        weights: weights of its linears; 0 for the rest.
+        part: `layer`, `head`, `rest` or `read`.
+        weights: weights of its linears; 0 for the rest, bytes of a read.
         attention: attention's FLOPs.
         rows: tokens of the pass.
         context: cached tokens before them.
@@ -137,6 +142,14 @@ def _copied(part: Any) -> Any:
     return replace(part, **held)  # type: ignore[type-var]
 
 
+def _stored(path: Path, layers: Sequence[LayerWeights]) -> LayerFile:
+    """A file of layers that a reader can stream."""
+    size = page_aligned(buffer_bytes(layout(layers[0])))
+    file = LayerFile(path, len(layers), size, layers[0].skeleton())
+    write_layers(path, file, iter(layers), {})
+    return file
+
+
 def probe_config(name: str, kernels: Kernels, footprint: float) -> DecoderConfig:
     """One of `SHAPES` with as many layers as have `footprint` bytes together, within `LAYERS`."""
     shape, (fewest, most) = SHAPES[name], LAYERS
@@ -154,7 +167,16 @@ class LayerProbe:
         on = torch.device("cuda" if local.main == GPU else "cpu")
         decoder = random_decoder(config, kernels, on)
         self._kernels, self._shape = kernels, shape_of(config)
-        self._timer = PassTimer(local, cost_of(config, kernels.dtype), contexts, decoder)
+        cost, streamed = cost_of(config, kernels.dtype), not kernels.packed
+        source = None
+        if streamed:  # a layer that was just read starts later than one that follows another in memory
+            root = cache_root() / "calibrate"
+            root.mkdir(parents=True, exist_ok=True)
+            self._scratch = TemporaryDirectory(dir=root, prefix="probe-")  # deleted with the probe
+            held = [layer for layer in decoder.layers if layer is not None]
+            source = LayerReader(_stored(Path(self._scratch.name) / "layers", held), slots=2)
+            decoder = Decoder(config, [None] * config.layers, decoder.ends)
+        self._timer = PassTimer(local, cost, contexts, decoder, source, streamed)
 
     def time(self, rows: int, context: int) -> Iterator[PartTiming]:
         """Time the parts of one pass of `rows` tokens after `context` cached ones."""
@@ -165,4 +187,8 @@ class LayerProbe:
             self._kernels, LAYER, shape.layer_weights, attention, *asked, took.layers / shape.layers
         )
         yield PartTiming(self._kernels, HEAD, shape.head_weights, 0.0, *asked, took.head)
-        yield PartTiming(self._kernels, REST, 0, 0.0, *asked, took.rest)
+        if took.read:
+            each = took.read / shape.layers, took.reads / shape.layers
+            yield PartTiming(self._kernels, READ, each[0], 0.0, *asked, each[1])
+        else:  # the rest of a streamed pass is waiting for weights
+            yield PartTiming(self._kernels, REST, 0, 0.0, *asked, took.rest)

@@ -239,9 +239,8 @@ class Engine:
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
-            seen = forward_pass.context + self._source
-            attention = count * self.model_cost.shape.attention_flops(rows, seen)
-            await self._run("layer", on or self._place(rows), together, cost, compute, name, count, attention)
+            reach = count * self.model_cost.shape.attention_flops(rows, forward_pass.context + self._source)
+            await self._run("layer", on or self._place(rows), together, cost, compute, name, count, reach)
             if first >= held:
                 self._loading.give_back(first)
         self._encoded = True

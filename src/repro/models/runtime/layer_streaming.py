@@ -78,7 +78,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
 
     def build(scratch: Path) -> Path:
         log.info("writing %d layers of %s (%.0f MB) to %s", count, folder, count * size / 1e6, path)
-        return _write(scratch / path.name, file, weights.layers(folder, dtype), identity)
+        return write_layers(scratch / path.name, file, weights.layers(folder, dtype), identity)
 
     build_once(path, build, need=file.offset(count), is_whole=lambda _: _is_whole(file, identity))
     return file
@@ -96,7 +96,9 @@ def _identity(file: LayerFile) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]) -> Path:
+def write_layers(
+    path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]
+) -> Path:
     """Write all layers, then the header with their checksums, and drop the file from the page cache."""
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
     checks = []

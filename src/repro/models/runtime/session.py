@@ -107,8 +107,7 @@ class Session:
 
     def assume(self, text: Prefix) -> None:
         """Count a sequence and its ancestors as cached, without a pass; the network must hold them."""
-        if missing := self._lineage.missing([text]):
-            self._lineage.add(missing)
+        self._lineage.add(self._lineage.missing([text]))
 
     @property
     def heads(self) -> int:

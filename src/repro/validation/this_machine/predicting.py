@@ -63,7 +63,7 @@ class PredictedPass(NamedTuple):
         return self.null / self.measured - 1.0
 
 
-def device_of(costs: FittedCosts, disk: float, bandwidth: float) -> Section:
+def device_of(costs: FittedCosts, disk: float, bandwidth: float, latency: float = 0.0) -> Section:
     """This machine as a device file, as far as a pass's time needs it."""
     best = best_rates(costs)
     assumed = "not used by a pass's time"
@@ -74,7 +74,10 @@ def device_of(costs: FittedCosts, disk: float, bandwidth: float) -> Section:
         "name": "This machine",
         "kind": "emulated",
         "processors": {"cpu": {"peak": peak, "bandwidth": fact(bandwidth / 1e9, "GB/s")}},
-        "flash": {"bandwidth": curve([(4 << 20, disk / 1e9)], "GB/s")},
+        "flash": {
+            "bandwidth": curve([(4 << 20, disk / 1e9)], "GB/s"),
+            "latency": fact(1e6 * latency, "us"),
+        },
         "dram": {"budget": fact(1e3, "GB", "assumed", assumed), "bandwidth": fact(bandwidth / 1e9, "GB/s")},
         "power": {"idle": fact(1.0, "W", "assumed", assumed)},
     }
@@ -105,7 +108,8 @@ def _ours(
 ) -> Iterator[PredictedPass]:
     costs = fit(timing for one in found for timing in one.probe_timings())
     disks = [rate for one in found for rate in one.disk]
-    device = device_of(costs, min([pace, median(disks)] if disks else [pace]), bandwidth)
+    latency, disk = costs.reads or (0.0, min([pace, median(disks)] if disks else [pace]))
+    device = device_of(costs, disk, bandwidth, latency)
     for one in found:
         engine = engine_of_costs("repro here", costs, packed=one.kernels.packed)
         config = config_of(one.group)
