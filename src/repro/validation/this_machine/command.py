@@ -60,7 +60,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), metavar="NAME", help=", ".join(DTYPES))
     parser.add_argument("--rounds", type=int, default=2, help="measurements of a cell in each arm (2)")
     parser.add_argument("--threads", type=int, default=0, help="of torch and llama.cpp; 0: torch's default")
-    parser.add_argument("--pace", type=float, default=1.0, help="GB/s that reads are held to (1.0)")
+    parser.add_argument("--pace", type=float, default=0.5, help="GB/s that reads are held to (0.5)")
     parser.add_argument("--busy", action="store_true", help="measure although the machine is busy")
     parser.add_argument("--fresh", action="store_true", help="measure again what an earlier run measured")
     parser.add_argument("--work", type=Path, help="folder of measured groups; default outputs/validation/...")

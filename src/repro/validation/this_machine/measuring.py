@@ -70,7 +70,7 @@ class MeasuringPlan:
 
     rounds: int = 2
     threads: int = 1
-    pace: float = 1e9
+    pace: float = 0.5e9
     footprint: float = 96e6
     every: bool = False
     least: float = 0.2
