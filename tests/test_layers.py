@@ -69,7 +69,7 @@ ONLY = {
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
     "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},
-    "scipy": {"fitting/problem.py"},
+    "scipy": {"fitting/problem.py", "models/calibration/fit.py"},
     "llvmlite": {"models/parallel/tree_loops.py"},
     # of wheels a download's deadline, of timings what cells take here: neither is a run's time
     "time": {"device/clock.py", "models/checkpoints/wheels.py", "experiments/progress/timings.py"},

@@ -6,8 +6,8 @@
 
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
-core). `papers` repeats every fit of conf/fit without each of its cells in turn. `this_machine` calibrates this
-machine, predicts passes of real models and measures them.
+core). `papers` repeats every fit of conf/fit without each of its cells in turn. `this_machine` calibrates
+this machine, predicts passes of real models and measures them.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ class Engine:
         self._placement = placement
         self._on = device.resource(placement.on or device.main, model_cost.stored.arithmetic)
         self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
+        verifies = device.verifies if name == "target" and not placement.on else ""
+        self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self._on
         self._tokens = tokens
         self._plan = plan
         self.residency = settle(
@@ -217,7 +219,7 @@ class Engine:
         if not self.model_cost.shape.medusa:  # Medusa heads read hidden states, not embeddings
             await self._run("embed", on or self._place(rows), rows, self.model_cost.embed(rows))
         if fused:
-            await self._run("fuse", on or self._place(rows), fused, self.model_cost.fuse(fused))
+            await self._run("fuse", on or self._on, fused, self.model_cost.fuse(fused))
 
     async def layers(self, forward_pass: ForwardPass, on: str, exit_point: EarlyExitPoint | None) -> None:
         """Run all layers of a pass."""
@@ -239,19 +241,18 @@ class Engine:
             name = f"layer {first}" if count == 1 else f"layers {first}-{last - 1}"
             together = self.model_cost.shape.sharing(rows)
             cost = self._layers_cost(forward_pass, first, last)
-            reach = count * self.model_cost.shape.attention_flops(rows, forward_pass.context + self._source)
-            await self._run("layer", on or self._place(rows), together, cost, compute, name, count, reach)
+            await self._run("layer", on or self._place(rows), together, cost, compute, name, count)
             if first >= held:
                 self._loading.give_back(first)
         self._encoded = True
 
-    def _layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, float]:
-        """FLOPs and bytes of the costed layers `first` to `last - 1` in this pass."""
+    def _layers_cost(self, forward_pass: ForwardPass, first: int, last: int) -> tuple[float, ...]:
+        """FLOPs, bytes and attention's FLOPs of the costed layers `first` to `last - 1` in this pass."""
         rows, context = forward_pass.rows, forward_pass.context
         cost = self.model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
         if self._plan:
             cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
-        return cost
+        return *cost, (last - first) * self.model_cost.shape.attention_flops(rows, context + self._source)
 
     async def _divided_layers(self, forward_pass: ForwardPass, split: Split) -> None:
         assert forward_pass.extent is not None
@@ -326,7 +327,7 @@ class Engine:
         self, step: Step, rows: int, at: Sequence[int] | None = None, on: str = "", late: bool = False
     ) -> list[Logits]:
         """Logits of all requested sequences, or of those at `at`; `late` ones may be computed lazily."""
-        on = on or self._head_on
+        on = on or (self._head_on if self._placement.head else self._place(rows))
         compute = step.late_rows if late else lambda: step.rows(at)
         if self.split:
             stage = shares(self.split.share, "head", *self.model_cost.head(rows))
@@ -345,6 +346,10 @@ class Engine:
         self.waited += self.device.now - waiting
         return weights
 
+    def _place(self, rows: int) -> str:
+        """The processor of an op over so many rows, where neither method nor placement names one."""
+        return self._on if rows == 1 else self._several_on
+
     def _real(self, layer: int) -> int:
         return layer * self.network.depth // self.model_cost.shape.layers
 
@@ -357,11 +362,10 @@ class Engine:
         kind: str,
         on: str,
         rows: int,
-        cost: tuple[float, float],
+        cost: tuple[float, ...],
         compute: Any = None,
         name: str = "",
         launches: int = 1,
-        attention: float = 0.0,
     ) -> Any:
         """Run an op after waiting for its turn (`_turn`)."""
         op = Op(
@@ -374,7 +378,7 @@ class Engine:
             precision=self.model_cost.stored.arithmetic,
             priority=int(self._placement.background),
             launches=launches,
-            attention=attention,
+            attention=sum(cost[2:]),
             compute=compute,
         )
         await self._turn(kind)

@@ -97,7 +97,7 @@ def _identity(file: LayerFile) -> dict[str, Any]:
 
 
 def write_layers(
-    path: Path, file: LayerFile, layers: Iterator[LayerWeights], identity: Mapping[str, Any]
+    path: Path, file: LayerFile, layers: Iterator[LayerWeights], head: Mapping[str, Any]
 ) -> Path:
     """Write all layers, then the header with their checksums, and drop the file from the page cache."""
     buffer = torch.zeros(file.layer_bytes, dtype=torch.uint8)
@@ -109,7 +109,7 @@ def write_layers(
             content = buffer.numpy().data
             checks.append(zlib.crc32(content))
             out.write(content)
-        header = json.dumps({**identity, "checks": checks}).encode()
+        header = json.dumps({**head, "checks": checks}).encode()
         out.seek(0)
         out.write(header.ljust(HEADER, b"\0"))
         out.flush()

@@ -105,10 +105,6 @@ class Session:
         self.engine.network.start(prompt)
         self._rows = {}
 
-    def assume(self, text: Prefix) -> None:
-        """Count a sequence and its ancestors as cached, without a pass; the network must hold them."""
-        self._lineage.add(self._lineage.missing([text]))
-
     @property
     def heads(self) -> int:
         """Number of Medusa heads; 0 for other models."""
