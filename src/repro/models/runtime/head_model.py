@@ -7,6 +7,7 @@ record; on an emulated one, where the target's logits may come from a cache, the
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar, Protocol
 
@@ -118,6 +119,7 @@ class HeadModel(Model):
                 f"{own.target_hidden}; {self.target.config.name} has {theirs.vocab} and {theirs.hidden}"
             )
         self._depths = own.depths(theirs.layers)
+        self._own_texts: list[Prefix] = []
 
     @property
     @abstractmethod
@@ -166,22 +168,16 @@ class HeadModel(Model):
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network over target hidden states that are computed separately; see `Model`."""
-        return self._reading(CachedFeatures(self._depths, self.target.decoder, memo), memo, ranks)
+        features = CachedFeatures(self._depths, self.target.decoder, memo, self._own_texts)
+        return self._reading(features, memo, ranks)
 
     def _resident_network(self) -> Network:
         """A network that reads the hidden states recorded by its target on a real device."""
         return self._reading(self.target.capture(self._depths))
 
-    def read_along(self, text: GreedyText, memo: LogitCache) -> None:
-        """Compute the target's features along a text in one pass, unless the head's rows there are known."""
-        context, source = self._first(text)
-        if memo.get(context, source, 1) is None:
-            features = CachedFeatures(self._depths, self.target.decoder, memo)
-            features.of(list(text.contexts()[-1].back())[::-1])
-
-    @abstractmethod
-    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
-        """Sequence and source of the first row that the head computes after a prompt."""
+    def foresee(self, texts: Sequence[GreedyText]) -> None:
+        """Name the texts that greedy methods will write: missing features along one take one pass."""
+        self._own_texts = [text.contexts()[-1] for text in texts]
 
     @abstractmethod
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
@@ -218,9 +214,6 @@ class EagleModel(HeadModel):
         )
         return found
 
-    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
-        return text.prompt.then(text.tokens[0]), text.prompt.length
-
     @cached_property
     def _head(self) -> EagleHead:
         """The weights, loaded once."""
@@ -252,9 +245,6 @@ class MedusaModel(HeadModel):
 
     def _reading(self, features: Features, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         return MedusaNetwork(self.head_config.heads, lambda: self._heads, features, memo, ranks)
-
-    def _first(self, text: GreedyText) -> tuple[Prefix, int]:
-        return text.prompt, 1
 
     def session(
         self,

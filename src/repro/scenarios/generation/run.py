@@ -52,15 +52,11 @@ def _network(cell: GenerationScenario, model: Model | ShardedModel, role: str) -
 
 
 def foresee(cell: GenerationScenario, texts: Sequence[GreedyText]) -> None:
-    """Store the hidden states along the own texts that a draft head will read: one pass for each text."""
+    """Tell draft heads the texts that answers will be."""
     for role in cell.places:
         model = cell.model(role)
-        if not isinstance(model, HeadModel):
-            continue
-        with closing(model.memo(memory_root())) as memo:
-            transfer.fill(memo, model.observed())
-            for text in texts:
-                model.read_along(text, memo)
+        if isinstance(model, HeadModel):
+            model.foresee(texts)
 
 
 OpenNetwork = Callable[[GenerationScenario, Model | ShardedModel, str], AbstractContextManager[Network]]
