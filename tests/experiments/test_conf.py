@@ -49,6 +49,7 @@ LEAST = {
 REFERENCE = ("reasons", "names", "notes")
 OTHERS = (
     *(Path(f"fit/{name}.yaml") for name in ("classes/phones", "jetson_orin_nx", "jetson_tx2", "xiaomi_10")),
+    *(Path(f"fit/edgellm_{name}.yaml") for name in ("orin_16gb", "orin_nx", "tx2", "xiaomi_11")),
     Path("observations.yaml"),
     *(Path(f"{name}.yaml") for name in ("check", "config", "hydra/sweeper/grid")),
     *(Path(f"reference/{name}.yaml") for name in REFERENCE),

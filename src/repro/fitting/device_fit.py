@@ -25,13 +25,13 @@ TOLERANCE = 0.005
 
 
 @cache
-def published(cell: str) -> float:
-    """A cell's value; for a range the geometric mean of its ends."""
+def published(cell: str, end: str = "") -> float:
+    """A cell's value; for a range its `low` or `high` end, or the geometric mean of both."""
     found = find(load_cells(), cell)
     low, high = found.value_low, found.value_high
     assert low is not None, f"{cell} has no lower end"
     assert high is not None, f"{cell} has no upper end"
-    return sqrt(low * high)
+    return {"low": low, "high": high}.get(end, sqrt(low * high))
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ class FitResult:
     def fitted(self) -> dict[str, float]:
         """Values of the cells under the fitted numbers."""
         return self.problem.predicted(self.solution.values)
+
+    @property
+    def aims(self) -> dict[str, float]:
+        """What the cells were fitted to: published values, or the named ends of published ranges."""
+        return {one.id: one.measured for one in self.problem.observations}
 
 
 def contents(given: FitSpecification) -> dict[str, dict[str, Any]]:
@@ -95,7 +100,7 @@ def device_problem(given: FitSpecification) -> Problem:
         written = number_at(files[number.file], number.at)
         first = written if low <= written <= high else sqrt(low * high)
         parameters.append(Parameter(number.name, first, low, high))
-    observations = tuple(Observation(cell.id, published(cell.id)) for cell in given.cells)
+    observations = tuple(Observation(cell.id, published(cell.id, cell.end)) for cell in given.cells)
     return Problem(tuple(parameters), observations, predict)
 
 
@@ -117,7 +122,7 @@ def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
     own = weight_bytes(cell.given)
     near = min(others, key=lambda other: (abs(log(weight_bytes(other.given) / own)), other.id))
     ratio = own / weight_bytes(near.given) if cell.measure in SECONDS else 1.0
-    return published(near.id) * ratio
+    return published(near.id, near.end) * ratio
 
 
 def differences(result: FitResult) -> list[str]:

@@ -38,8 +38,8 @@ PLACEMENTS = {
 }
 """Weights stay in memory; are read while the layer before computes; are read and then computed."""
 
-SECONDS = ("pass_seconds", "request_seconds", "prefill_seconds", "npu_milliseconds")
-"""Measures that are times, which a trivial rule scales by weights; others are ratios."""
+SECONDS = ("pass_seconds", "request_seconds", "prefill_seconds", "npu_milliseconds", "pass_joules")
+"""Measures that are times or energies, which a trivial rule scales by weights; others are ratios."""
 
 
 @cache
@@ -87,7 +87,11 @@ def _placement(name: str) -> Placement:
 
 def _verified(on: Machine, model: str, placement: str, rows: int) -> Pass:
     """A pass that gives logits at all of its rows, as a verification does."""
-    device = EmulatedDevice(on)
+    return _played(EmulatedDevice(on), model, placement, rows)
+
+
+def _played(device: EmulatedDevice, model: str, placement: str, rows: int) -> Pass:
+    """As `_verified`, on a device whose trace the caller reads."""
     session = Session(Engine("model", device, model_cost(model), NoNetwork(), _placement(placement)))
     text = Prefix.of([0] * CONTEXT)
     session.start(text)
@@ -115,6 +119,26 @@ def verification_speedup(model: str, rows: int = 10, placement: str = "swapping"
     """Time of verifying tokens one by one, over that of verifying them in one pass."""
     single, together = pass_seconds(model, placement), pass_seconds(model, placement, rows)
     return lambda on: rows * single(on) / together(on)
+
+
+def rows_growth(model: str, rows: int = 10, placement: str = "resident") -> Measure:
+    """Time of a pass of several rows over that of a pass of one row."""
+    single, together = pass_seconds(model, placement), pass_seconds(model, placement, rows)
+    return lambda on: together(on) / single(on)
+
+
+def pass_joules(model: str, placement: str = "swapping", rows: int = 1) -> Measure:
+    """Energy of a pass with logits at all rows, idle power included."""
+    _placement(placement)
+
+    def measure(on: Machine) -> float:
+        device = EmulatedDevice(on)
+        done = _played(device, model, placement, rows)
+        burnt = device.trace.joules(done.start, done.end)
+        assert burnt is not None, "an emulated device has an idle power"
+        return burnt
+
+    return measure
 
 
 def reading_share(models: list[str], placement: str = "swapping") -> Measure:
@@ -168,6 +192,8 @@ MEASURES: Mapping[str, Callable[..., Measure]] = {
     for one in (
         pass_seconds,
         verification_speedup,
+        rows_growth,
+        pass_joules,
         reading_share,
         npu_milliseconds,
         request_seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from repro.core.yaml_file import read_mapping
-from repro.fitting.device_fit import FitResult, published
+from repro.fitting.device_fit import FitResult
 from repro.fitting.errors import errors, skill
 from repro.fitting.specification import conf_file, leaf, number_at
 
@@ -31,7 +31,7 @@ def cells_table(name: str, result: FitResult) -> Table:
         table.add_column(heading)
     fitted = result.fitted
     for cell in result.specification.cells:
-        theirs = published(cell.id)
+        theirs = result.aims[cell.id]
         columns = [fitted.get(cell.id), result.left_out.get(cell.id), result.trivial.get(cell.id)]
         shown = ["-" if one is None else f"{one:.4g} ({one / theirs - 1:+.0%})" for one in columns]
         table.add_row(cell.id, f"{theirs:.4g}", *shown)
@@ -41,7 +41,7 @@ def cells_table(name: str, result: FitResult) -> Table:
 def sentence(result: FitResult) -> str:
     """The errors on one line."""
     ids = [cell.id for cell in result.specification.cells]
-    truth = {one: published(one) for one in ids}
+    truth = result.aims
     parts = []
     for what, values in (
         ("fitted", result.fitted),

@@ -19,6 +19,7 @@ from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.core.yaml_file import read_mapping
 
+ENDS = ("", "low", "high")
 POINT = re.compile(r"(.+)\[(-?\d+)\]")
 
 
@@ -59,12 +60,18 @@ class FittedCell:
         measure: a name of `repro.fitting.measures`.
         given: the measure's arguments.
         program: program of the device file whose rates count; empty for none.
+        end: `low` or `high`, the end of a published range that is fitted; empty for its geometric mean.
     """
 
     id: str
     measure: str
     given: dict[str, Any] = field(default_factory=dict)
     program: str = ""
+    end: str = ""
+
+    def __post_init__(self) -> None:
+        if self.end not in ENDS:
+            raise InputError(unknown(f"{self.id}: end", self.end, ENDS))
 
 
 @dataclass(frozen=True)

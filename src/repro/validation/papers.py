@@ -6,10 +6,10 @@ Must not fit anything itself, nor know which numbers a fit has.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from repro.fitting.device_fit import FitResult, fit_device, published
+from repro.fitting.device_fit import FitResult, fit_device
 from repro.fitting.errors import ErrorSummary, errors, skill
 from repro.fitting.specification import specification, specifications
 
@@ -30,15 +30,18 @@ def cell_rows(found: Mapping[str, FitResult]) -> Iterator[list[str]]:
             values = (fitted.get(cell.id), result.left_out.get(cell.id), result.trivial.get(cell.id))
             shown = ["" if value is None else f"{value:.4g}" for value in values]
             count = str(len(result.specification.numbers))
-            yield [name, count, cell.id, f"{published(cell.id):.4g}", *shown]
+            yield [name, count, cell.id, f"{result.aims[cell.id]:.4g}", *shown]
 
 
 def summary(found: Mapping[str, FitResult]) -> list[list[str]]:
     """Errors of what was fitted, left out and trivially scaled, over all cells that have a value left out."""
-    left = {cell: value for result in found.values() for cell, value in result.left_out.items()}
-    fitted = {cell: value for result in found.values() for cell, value in result.fitted.items()}
-    trivial = {cell: value for result in found.values() for cell, value in result.trivial.items()}
-    truth = {cell: published(cell) for cell in fitted}
+
+    def every(values: Callable[[FitResult], Mapping[str, float]]) -> dict[str, float]:
+        """By fit and cell, since two engines may be fitted to one cell."""
+        return {f"{name} {cell}": v for name, result in found.items() for cell, v in values(result).items()}
+
+    left, trivial = every(lambda one: one.left_out), every(lambda one: one.trivial)
+    fitted, truth = every(lambda one: one.fitted), every(lambda one: one.aims)
     determined = sorted(left)
     rule = errors(trivial, truth, determined)
 
