@@ -2,6 +2,7 @@
 
 python -m studies.ghidorah_sensitivity               every assumed number, about a minute a core
 python -m studies.ghidorah_sensitivity --only cpu    those whose path contains this
+python -m studies.ghidorah_sensitivity --engine ghidorah_memory     under the second hypothesis
 
 Owns the list of claims. Runs the search itself (`methods.ghidorah.ghidorah`) on the emulator, with
 Vicuna-7B's shape and the accuracies that its heads are fitted to; computes no token.
@@ -23,6 +24,7 @@ from rich.table import Table
 
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import OWN, device_with_engine
 from repro.methods.base import Serving
 from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
 from repro.methods.ghidorah.medusa import Medusa
@@ -37,13 +39,13 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
 from repro.scenarios.generation.heads_fit import head_match
-from studies.fit_devices import device_file, leaf, model_cost
+from studies.fit_devices import leaf, model_cost
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
 SHARE = 0.3
-IDLE = ("flash", "power", "watts", "dram.capacity", "dram.budget", "fp32", "int8")
-"""Parts of paths whose numbers do not affect any claim: energy, reads, other precisions."""
+IDLE = ("flash", "power", "watts", "dram.capacity", "dram.budget", "tile", "fp32", "int8")
+"""Parts of paths whose numbers do not affect any claim (energy, reads, other precisions), and whole numbers."""
 
 ALONE = VerificationTree(())
 
@@ -169,9 +171,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="vary numbers whose place has this in it")
     parser.add_argument("--share", type=float, default=SHARE, help="how much (default %(default)s)")
+    parser.add_argument("--engine", default=OWN, help="how the board is used (`ghidorah_memory`)")
     parser.add_argument("--markdown", type=Path, help="write the table there too")
     args = parser.parse_args(argv)
-    described = device_file(DEVICE)
+    described = device_with_engine(DEVICE, args.engine)
     rows = [("as it is", claims(described).row())]
     for path in track(list(assumed(described, args.only)), "varying", console=Console(stderr=True)):
         both = (1 - args.share, 1 + args.share)

@@ -84,3 +84,15 @@ def test_a_workload_is_vicuna_brought_to_its_row_of_table_1(name: str) -> None:
     assert (config["device"]["name"], config["target"]["name"]) == ("Jetson Xavier NX", "Vicuna-7B")
     assert config["target"]["precision"] == config["draft"]["precision"] == "fp16"
     assert config["draft"]["shape"]["medusa"] == 5
+
+
+def test_both_hypotheses_run_the_same_cells() -> None:
+    points = grid_of(experiment_file("ghidorah/engines")).points() or []
+    by_engine = {
+        engine: sorted(
+            (str(one["method"]), str(one["labels.width"])) for one in points if one["engine"] == engine
+        )
+        for engine in ("own", "ghidorah_memory")
+    }
+    assert by_engine["own"] == by_engine["ghidorah_memory"]
+    assert len(by_engine["own"]) == 4 * 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import FREE
+from repro.device.device_file import machine
+from repro.device.engines.engine_file import device_with_engine
 from repro.fit import main
 from repro.fitting import device_fit
 from repro.fitting.device_fit import FitResult, differences, fit_device, published, scaled
@@ -138,9 +141,66 @@ def test_the_command_checks_writes_and_names_choices(
     copy.parent.mkdir()
     shutil.copy(conf_dir() / "device" / "jetson_orin_nx.yaml", copy)
     copy.write_text(changed_text(copy.read_text(), "processors.gpu.launch", 6.0))
+    shutil.copytree(conf_dir() / "engine", tmp_path / "engine")
     for module in ("repro.fit", "repro.fitting.device_fit", "repro.fitting.result_tables"):
         monkeypatch.setattr(f"{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err
     assert main(["jetson_orin_nx", "--write"]) == 0
     assert number_at(yaml.safe_load(copy.read_text()), "processors.gpu.launch") == 5.31
+
+
+def test_edgellm_s_engine_meets_the_passes_that_it_is_fitted_to() -> None:
+    """Fig. 20's passes as under the device's own numbers; ten rows cost what Fig. 9(a) or Fig. 5 allows."""
+    tx2, own = (machine(device_with_engine("jetson_tx2", engine)) for engine in ("edgellm", "own"))
+    for model, placement, rows in (
+        ("mt5_small", "resident", 1),
+        ("gpt2", "resident", 1),
+        ("mt5_large", "pipelined", 14),
+        ("gpt2_large", "pipelined", 14),
+    ):
+        passed = measure("pass_seconds", {"model": model, "placement": placement, "rows": rows})
+        assert passed(tx2) == pytest.approx(passed(own), rel=0.03)
+    grown, together = measure("rows_growth", {"model": "gpt2"}), {"model": "mt5_large"}
+    assert grown(own) == pytest.approx(1.0, abs=0.01)
+    assert grown(tx2) == pytest.approx(2.6, rel=0.02)
+    assert measure("verification_speedup", together)(tx2) == pytest.approx(8.5, rel=0.005)
+    orin = machine(device_with_engine("jetson_orin_16gb", "edgellm"))
+    assert measure("rows_growth", {"model": "llama_2_7b_chat"})(orin) == pytest.approx(9.1, rel=0.005)
+    nx = machine(device_with_engine("jetson_orin_nx", "edgellm"))
+    assert 8.5 <= measure("verification_speedup", together)(nx) <= 9.9
+    assert measure("rows_growth", {"model": "gpt2"})(nx) == pytest.approx(9.1, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["edgellm_tx2", "edgellm_orin_16gb", "edgellm_orin_nx", "edgellm_xiaomi_11"])
+def test_edgellm_s_engine_is_its_fit(name: str) -> None:
+    assert differences(fit_device(specification(name))) == []
+
+
+def test_energy_of_a_pass_is_its_time_at_constant_power() -> None:
+    phone = machine(device_with_engine("xiaomi_11", "edgellm"))
+    given = {"model": "llama_2_13b_chat", "placement": "swapping"}
+    seconds, joules = (measure(name, given)(phone) for name in ("pass_seconds", "pass_joules"))
+    assert joules == pytest.approx(4.0 * seconds)
+
+
+def test_an_end_of_a_range_is_fitted_instead_of_its_middle() -> None:
+    cell = "edgellm.fig5.nav_reduction"
+    assert (published(cell, "low"), published(cell, "high")) == (8.5, 9.9)
+    assert published(cell) == pytest.approx((8.5 * 9.9) ** 0.5)
+    with pytest.raises(InputError, match="end 'lowest'"):
+        FittedCell(cell, "pass_seconds", end="lowest")
+
+
+def test_ghidorah_s_board_bound_by_memory_is_flat_where_the_paper_says() -> None:
+    """As long with 4 rows as with 64 on the GPU and with 16 on the CPU, and within 3% of padded passes."""
+    padded, memory = (machine(device_with_engine("jetson_xavier_nx", e)) for e in ("own", "ghidorah_memory"))
+    for on, widest in (("gpu", 64), ("cpu", 16)):
+        few, many, more = (
+            measure("pass_seconds", {"model": "vicuna_7b_fp16", "rows": rows})(replace(memory, main=on))
+            for rows in (4, widest, 2 * widest)
+        )
+        first = measure("pass_seconds", {"model": "vicuna_7b_fp16", "rows": 4})(replace(padded, main=on))
+        assert few == pytest.approx(many, rel=0.03)
+        assert few == pytest.approx(first, rel=0.03)
+        assert more == pytest.approx(2 * many, rel=0.03)

@@ -73,6 +73,17 @@ def test_a_pointer_is_a_launch_a_matrix() -> None:
     assert (op.launches, op.bytes) == (32 * 7, 0.0)
 
 
+def test_a_measured_pointer_takes_two_milliseconds_and_predicts_the_switch() -> None:
+    """Sec. 3.2's time of a matrix is fitted; Fig. 16(b)'s 0.31 s for 224 of them is not."""
+    measured, cells = system("elastilm", pointer="matrix"), load_cells()
+    assert measured.fitted == ("elastilm.text.3_2.switch_elastilm",)
+    whole = seconds(measured.switching.ops(measured.levels[1.0], "cpu"))
+    assert 1e3 * whole / (32 * 7) == pytest.approx(cells[measured.fitted[0]].value_high)
+    published = cells["elastilm.fig16b.switch.elastilm"].value_high
+    assert published is not None
+    assert whole / published == pytest.approx(1.45, rel=0.01)
+
+
 FITS = {
     "elastilm.text.2_2.matrix_move": ("llm_pruner", {"relayout": "paper"}),
     "elastilm.fig16b.switch.lpruner": ("llm_pruner", {"relayout": "served"}),

@@ -29,9 +29,14 @@ RELAYOUTS = {
 """`Relayout.fetched` by name. `dram`: DRAM rate. `paper`: fitted to one 32 MiB matrix on a Redmi K60 Champion
 (54 s for all of LLaMA-7B). `served`: fitted to the paper's longest switch while serving."""
 
-POINTERS = {"launch": Rate(1.0), "served": Rate(276.0, ("elastilm.fig16b.switch.elastilm",))}
-"""`Pointer.launches` by name. `launch`: one op launch. `served`: fitted to the paper's longest switch of
-LLaMA-7B while serving on a Redmi K60 Champion."""
+POINTERS = {
+    "launch": Rate(1.0),
+    "matrix": Rate(400.0, ("elastilm.text.3_2.switch_elastilm",)),
+    "served": Rate(276.0, ("elastilm.fig16b.switch.elastilm",)),
+}
+"""`Pointer.launches` by name. `launch`: one op launch. `matrix`: 2 ms a matrix (sec. 3.2), 400 launches of
+the 5 us that the paper's phones take on their CPUs, and no figure for another processor. `served`: fitted to
+the paper's longest switch of LLaMA-7B while serving on a Redmi K60 Champion."""
 
 
 class Switching(Protocol):

@@ -36,8 +36,8 @@ class ElastiLMService(Service):
         step: step between levels of the model and of the prompt (5.5 also uses 0.05 and 0.2).
         lora: count the cost of adapters at every level, and attach those that were trained.
         order: see `ElastiLM`; `none` is the ablation without reordering.
-        pointer: cost of moving a pointer, a key of `switching.POINTERS`: `launch`, or `served`, fitted to the
-            paper's switching time while serving.
+        pointer: cost of moving a pointer, a key of `switching.POINTERS`: `launch`; `matrix`, fitted to the
+            paper's 2 ms a matrix; or `served`, fitted to its switching time while serving.
     """
 
     decider: str = "decision_head"
