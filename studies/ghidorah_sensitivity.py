@@ -45,7 +45,7 @@ DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
 SHARE = 0.3
 IDLE = ("flash", "power", "watts", "dram.capacity", "dram.budget", "tile", "fp32", "int8")
-"""Parts of paths whose numbers do not affect any claim (energy, reads, other precisions), and whole numbers."""
+"""Parts of paths whose numbers do not affect any claim (energy, reads, other precisions), whole numbers."""
 
 ALONE = VerificationTree(())
 
