@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
@@ -70,8 +70,6 @@ class Lever(Method):
         near_children: best children of the root that are always kept.
         least_nodes: pruning that would leave fewer nodes, root included, is rejected.
     """
-
-    version: ClassVar[int] = 2
 
     construction: str = "greedy"
     pruning: str = "full"
@@ -150,8 +148,9 @@ class Lever(Method):
             with device.phase("profile"):
                 for rows, leaves in OFFLINE:
                     costs.verify.observe(rows, leaves, await self._rehearse(device, target, rows, leaves))
-                for on in self.growth.processors:
-                    for nodes in GROUPS:
+                for nodes in GROUPS:
+                    chosen = self.growth.processor(nodes, costs.draft)
+                    for on in [chosen] if self.switch else self.growth.processors:
                         costs.draft.observe(on, nodes, await self._expand(device, target, draft, nodes, on))
         return _Serving(self, costs, Reliability(self.reliability_decay))
 
