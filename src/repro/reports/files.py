@@ -41,9 +41,23 @@ def path_of(folder: Path, experiment: str, format: str) -> Path:
     return folder / experiment / f"{stem}.{format}"
 
 
+VALIDATION = "validation"
+"""Folder of the tables that hold the emulator against measurements."""
+
+
 def written(folder: Path) -> list[str]:
-    """Names of all tables, pages of claims and so on that a folder of results has, sorted."""
-    return sorted(path.parent.relative_to(folder).as_posix() for path in folder.rglob("table.csv"))
+    """Names of all tables, pages of claims and so on that a folder of results has, sorted.
+
+    Those under `validation/` have no cells, and their own command makes them (`python -m repro.validation`).
+    """
+    names = (path.parent.relative_to(folder).as_posix() for path in folder.rglob("table.csv"))
+    return sorted(name for name in names if not name.startswith(f"{VALIDATION}/"))
+
+
+def validations(folder: Path) -> list[str]:
+    """Names of the tables that hold the emulator against measurements, sorted."""
+    names = (path.parent.relative_to(folder).as_posix() for path in (folder / VALIDATION).rglob("table.csv"))
+    return sorted(names)
 
 
 def formats_of(wanted: Collection[str], figure: bool) -> list[str]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
-from repro.reports.files import ALTERED, path_of, written
+from repro.reports.files import ALTERED, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.amounts import amounts
 
@@ -88,6 +88,9 @@ def write_index(
     others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
     if others:
         parts.append(f"## Other tables\n\n{_grid([_row(results, name) for name in others])}")
+    if held := validations(results.root):
+        lines = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
+        parts.append(f"## The emulator against measurements (`python -m repro.validation`)\n\n{lines}\n")
     path = (folder or results.root) / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(parts)
