@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -157,8 +158,10 @@ class Told:
 
     layer = 3
 
-    def scores(self, hidden: Tensor, candidates: list[Candidates]) -> list[Tensor]:
-        return [row[list(tokens)] for row, tokens in zip(hidden, candidates, strict=True)]
+    def scores(
+        self, prefixes: list[Prefix], candidates: list[Candidates], hidden: Callable[[], Tensor]
+    ) -> list[Tensor]:
+        return [row[list(tokens)] for row, tokens in zip(hidden(), candidates, strict=True)]
 
 
 def pruner(rule: PruningRule) -> EarlyExit:
@@ -175,8 +178,8 @@ def test_the_pruner_scores_the_drafts_candidates_and_all_children() -> None:
     assert exit_after_three.candidates(tree) == [(1, 4, 2), (3,), (), ()]
     hidden = torch.zeros(4, 10)
     hidden[0, 1], hidden[0, 4] = 2.0, 1.0
-    assert exit_after_three.keep(tree, hidden) == [0, 1, 3]
-    assert pruner(replace(BARE, threshold=0.05)).keep(tree, hidden) == [0, 1, 2, 3]
+    assert exit_after_three.keep(tree, lambda: hidden) == [0, 1, 3]
+    assert pruner(replace(BARE, threshold=0.05)).keep(tree, lambda: hidden) == [0, 1, 2, 3]
 
 
 def test_the_pruner_says_how_much_it_scores() -> None:
