@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from repro.core.paths import conf_dir
+from repro.experiments.composing import load_components
 from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results
@@ -111,6 +112,7 @@ def made_table(
 
 def older_keys(records: Iterable[Record]) -> set[str]:
     """Keys of the records that an older version of a component made."""
+    load_components()  # a component that is not registered has no version
     unique = {record.key: record for record in records}
     return {key for key, record in unique.items() if not is_current(record)}
 
