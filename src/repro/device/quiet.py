@@ -19,7 +19,7 @@ SPREAD = 0.25
 """Relative distance of the slowest tenth from the median above which it is not."""
 FOREIGN = 0.15
 """Cores that others may keep busy."""
-STOLEN = 0.02
+STOLEN = 0.05
 """Share of the time that the host of a virtual machine may take away."""
 
 STAT = Path("/proc/stat")
