@@ -31,10 +31,10 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.clock import Future
 from repro.device.local import LocalDevice, local_machine
-from repro.device.measure import launch_seconds
 from repro.device.op import CPU, FLASH, Op
+from repro.device.probing.measure import launch_seconds
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.layer import LayerWeights

@@ -27,7 +27,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.op import CPU, GPU
-from repro.device.quiet import Quiet, self_test
+from repro.device.probing.quiet import Quiet, self_test
 from repro.models.calibration.llama_bench import bench_device, bench_engine, fit_bench, read_bench, summary
 from repro.models.calibration.machine_files import FULL, QUICK, calibrate, spread_of
 from repro.models.calibration.machine_speed import quiet_kernel

@@ -14,7 +14,7 @@ import argparse
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import exp, log, prod, sqrt
 from typing import Any
@@ -152,7 +152,7 @@ def npu_milliseconds(model: str, tokens: int) -> Measure:
     One launch a subgraph, as the device file has it; engine=mllm_npu replaces that number.
     """
     parts = subgraphs(model_cost(model), Layout(), tokens)
-    asked = [replace(part.op, launches=1) for part in parts if part.op.on == NPU]
+    asked = [part.op._replace(launches=1) for part in parts if part.op.on == NPU]
 
     def measure(on: Machine) -> float:
         demands = [on.demand(op) for op in asked]

@@ -7,12 +7,12 @@ import pytest
 import torch
 import yaml
 
-from repro.device import measure, quiet
 from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
 from repro.device.engines.engine_file import with_engine
 from repro.device.local import LocalDevice, LocalMachine
 from repro.device.op import Op
+from repro.device.probing import measure, quiet
 from repro.models.calibration import machine_files
 from repro.models.calibration.machine_files import Effort
 from repro.records import build_cache

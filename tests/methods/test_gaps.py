@@ -15,9 +15,9 @@ from repro.methods.base import Request
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from tiny import DEVICES, MODEL_COST, NoisedNetwork, answer, here, model_cost_of, plain, processor, toy

@@ -16,9 +16,9 @@ from repro.models.costs.model_cost import ModelCost, precision
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import DecoderNetwork, KnownStep, Logits, NoNetwork, Step
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.tree import TokenTree
 from repro.models.transformer import weights

@@ -18,11 +18,11 @@ from repro.device.op import Op
 from repro.device.trace import most_at_once
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork
-from repro.models.runtime import layer_streaming
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import RESIDENT, STREAMED, Placement
 from repro.models.runtime.session import Session
+from repro.models.streaming import layer_streaming
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache

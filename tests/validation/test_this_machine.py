@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import InputError
-from repro.device.quiet import Quiet
+from repro.device.probing.quiet import Quiet
 from repro.models.calibration.passes import cost_of
 from repro.models.calibration.probe import HEAD, LAYER, REST, SHAPES
 from repro.models.transformer.config import DecoderConfig

@@ -65,6 +65,11 @@ class Future(Generic[T]):
             yield self
         return self.result()
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for it."""
+        return bool(self._waiters)
+
     def on_done(self, wake: Wake) -> None:
         """Call `wake` when the future completes."""
         self._waiters.append(wake)

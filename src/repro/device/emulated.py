@@ -6,7 +6,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar
@@ -18,6 +18,9 @@ from repro.device.op import FLASH, Op
 from repro.device.trace import Phase, Span, Trace
 
 T = TypeVar("T")
+
+MOST_DEMANDS = 4096
+"""Costs of ops that an emulated device remembers."""
 
 
 class Device(ABC):
@@ -117,7 +120,7 @@ class Device(ABC):
         """Release threads and files; an emulated device has none."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Running:
     """A running op: the work left, in seconds without DRAM contention, and its current speed."""
 
@@ -159,6 +162,7 @@ class EmulatedDevice(Device):
         self._order = count()
         self._working: list[_Running] = []
         self._builds: dict[tuple[str, str, int], Future[Any]] = {}
+        self._demands: dict[tuple[object, ...], Demand] = {}
 
     def addressable(self, resource: str) -> float:
         """See `Device`."""
@@ -169,13 +173,13 @@ class EmulatedDevice(Device):
         """Queue an op on its resource, after the static graph that it needs is built."""
         on = self.resource(op.on, op.precision)
         if on != op.on:
-            op = replace(op, on=on)
+            op = op._replace(on=on)
         done: Future[Any] = Future()
         build = self._build(op) if op.graph else None
         if build and not build.done:
-            build.on_done(partial(self._serve, on, (op, done)))
+            build.on_done(partial(self._queue_op, op, done))
         else:
-            self._serve(on, (op, done))
+            self._queue_op(op, done)
         return done
 
     def _instead(self, precision: str) -> str:
@@ -188,40 +192,60 @@ class EmulatedDevice(Device):
         if processor.graph_seconds and graph not in self._builds:
             self._builds[graph] = Future()
             build = Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority)
-            self._serve(op.on, (build, self._builds[graph]))
+            self._queue_op(build, self._builds[graph])
         return self._builds.get(graph)
 
-    def _serve(self, on: str, *new: tuple[Op, Future[Any]]) -> None:
-        """Queue new ops, then start waiting ones while the resource has free slots; compute at once."""
-        for op, done in new:
-            heapq.heappush(self._queue[on], (op.priority, next(self._order), op, done))
-        while self._free[on] and self._queue[on]:
-            _, _, op, done = heapq.heappop(self._queue[on])
-            self._free[on] -= 1
-            try:
-                value = op.compute() if op.compute else None
-                demand = self._demand(op)
-            except Exception as error:
-                self._free[on] += 1
-                done.fail(error)
-                continue
-            running = _Running(op, done, value, demand, self.now, demand.work)
-            if demand.launch > 0:
-                self._clock.after(demand.launch, partial(self._work, running))
-            else:
-                self._work(running)
+    def _queue_op(self, op: Op, done: Future[Any]) -> None:
+        """Start an op if its resource has a free slot, else let it wait."""
+        if self._free[op.on] and not self._queue[op.on]:
+            self._begin(op, done)
+        else:
+            heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
+
+    def _serve(self, on: str) -> None:
+        """Start waiting ops while their resource has free slots."""
+        queue = self._queue[on]
+        while queue and self._free[on]:
+            _, _, op, done = heapq.heappop(queue)
+            self._begin(op, done)
+
+    def _begin(self, op: Op, done: Future[Any]) -> None:
+        """Start an op: compute its value at once, and let its launch pass before its work."""
+        self._free[op.on] -= 1
+        try:
+            value = op.compute() if op.compute else None
+            demand = self._demand(op)
+        except Exception as error:
+            self._free[op.on] += 1
+            done.fail(error)
+            return
+        running = _Running(op, done, value, demand, self.now, demand.work)
+        if demand.launch > 0:
+            self._clock.after(demand.launch, partial(self._work, running))
+        else:
+            self._work(running)
 
     def _demand(self, op: Op) -> Demand:
         if op.kind == "build":
             processor = self.machine.processors[op.on]
             return Demand(processor.graph_seconds, 0.0, 0.0, processor.watts)
-        return self.machine.demand(op)
+        asked = op.asks  # all layers of a pass ask for the same
+        known = self._demands.get(asked)
+        if known is None:
+            if len(self._demands) == MOST_DEMANDS:
+                self._demands.clear()
+            known = self._demands[asked] = self.machine.demand(op)
+        return known
 
     def _work(self, running: _Running) -> None:
         self._working.append(running)
         self._set_pace()
 
     def _set_pace(self) -> None:
+        if len(self._working) == 1 and self._working[0].demand.bandwidth <= self.machine.dram_bandwidth:
+            if self._working[0].pace != 1.0:
+                self._change(self._working[0], 1.0)
+            return
         demands = [r.demand.bandwidth for r in self._working]
         if sum(demands) <= self.machine.dram_bandwidth:  # the usual case, by far
             for running in self._working:
@@ -235,20 +259,22 @@ class EmulatedDevice(Device):
                 self._change(running, pace)
 
     def _change(self, running: _Running, pace: float) -> None:
-        running.left = max(0.0, running.left - running.pace * (self.now - running.since))
-        running.pace, running.since = pace, self.now
+        now = self.now
+        running.left = max(0.0, running.left - running.pace * (now - running.since))
+        running.pace, running.since = pace, now
         running.booking += 1
         self._clock.after(running.left / pace, partial(self._end, running, running.booking))
 
     def _end(self, running: _Running, booking: int) -> None:
         if booking != running.booking:
             return
-        op = running.op
+        op, now = running.op, self.now
         self._working.remove(running)
-        self._set_pace()
-        joules = running.demand.watts * (self.now - running.start)
+        if self._working:
+            self._set_pace()
+        joules = running.demand.watts * (now - running.start)
         self.trace.spans.append(
-            Span(op.on, op.kind, op.name, running.start, self.now, op.rows, op.flops, op.bytes, joules)
+            Span(op.on, op.kind, op.name, running.start, now, op.rows, op.flops, op.bytes, joules)
         )
         self._free[op.on] += 1
         self._serve(op.on)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import Any, Protocol, Self
@@ -119,7 +119,7 @@ class LocalDevice(Device):
         """Queue an op. Without `compute` it takes no time, and its span has 0 FLOPs and bytes."""
         on = self.resource(op.on, op.precision)
         if on != op.on or op.compute is None:
-            op = replace(op, on=on) if op.compute else replace(op, on=on, flops=0.0, bytes=0.0)
+            op = op._replace(on=on) if op.compute else op._replace(on=on, flops=0.0, bytes=0.0)
         done: Future[Any] = Future()
         self._queues[on](op, done)
         return done

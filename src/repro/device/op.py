@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 CPU, GPU, NPU, FLASH = "cpu", "gpu", "npu", "flash"
 PROCESSORS = (CPU, GPU, NPU)
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One operation on one resource: its FLOPs and bytes, and the function that computes it.
 
     Attributes:
@@ -45,3 +43,19 @@ class Op:
     attention: float = 0.0
     synced: bool = False
     compute: Callable[[], Any] | None = None
+
+    @property
+    def asks(self) -> tuple[object, ...]:
+        """All that a machine's demand depends on: equal for two ops that cost the same."""
+        return (
+            self.on,
+            self.kind,
+            self.rows,
+            self.flops,
+            self.bytes,
+            self.precision,
+            self.request,
+            self.launches,
+            self.attention,
+            self.synced,
+        )

@@ -6,7 +6,7 @@ Must not know the costs of ops, how a prompt is cut into subgraphs, or where wei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from math import inf
@@ -251,10 +251,10 @@ class ChunkedPrefill:
         for place, part in enumerate(parts):
             if (part.chunk, part.stage, part.op.kind) == (last, FFN, self._linear(part)):
                 computing = engine.computing(forward_pass, part.layer, part.layer + 1)
-                ops[place] = replace(ops[place], compute=computing)
+                ops[place] = ops[place]._replace(compute=computing)
         if not self.layout.chunk:  # without chunks, a graph is built once the length is known
             first = next(i for i, part in enumerate(parts) if part.stage == QKV)
-            ops[first] = replace(ops[first], graph=f"{engine.name} prompt {next(self._requests)}")
+            ops[first] = ops[first]._replace(graph=f"{engine.name} prompt {next(self._requests)}")
         tasks = [
             SubgraphTask(op.on, self.profile.seconds(part.op), part.after)
             for op, part in zip(ops, parts, strict=True)
@@ -265,7 +265,7 @@ class ChunkedPrefill:
         return self.layout.linear if part.op.on == NPU else "linear"
 
     def _placed(self, engine: Engine, op: Op) -> Op:
-        return replace(op, on=engine.device.resource(op.on, op.precision))
+        return op._replace(on=engine.device.resource(op.on, op.precision))
 
 
 async def run(device: Device, ops: Sequence[Op], agenda: Agenda, choose: Policy) -> None:

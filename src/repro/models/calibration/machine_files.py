@@ -13,10 +13,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.device import measure
 from repro.device.clock import WallClock
 from repro.device.local import LocalDevice, LocalMachine, physical_memory
 from repro.device.op import CPU, FLASH, GPU
+from repro.device.probing import measure
 from repro.models.calibration.fit import FittedCosts, fit
 from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config

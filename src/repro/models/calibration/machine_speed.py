@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.device.measure import seconds_each
+from repro.device.probing.measure import seconds_each
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,9 @@ from repro.device.op import FLASH
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.forward.network import DecoderNetwork, Network, NoNetwork
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.loading import LayerSource
 from repro.models.runtime.placement import RESIDENT, STREAMED
 from repro.models.runtime.session import Session
+from repro.models.streaming.loading import LayerSource
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig

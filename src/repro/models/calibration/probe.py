@@ -20,7 +20,7 @@ from repro.device.direct_io import page_aligned
 from repro.device.local import LocalDevice
 from repro.device.op import GPU
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
-from repro.models.runtime.layer_streaming import LayerFile, LayerReader, write_layers
+from repro.models.streaming.layer_streaming import LayerFile, LayerReader, write_layers
 from repro.models.transformer.config import DecoderConfig, Rope
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout

@@ -1,1 +1,1 @@
-"""Running a model on a device: placement, weight loading, layer streaming, sessions."""
+"""Running a model on a device: placement, engines, sessions."""

@@ -23,8 +23,8 @@ from repro.models.costs.shard_plan import ShardPlan
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.parallel.tensor_parallel import DividableNetwork
 from repro.models.runtime.forward_pass import EarlyExitPoint, ForwardPass
-from repro.models.runtime.loading import LayerSource, Loading
 from repro.models.runtime.placement import Placement, settle
+from repro.models.streaming.loading import LayerSource, Loading
 from repro.models.transformer.layer import LayerWeights
 from repro.records.record import Scalar
 
@@ -76,8 +76,7 @@ class Engine:
         self._head_on = device.resource(placement.head or self._on, model_cost.stored.arithmetic)
         verifies = device.verifies if name == "target" and not placement.on else ""
         self._several_on = device.resource(verifies, model_cost.stored.arithmetic) if verifies else self._on
-        self._tokens = tokens
-        self._plan = plan
+        self._tokens, self._plan = tokens, plan
         self.residency = settle(
             placement, model_cost, device.memory, tokens, device.keeps_tables, device.serial_reads
         )
@@ -381,7 +380,8 @@ class Engine:
             attention=sum(cost[2:]),
             compute=compute,
         )
-        await self._turn(kind)
+        if self._first:
+            await self._turn(kind)
         start = self.device.now
         value = await self.device.run(op)
         self._took[kind] = self.device.now - start
@@ -395,5 +395,6 @@ class Engine:
 
     def _wake(self) -> None:
         """Wake engines that wait for this model: its `gap` has changed."""
-        moved, self._moved = self._moved, Future()
-        moved.set(None)
+        if self._moved.awaited:
+            moved, self._moved = self._moved, Future()
+            moved.set(None)

@@ -32,10 +32,10 @@ from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.observations.own_text import TextStore, one_by_one
 from repro.models.parallel.tensor_parallel import DividableNetwork
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
 from repro.models.runtime.placement import Placement, settle
 from repro.models.runtime.session import Session
 from repro.models.sharding.shards import require_dense, rounded_layers
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig

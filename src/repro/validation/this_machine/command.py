@@ -23,7 +23,7 @@ from rich.table import Table
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.paths import project_root
-from repro.device.quiet import self_test
+from repro.device.probing.quiet import self_test
 from repro.models.calibration.machine_speed import quiet_kernel
 from repro.validation.this_machine.cells import DTYPES, ENGINES, LLAMA_CPP, MODELS, groups, in_turns
 from repro.validation.this_machine.llama_cpp import is_installed

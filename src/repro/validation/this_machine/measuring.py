@@ -19,13 +19,13 @@ from repro.core.paths import conf_dir
 from repro.device.clock import WallClock
 from repro.device.direct_io import DirectFile
 from repro.device.local import LocalDevice, local_machine
-from repro.device.measure import read_rate
+from repro.device.probing.measure import read_rate
 from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.checkpoints.safetensors_io import read_config
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
 from repro.models.transformer.families import config_of
 from repro.records.record import write_atomically
