@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import cache
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -14,10 +15,20 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
+from PIL import Image
 
-OURS, FITTED, PAPER, GREY, GRID = "#2f6f9f", "#a9c4d8", "#c8501e", "#6b6b6b", "#e4e4e4"
-SERIES = (OURS, "#d9a441", "#5b8c5a", "#8a5a9f", "#46a6a6", "#b0506a", "#8c8c8c", "#7a5c3e")
-"""Colours of series, the default one first; they can be told apart in greyscale, too."""
+OURS, PAPER, GREY, GRID = "#15599b", "#c8501e", "#6b6b6b", "#e4e4e4"
+BASELINES = (
+    *("#d9a441", "#8a5a9f", "#5b8c5a", "#46a6a6", "#b0506a", "#8c8c8c"),
+    *("#7a5c3e", "#a8b545", "#cf8fb5", "#3f4f57", "#e0b48f", "#7fb894"),
+    *("#b3b3d9", "#8f7f2f"),
+)
+"""Colours of baselines, in the order of a paper's list."""
+SERIES = ("#5d7f8c", "#c9a98b", "#8fa27c", "#94799c", "#3f5a5a", "#b98b82", "#a9b6c2", "#6d5f4b")
+"""Colours of series that are no systems; paler than those of systems, so that they are not read as one."""
+RAMP = ("#c3d3da", "#27454f")
+"""First and last colour of series that rise with a number."""
 
 
 def canvas(width: float, height: float) -> Figure:
@@ -33,24 +44,54 @@ METADATA = {
 }
 """Metadata that would change from one drawing to the next, by format."""
 
+SHADES = 128
+"""Colours of a PNG, which is stored with a palette: a third of the bytes."""
+
 
 def exported(picture: Figure, format: str = "png") -> bytes:
     """The figure as PNG or PDF; the same drawing gives the same bytes."""
     out = io.BytesIO()
     with rc_context({"pdf.fonttype": 42}):  # text that stays text in an editor
         picture.savefig(out, format=format, metadata=METADATA[format])
+    return _fewer_colours(out) if format == "png" else out.getvalue()
+
+
+def _fewer_colours(drawn: io.BytesIO) -> bytes:
+    out = io.BytesIO()
+    with Image.open(drawn) as image:
+        flat = image.convert("RGB").quantize(SHADES, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        flat.save(out, format="png", optimize=True)
     return out.getvalue()
 
 
 def colour(series: int) -> str:
-    """Colour of a series, cycling after the last one."""
+    """Colour of a series that is no system, cycling after the last one."""
     return SERIES[series % len(SERIES)]
+
+
+def ramp(count: int) -> list[str]:
+    """Colours from light to dark, for series that rise with a number."""
+    first, last = (to_rgb(end) for end in RAMP)
+    shares = [i / max(count - 1, 1) for i in range(count)]
+    return [to_hex([a + (b - a) * share for a, b in zip(first, last, strict=True)]) for share in shares]
 
 
 def pale(shade: str) -> str:
     """The colour mixed half with white."""
     red, green, blue = to_rgb(shade)
     return to_hex(((1 + red) / 2, (1 + green) / 2, (1 + blue) / 2))
+
+
+def ink(shade: str) -> str:
+    """White or black, whichever can be read on the colour."""
+    red, green, blue = to_rgb(shade)
+    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.55 else "black"
+
+
+@cache
+def width_of(words: str, size: float) -> float:
+    """Width in points of one line of text at a font size."""
+    return float(TextPath((0, 0), words, size=size).get_extents().width) if words.strip() else 0.0
 
 
 def tidy(panel: Axes, grid: str) -> None:
@@ -67,6 +108,22 @@ def diamonds(panel: Axes, x: Sequence[float], y: Sequence[float], edge: str = "w
     panel.plot(x, y, "D", color=PAPER, markersize=5, markeredgecolor=edge, zorder=4)
 
 
+def bars_across(panel: Axes, x: Sequence[float], y: float, half: float) -> None:
+    """Draw a published value as a line across its bar, or a range as two joined lines.
+
+    `half` is half the line's length in units of y.
+    """
+    for shade, wide in (("white", 3.4), (PAPER, 1.8)):
+        panel.vlines(x, y - half, y + half, color=shade, linewidth=wide, zorder=3)
+    if len(set(x)) > 1:
+        panel.hlines(y, min(x), max(x), color=PAPER, linewidth=1.2, zorder=3)
+
+
 def diamond_key() -> Line2D:
-    """Legend entry of published values."""
+    """Legend entry of published values that are diamonds."""
     return Line2D([], [], color=PAPER, marker="D", markersize=4.5, label="published")
+
+
+def across_key() -> Line2D:
+    """Legend entry of published values that are lines across bars."""
+    return Line2D([], [], color=PAPER, marker="|", markersize=9, markeredgewidth=1.8, lw=0, label="published")

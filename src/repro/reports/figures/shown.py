@@ -1,33 +1,41 @@
-"""Which part of a table its figure shows.
+"""Which part of a table its figure shows, and the words in and around it.
 
-Owns the choice of rows and columns and the axis labels. Must not know how anything is drawn.
+Owns the choice of rows and columns, the axis labels, and what is said of values. Must not know how anything is
+drawn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from repro.reports.formats.layout import UNITS, heading, shared_marks
+from repro.reports.figures.palette import Palette
+from repro.reports.formats.layout import ABSENT, UNITS, fixed, heading, shared_marks
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 from repro.reports.tables.table import MARKS, Entry, Table, TableRow
 
 DRAWN = ("fitted", "off", "best")
-"""Marks that the figure shows by colour, position and length instead of a sign."""
+"""Marks that the figure shows by colour, position and length instead of words."""
+
+NAMED = 3
+"""Rows or columns that are named as having a mark; more are counted."""
 
 
 @dataclass(frozen=True)
 class Shown:
     """Rows and columns of a figure.
 
-    `lines` holds each row's entries in these columns, `hidden` the marks that are not printed beside values.
+    `lines` holds each row's entries in these columns, `levels` each row's entry in the column that is drawn as
+    a dashed line; empty without one.
     """
 
     spec: FigureSpec
     columns: Sequence[ColumnSpec]
     rows: Sequence[TableRow]
     lines: Sequence[Sequence[Entry]]
-    hidden: Sequence[str]
+    palette: Palette
+    levels: Sequence[Entry] = ()
+    level: str = ""
 
     @property
     def entries(self) -> list[Entry]:
@@ -39,23 +47,97 @@ class Shown:
         """Label of the axis that all columns share."""
         unit = self.columns[0].unit
         own = heading(self.columns[0]) if len(self.columns) == 1 else UNITS.get(unit, unit)
-        return (self.spec.heading or own).rstrip(" ↑↓")
+        given = self.spec.heading
+        return (UNITS.get(given, given) or own).rstrip(" ↑↓")
 
 
-def shown(table: Table, spec: FigureSpec) -> Shown:
+def shown(table: Table, spec: FigureSpec, palette: Palette) -> Shown:
     """Rows, columns and entries that the figure of this table shows."""
-    columns = [column for key in spec.columns for column in table.columns if column.key == key]
-    rows = [row for row in table.rows if row.id not in spec.without]
+    keys = [key for key in spec.columns if key != spec.level]
+    columns = [column for key in keys for column in table.columns if column.key == key]
+    rows = [row for row in table.rows if row.id not in spec.without and _has_something(row)]
     lines = [[row.entries[table.columns.index(column)] for column in columns] for row in rows]
-    return Shown(spec, columns, rows, lines, (*shared_marks(table), *DRAWN))
+    level = next((column for column in table.columns if column.key == spec.level), None)
+    levels = [row.entries[table.columns.index(level)] for row in rows] if level else []
+    return Shown(spec, columns, rows, lines, palette, levels, level.heading if level else "")
 
 
-def origin(table: Table, entries: Sequence[Entry]) -> str:
-    """The line below a figure: marks of the values shown, date and commits."""
-    shared = shared_marks(table)
-    signs = {mark for entry in entries for mark in entry.marks} - {*shared, *DRAWN}
-    words = {mark: MARKS[mark][1].partition(" (")[0] for mark in MARKS}
-    reservations = [words[m] for m in shared] + [f"{MARKS[m][0]} {words[m]}" for m in MARKS if m in signs]
-    return "; ".join(
-        [*reservations, table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
-    )
+def _has_something(row: TableRow) -> bool:
+    """Whether there is anything to compare: a cell of ours, or a published value."""
+    return row.run or any(entry.published for entry in row.entries)
+
+
+def figure_title(table: Table, own: str) -> str:
+    """The title of a figure: the artifact that the table's title names, the figure's own title, what stands in."""
+    artifact, colon, _ = table.title.partition(": ")
+    words = own or table.title
+    if colon and not words.startswith(artifact):
+        words = f"{artifact}: {words}"
+    return f"{words}\n{table.stand_ins}" if table.stand_ins else words
+
+
+def words_of(entry: Entry, column: ColumnSpec) -> str:
+    """Our value as it stands in a figure: without interval and marks, which are drawn or said below."""
+    if entry.failed is not None:
+        return "failed"
+    if entry.ours is None:
+        return ABSENT
+    if isinstance(entry.ours, str):
+        return entry.ours
+    return fixed(entry.ours, column.digits) if entry.ours else "0"
+
+
+def ends_of(entry: Entry) -> tuple[float, float] | None:
+    """The low and high end of our value's interval, or one standard error below and above it."""
+    if entry.spread is None or not isinstance(entry.ours, (int, float)):
+        return None
+    if isinstance(entry.spread, tuple):
+        return entry.spread
+    return entry.ours - entry.spread, entry.ours + entry.spread
+
+
+def origin(table: Table, given: Shown | None = None) -> str:
+    """The line below a figure: marks of the values shown, what error bars are, date and commits."""
+    parts = list(_said(given) if given else (_meaning(mark) for mark in shared_marks(table)))
+    entries = given.entries if given else []
+    parts += _error_bars(entries)
+    return "; ".join([*parts, table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"])
+
+
+def _error_bars(entries: Sequence[Entry]) -> list[str]:
+    kinds = {type(entry.spread) for entry in entries if entry.spread is not None}
+    words = {tuple: "95% interval", float: "one standard error"}
+    return [f"error bars: {' or '.join(words[kind] for kind in words if kind in kinds)}"] if kinds else []
+
+
+def _meaning(mark: str) -> str:
+    return MARKS[mark][1].partition(" (")[0]
+
+
+def _said(given: Shown) -> Iterator[str]:
+    """What holds for all values shown, and what only for some, with their rows, columns or number."""
+    there = [
+        (row.name, column.heading, entry)
+        for row, line in zip(given.rows, given.lines, strict=True)
+        for column, entry in zip(given.columns, line, strict=True)
+        if entry.ours is not None
+    ]
+    for mark in MARKS:
+        marked = [mark in entry.marks for _, _, entry in there]
+        if mark in DRAWN or not any(marked):
+            continue
+        if all(marked):
+            yield _meaning(mark)
+            continue
+        names = _whole([row for row, _, _ in there], marked) or _whole([col for _, col, _ in there], marked)
+        yield f"{names or f'{sum(marked)} of {len(marked)} values'}: {_meaning(mark)}"
+
+
+def _whole(names: Sequence[str], marked: Sequence[bool]) -> str:
+    """The few rows or columns with the mark, or those without it, if it is on whole ones; else ""."""
+    having = {name for name, one in zip(names, marked, strict=True) if one}
+    lacking = {name for name, one in zip(names, marked, strict=True) if not one}
+    if having & lacking:
+        return ""
+    few, sign = (having, "") if len(having) <= len(lacking) else (lacking, "all but ")
+    return sign + ", ".join(name for name in dict.fromkeys(names) if name in few) if len(few) <= NAMED else ""

@@ -1,79 +1,145 @@
-"""Tables in LaTeX, for a document that loads `booktabs`.
+"""Tables in LaTeX that fit the text of an A4 page: numbers aligned, wide tables sideways or in parts, long ones broken.
 
-Owns this format and its escaping. `layout` owns the text of cells and notes.
+Owns this format, its escaping and where a table goes on a page. `layout` owns the text of cells and notes,
+`columns` how wide a column is and how its cells are set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
+from repro.reports.formats.columns import LETTER, Column, breakable, fitted, latex, least
 from repro.reports.formats.layout import Grid, Heading, Page
+from repro.reports.formats.parts import MOST, divided
 
-ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textquotesingle{}",
-    "—": "---",
-    "–": "--",
-    "×": r"$\times$",
-    "±": r"$\pm$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "†": r"\dag{}",
-    "‡": r"\ddag{}",
-    "§": r"\S{}",
-    "★": r"$\star$",
-}
+UPRIGHT, SIDEWAYS = (345.0, 550.0), (540.0, 320.0)
+"""Width and height in points of the text of an `article` on A4, upright and turned; less than there is."""
 
+LINE, AROUND = 9.8, 60.0
+"""Points of a line of \\footnotesize, and of caption, rules and headings."""
 
-def latex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(ESCAPES.get(character, character) for character in text)
+PACKAGES = ("booktabs", "siunitx", "textcomp", "array", "longtable", "rotating", "pdflscape")
+
+@dataclass(frozen=True)
+class Part:
+    """A table or a part of one, upright or sideways."""
+
+    words: Grid
+    columns: tuple[Column, ...]
+    sideways: bool
+
+    @property
+    def width(self) -> float:
+        """Estimated width in points."""
+        return sum(column.room for column in self.columns)
+
+    @property
+    def height(self) -> float:
+        """Estimated height in points, without notes."""
+        rows = [max(c.lines(text) for c, text in zip(self.columns, line, strict=True)) for line in self.words.lines]
+        return AROUND + LINE * sum(rows)
 
 
 def to_latex(page: Page, bibtex: Sequence[str]) -> str:
-    """A `table` float with its tabulars and notes; the BibTeX follows in comments."""
-    label = page.experiment.replace("/", "-")
-    lines = [
-        r"% needs \usepackage{booktabs,textcomp}",
-        r"\begin{table}",
-        r"\centering\small\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{latex(page.title)}}}\label{{tab:{label}}}",
-        *_tabular(page.grids[0]),
-    ]
-    for words in page.grids[1:]:
-        lines += [r"\par\medskip", *_tabular(words)]
-    lines += [r"\par\smallskip\raggedright\footnotesize"]
-    lines += [rf"{latex(line)}\par" for line in page.notes]
-    lines += [r"\end{table}", *(f"% {line}".rstrip() for entry in bibtex for line in entry.splitlines())]
-    return "\n".join(lines) + "\n"
+    """Floats, or tables over several pages where they are longer than one; notes; the BibTeX in comments."""
+    parts = [part for words in page.grids for part in placed(words)]
+    lines: list[str] = []
+    for i, part in enumerate(parts, 1):
+        title = page.title if len(parts) == 1 else f"{page.title}, part {i} of {len(parts)}"
+        caption = rf"\caption{{{breakable(title)}}}"
+        if i == 1:
+            caption += rf"\label{{tab:{page.experiment.replace('/', '-')}}}"
+        last = i == len(parts)
+        lines += _part(part, caption, page.notes if last else ())
+    used = [name for name in PACKAGES if name in ("booktabs", "siunitx", "textcomp") or _needs(name, lines)]
+    comments = [f"% {line}".rstrip() for entry in bibtex for line in entry.splitlines()]
+    return "\n".join([rf"% needs \usepackage{{{','.join(used)}}}", *lines, *comments]) + "\n"
 
 
-def _tabular(words: Grid) -> list[str]:
-    alignment = words.alignment.replace("p", r"p{0.3\linewidth}")
-    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
-    lines.append(_line(map(_over, words.headings)))
-    if any(len(heading.parts) > 1 for heading in words.headings):
-        lines += [_rules(words.headings), _line(latex(part) for h in words.headings for part in h.parts)]
-    return [
-        *lines,
-        r"\midrule",
-        *(_line(map(latex, line)) for line in words.lines),
+def _needs(package: str, lines: Sequence[str]) -> bool:
+    marks = {"array": r">{", "longtable": r"{longtable}", "rotating": r"{sidewaystable}", "pdflscape": r"{landscape}"}
+    return any(marks[package] in line for line in lines)
+
+
+def placed(words: Grid) -> list[Part]:
+    """The grid in as few parts as fit a page: upright if turning it would not save one."""
+    upright, sideways = (divided(words, lambda cols, w=w: _fits(words, cols, w)) for w, _ in (UPRIGHT, SIDEWAYS))
+    turned = len(sideways) < len(upright) or any(sum(least(part)) > UPRIGHT[0] for part in upright)
+    room = (SIDEWAYS if turned else UPRIGHT)[0]
+    return [Part(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
+
+
+def _fits(words: Grid, columns: Sequence[int], room: float) -> bool:
+    wide = least(words)
+    return len(columns) <= MOST and sum(wide[i] for i in columns) <= room
+
+
+def _part(part: Part, caption: str, notes: Sequence[str]) -> list[str]:
+    """A float with its notes; a table over several pages, with the notes after it, if that is too high."""
+    width, height = SIDEWAYS if part.sideways else UPRIGHT
+    below = LINE * sum(1 + len(note) * LETTER // width for note in notes)
+    said = [rf"{breakable(note)}\par" for note in notes]
+    if part.height + below <= height:
+        kind = "sidewaystable" if part.sideways else "table"
+        after = [r"\par\smallskip\raggedright", *said] if said else []
+        return [
+            rf"\begin{{{kind}}}",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            caption,
+            rf"\begin{{tabular}}{{{_preamble(part)}}}",
+            *_head(part),
+            *_rows(part),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *after,
+            rf"\end{{{kind}}}",
+        ]
+    long = [
+        r"{\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}",
+        rf"\begin{{longtable}}{{{_preamble(part)}}}",
+        rf"{caption}\\",
+        *_head(part),
+        r"\endfirsthead",
+        *_head(part),
+        r"\endhead",
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\endfoot",
+        *_rows(part),
+        r"\end{longtable}",
+        *([r"\raggedright\noindent", *said] if said else []),
+        "}",
+    ]
+    return [r"\begin{landscape}", *long, r"\end{landscape}"] if part.sideways else long
+
+
+def _preamble(part: Part) -> str:
+    return "".join(column.form for column in part.columns)
+
+
+def _head(part: Part) -> list[str]:
+    headings = part.words.headings
+    lines = [r"\toprule", _line(_over(heading, wide) for heading, wide in zip(headings, _spans(part), strict=True))]
+    if any(len(heading.parts) > 1 for heading in headings):
+        under = [rf"\multicolumn{{1}}{{c}}{{{latex(one)}}}" for heading in headings for one in heading.parts]
+        lines += [_rules(headings), _line(under)]
+    return [*lines, r"\midrule"]
+
+
+def _spans(part: Part) -> list[float]:
+    """Points of each heading."""
+    ends = list(accumulate(len(heading.parts) for heading in part.words.headings))
+    return [
+        sum(column.wide for column in part.columns[end - len(h.parts) : end])
+        for end, h in zip(ends, part.words.headings, strict=True)
+    ]
+
+
+def _rows(part: Part) -> list[str]:
+    return [
+        _line(column.cell(text) for column, text in zip(part.columns, line, strict=True))
+        for line in part.words.lines
     ]
 
 
@@ -81,10 +147,9 @@ def _line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _over(heading: Heading) -> str:
-    """A heading that spans its columns, with the unit on a second line."""
-    words = heading.words.replace(" (", "\n(", 1).split("\n")
-    stacked = r"\shortstack{" + r"\\".join(map(latex, words)) + "}"
+def _over(heading: Heading, wide: float) -> str:
+    """A heading over its columns, broken into lines that are not wider, the unit on a line of its own."""
+    stacked = r"\shortstack{" + r"\\".join(map(latex, heading.broken(int(wide / LETTER)))) + "}"
     return rf"\multicolumn{{{len(heading.parts)}}}{{c}}{{{stacked}}}"
 
 

@@ -1,12 +1,13 @@
 """A table as text: formatted values, headings and notes, the same for every format.
 
-Knows no format: escaping and alignment belong to the formats.
+Knows no format: escaping and alignment belong to the formats. `parts` owns how a wide table is divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import MARKS, Aside, Entry, Published, Table, TableRow
@@ -14,6 +15,10 @@ from repro.reports.tables.table import MARKS, Aside, Entry, Published, Table, Ta
 ABSENT = "—"
 NOT_RUN = "not run"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+POINTS = ("%", "percentage_point")
+"""Units whose values are compared with published ones by their difference: a ratio of shares says little."""
+UNVARIED = 3
+"""Rows from which on a column of equal values is named below the table."""
 UNITS = {"x": "×", "percentage_point": "points", "billion_params": "billion parameters", "": ""}
 
 
@@ -28,6 +33,17 @@ class Heading:
     def flat(self) -> tuple[str, ...]:
         """One heading per column: the words over the first column, the parts over the others."""
         return (self.words, *self.parts[1:])
+
+    @property
+    def least(self) -> int:
+        """Characters that it needs when it is broken into lines."""
+        return max(map(len, self.broken(1)))
+
+    def broken(self, letters: int) -> list[str]:
+        """Its words in lines of so many characters, or of a longer word; the unit on a line of its own."""
+        first, bracket, unit = self.words.partition(" (")
+        lines = wrap(first, max(letters, 1), break_long_words=False, break_on_hyphens=False) or [""]
+        return [*lines, f"({unit}"] if bracket else lines
 
 
 @dataclass(frozen=True)
@@ -50,22 +66,57 @@ class Page:
 
 
 def page(table: Table) -> Page:
-    """The table, and a second one of its aside values if there are any."""
-    grids = [grid(table), *([aside_grid(table)] if table.aside else [])]
-    return Page(table.experiment, table.title, tuple(grids), tuple(notes(table)))
+    """The table; after it one of published values of rows that were not run, and one of the aside values."""
+    grids = [grid(table)]
+    grids += [unrun_grid(table)] if _unrun(table) else []
+    grids += [aside_grid(table)] if table.aside else []
+    return Page(table.experiment, table.caption, tuple(grids), tuple(notes(table)))
 
 
 def grid(table: Table) -> Grid:
-    """Rows by columns; a column with published values becomes three: ours, paper, ratio."""
-    compared = [any(row.entries[i].published for row in table.rows) for i in range(len(table.columns))]
+    """Rows by columns; a column with published values becomes three: ours, paper, and how they compare.
+
+    Rows that were not run and have published values are in `unrun_grid`.
+    """
+    rows = [row for row in table.rows if row not in _unrun(table)]
+    compared = [any(row.entries[i].published for row in rows) for i in range(len(table.columns))]
     headings = [Heading(name) for name in table.apart or (table.heading,)]
     names = len(headings)
     for column, wide in zip(table.columns, compared, strict=True):
-        headings.append(Heading(heading(column), ("ours", "paper", "ratio") if wide else ("",)))
+        headings.append(Heading(heading(column), ("ours", "paper", against(column)) if wide else ("",)))
     shared = shared_marks(table)
-    lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in table.rows]
+    lines = [(*_names(row, table.apart), *_line(row, table.columns, compared, shared)) for row in rows]
     alignment = "l" * names + "r" * sum(len(h.parts) for h in headings[names:])
     return Grid(tuple(headings), tuple(lines), alignment)
+
+
+def against(column: ColumnSpec) -> str:
+    """How a column is compared with published values: by a ratio, or by a difference in points."""
+    return "points" if column.unit in POINTS else "ratio"
+
+
+def _unrun(table: Table) -> list[TableRow]:
+    """Rows that were not run, beside others that were, and that the paper has values of."""
+    if not any(row.run for row in table.rows):
+        return []
+    return [row for row in table.rows if not row.run and any(e.published for e in row.entries)]
+
+
+def unrun_grid(table: Table) -> Grid:
+    """The published values of rows that were not run, without columns that have none."""
+    rows = _unrun(table)
+    held = [i for i in range(len(table.columns)) if any(row.entries[i].published for row in rows)]
+    columns = [table.columns[i] for i in held]
+    lines = [
+        (
+            *(_names(row, table.apart) if table.apart else [row.name]),
+            *(published_words(row.entries[i].published, table.columns[i].digits) for i in held),
+        )
+        for row in rows
+    ]
+    names = table.apart or (f"published, {NOT_RUN} here",)
+    headings = (*map(Heading, names), *(Heading(heading(column)) for column in columns))
+    return Grid(headings, tuple(lines), "l" * len(names) + "r" * len(columns))
 
 
 def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
@@ -84,7 +135,7 @@ def _line(
     for column, wide, entry in zip(columns, compared, row.entries, strict=True):
         words.append(own_words(entry, column, shared))
         if wide:
-            words += [published_words(entry.published, column.digits), ratio_words(entry)]
+            words += [published_words(entry.published, column.digits), compared_words(entry, column)]
     return words
 
 
@@ -102,11 +153,11 @@ def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> s
         return ABSENT
     if isinstance(entry.ours, str):
         return entry.ours + signs(entry.marks, shared)
-    words = f"{entry.ours:.{column.digits}f}"
+    words = fixed(entry.ours, column.digits)
     if isinstance(entry.spread, tuple):
-        words += " [{:.{d}f}, {:.{d}f}]".format(*entry.spread, d=column.digits)
+        words += f" [{', '.join(fixed(end, column.digits) for end in entry.spread)}]"
     elif entry.spread is not None:
-        words += f" ± {entry.spread:.{column.digits}f}"
+        words += f" ± {fixed(entry.spread, column.digits)}"
     return words + signs(entry.marks, shared)
 
 
@@ -114,15 +165,33 @@ def published_words(published: Published | None, digits: int) -> str:
     """A published value, range or bound, formatted."""
     if published is None:
         return ABSENT
-    low, high = (None if v is None else f"{v:.{digits}f}" for v in (published.low, published.high))
+    return range_words(*(None if v is None else fixed(v, digits) for v in (published.low, published.high)))
+
+
+def range_words(low: str | None, high: str | None) -> str:
+    """A value, a range, or a bound; negative ends are told apart by a word."""
     if low is None or high is None:
         return f"≤ {high}" if low is None else f"≥ {low}"
-    return low if low == high else f"{low}–{high}"
+    if low == high:
+        return low
+    return f"{low} to {high}" if "-" in (low[:1], high[:1]) else f"{low}–{high}"
 
 
-def ratio_words(entry: Entry) -> str:
-    """The ratio of ours to the paper's, formatted."""
-    return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
+def compared_words(entry: Entry, column: ColumnSpec) -> str:
+    """Our value against the published one: their ratio, or the difference of shares in points."""
+    if column.unit not in POINTS:
+        return ABSENT if entry.ratio is None else f"{entry.ratio:.2f}"
+    less = entry.published.difference(entry.ours) if entry.published else None
+    if less is None:
+        return ABSENT
+    words = fixed(less, column.digits)
+    return f"+{words}" if less > 0 and float(words) else words
+
+
+def fixed(number: float, digits: int) -> str:
+    """The number with so many decimals; never "-0"."""
+    words = f"{number:.{digits}f}"
+    return words.lstrip("-") if not float(words) else words
 
 
 def signs(marks: Sequence[str], shared: Sequence[str] = ()) -> str:
@@ -143,8 +212,8 @@ def notes(table: Table) -> list[str]:
     used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
     lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
-    lines += [f"[{i}] {text}" for i, text in enumerate(table.footnotes, 1)]
-    lines += [*_error_lines(table), *([table.amounts] if table.amounts else [])]
+    lines += anchored(table.footnotes, max((e.failed or 0 for r in table.rows for e in r.entries), default=0))
+    lines += [*_unvaried(table), *_error_lines(table), *([table.amounts] if table.amounts else [])]
     commits = ", ".join(table.commits) or "none"
     made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
     lines.append(f"{table.date or 'No records'}, commit {commits}, made by {made}.")
@@ -153,6 +222,30 @@ def notes(table: Table) -> list[str]:
             "A commit with +: code or configuration had uncommitted changes when a cell was computed."
         )
     return lines
+
+
+def anchored(footnotes: Sequence[str], referred: int) -> list[str]:
+    """Footnotes as lines; only the first ones, which values refer to, have numbers."""
+    return [f"[{i}] {text}" if i <= referred else text for i, text in enumerate(footnotes, 1)]
+
+
+def _unvaried(table: Table) -> Iterator[str]:
+    """What does not change where a reader would expect it: a column over its rows, two columns over all rows."""
+    still: list[str] = []
+    alike: dict[tuple[str, ...], list[str]] = {}
+    rows = [row for row in table.rows if row.run]
+    for i, column in enumerate(table.columns):
+        entries = [row.entries[i] for row in rows if row.entries[i].ours is not None]
+        words = [own_words(entry, column, tuple(MARKS)) for entry in entries]
+        if len(words) >= UNVARIED and len(set(words)) == 1:
+            still.append(column.heading)
+        elif len(words) == len(rows) > 1 and not column.baseline:
+            alike.setdefault((column.unit, *words), []).append(column.heading)
+    if still:
+        yield f"The same in every row: {'; '.join(still)}."
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"The same figures in all rows: {'; '.join(names)}."
 
 
 def _error_lines(table: Table) -> list[str]:
@@ -176,15 +269,8 @@ def aside_grid(table: Table) -> Grid:
 
 def _aside_line(aside: Aside) -> tuple[str, ...]:
     unit = UNITS.get(aside.unit, aside.unit)
-    low, high = (None if v is None else f"{v:.10g}" for v in (aside.published.low, aside.published.high))
-    value = (
-        f"≤ {high}"
-        if low is None
-        else f"≥ {low}"
-        if high is None
-        else low
-        if low == high
-        else f"{low}–{high}"
+    value = range_words(
+        *(None if v is None else f"{v + 0.0:.10g}" for v in (aside.published.low, aside.published.high))
     )
     ours = ABSENT
     if aside.ours and aside.column and (aside.ours.ours is not None or aside.ours.failed):

@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from textwrap import fill
 from typing import Literal
 
@@ -18,7 +17,8 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.reports.formats.layout import NOT_RUN, Grid, Heading, Page
+from repro.reports.formats.layout import NOT_RUN, Grid, Page
+from repro.reports.formats.parts import MOST, divided
 from repro.reports.tables.table import Entry, Published, Table
 
 CSV_HEADER = (
@@ -65,34 +65,9 @@ def _rich(words: Grid, width: int) -> RichTable:
 
 
 def _parts(words: Grid, width: int) -> list[Grid]:
-    """The grid in parts of at most `width` characters.
-
-    Each part has the columns of names, and columns of one heading stay together. A grid of text alone, whose
-    columns may wrap, stays whole.
-    """
+    """The grid in parts of at most `width` characters."""
     wide = _widths(words, broken=True)
-    ends = list(accumulate(len(heading.parts) for heading in words.headings))
-    spans = [range(end - len(h.parts), end) for end, h in zip(ends, words.headings, strict=True)]
-    named = sum(words.alignment[span.start] != "r" for span in spans)
-    width -= 1  # the left edge
-    if sum(wide) <= width or named == len(spans):
-        return [words]
-    fixed, parts = sum(sum(wide[span.start : span.stop]) for span in spans[:named]), [list(range(named))]
-    used = fixed
-    for i in range(named, len(spans)):
-        more = sum(wide[spans[i].start : spans[i].stop])
-        if len(parts[-1]) > named and used + more > width:
-            parts.append(list(range(named)))
-            used = fixed
-        parts[-1].append(i)
-        used += more
-    return [_of(words, [spans[i] for i in part], [words.headings[i] for i in part]) for part in parts]
-
-
-def _of(words: Grid, spans: Sequence[range], headings: Sequence[Heading]) -> Grid:
-    columns = [i for span in spans for i in span]
-    lines = tuple(tuple(line[i] for i in columns) for line in words.lines)
-    return Grid(tuple(headings), lines, "".join(words.alignment[i] for i in columns))
+    return divided(words, lambda columns: sum(wide[i] for i in columns) < width)  # the left edge is one more
 
 
 def _widths(words: Grid, broken: bool) -> list[int]:
@@ -115,8 +90,9 @@ def _least(name: str) -> int:
 
 
 def to_markdown(page: Page, bibtex: Sequence[str]) -> str:
-    """GitHub Markdown: tables, notes, BibTeX."""
-    parts = [f"## {_markdown(page.title)}", *map(_pipes, page.grids)]
+    """GitHub Markdown: tables of at most `MOST` columns, notes, BibTeX."""
+    grids = [part for words in page.grids for part in divided(words, lambda columns: len(columns) <= MOST)]
+    parts = [f"## {_markdown(page.title)}", *map(_pipes, grids)]
     parts += ["\n".join(f"- {_markdown(line)}" for line in page.notes)]
     parts += ["```bibtex\n" + "\n\n".join(bibtex) + "\n```"]
     return "\n\n".join(parts) + "\n"

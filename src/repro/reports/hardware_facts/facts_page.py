@@ -65,7 +65,7 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
     )
     used = {mark for one in stated for mark in one.marks}
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
-    notes += [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes += spec.footnotes
     notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))
 

@@ -31,7 +31,7 @@ LABEL_OF = {
 
 SETUP = "setup"
 SETTING = re.compile(r"\$\{(?:oc\.select:|hydra:runtime\.choices\.)?([\w.@]+)(?:,[^}]*)?\}")
-"""A label that is one setting, such as `${method.alpha}`."""
+"""A setting in a label, such as `${method.alpha}`."""
 
 Labels = Mapping[str, str]
 
@@ -86,15 +86,19 @@ def _labels(
 
 
 def _own(label: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
-    if "${" not in label:
-        return label
-    found = SETTING.fullmatch(label)
-    if found is None:
+    """The label with its settings filled in; None if one of them cannot be told."""
+    told = {name: _setting(name, chosen, content) for name in SETTING.findall(label)}
+    if None in told.values() or label.count("${") != len(SETTING.findall(label)):
         return None
-    if found[1] in chosen:
-        return "" if chosen[found[1]] is None else str(chosen[found[1]])
+    return SETTING.sub(lambda found: str(told[found[1]]), label)
+
+
+def _setting(name: str, chosen: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+    """A setting as text, from the cell's choices or the experiment's file; None if neither has it."""
+    if name in chosen:
+        return "" if chosen[name] is None else str(chosen[name])
     value: Any = content
-    for part in found[1].split("."):
+    for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return None if value is None or isinstance(value, Mapping) else str(value)
 

@@ -103,21 +103,23 @@ class FigureSpec:
     """The figure of a table: its columns, its title, and the rows to leave out (`without`).
 
     `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis
-    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `lines` as
-    lines over the numeric label `x`, whose axis is labelled `x_heading`. With `lines` each value of the label
-    `panel` has a panel, and each value of the remaining labels a line. `log` makes the axis of `x`, or the
-    value axis of `grouped`, logarithmic. `names` maps label values to display names.
+    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as a
+    line of dots per row, `lines` as lines over the numeric label `x`, whose axis is labelled `x_heading`. With
+    `lines` each value of the label `panel` has a panel, and each value of the remaining labels a line. `log`
+    makes the axis of `x`, or the value axis of `grouped` and `dots`, logarithmic. `level` is a column that is
+    drawn as a dashed line, such as chance. `names` maps label values to display names.
     """
 
     columns: tuple[str, ...]
     title: str = ""
     without: tuple[str, ...] = ()
-    kind: Literal["bars", "grouped", "stacked", "lines"] = "bars"
+    kind: Literal["bars", "grouped", "stacked", "dots", "lines"] = "bars"
     heading: str = ""
     x: str = ""
     x_heading: str = ""
     log: bool = False
     panel: str = ""
+    level: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -196,9 +198,8 @@ class TableSpec:
         for key in keys:
             if keys.count(key) > 1:
                 raise InputError(f"table {self.experiment!r} has two columns with the key {key!r}")
-        pointed = [a.column for a in self.aside if a.column] + list(
-            self.figure.columns if self.figure else ()
-        )
+        pointed = [a.column for a in self.aside if a.column]
+        pointed += [key for key in (*self.figure.columns, self.figure.level) if key] if self.figure else []
         for key in pointed:
             if key not in keys:
                 raise InputError(f"in table {self.experiment!r} {unknown('column', key, keys)}")
@@ -207,14 +208,16 @@ class TableSpec:
 
     def _check(self, figure: FigureSpec) -> None:
         """Check that columns on one axis have one unit, and that axes are labels of the rows."""
-        units = {column.unit for column in self.columns if column.key in figure.columns}
+        units = {column.unit for column in self.columns if column.key in (*figure.columns, figure.level)}
         if figure.kind != "bars" and len(units) > 1:
             raise InputError(
                 f"the picture of table {self.experiment!r} has {', '.join(sorted(map(repr, units)))} on one "
                 "axis; choose columns of one unit, or kind: bars"
             )
-        if figure.log and figure.kind not in ("grouped", "lines"):
+        if figure.log and figure.kind not in ("grouped", "dots", "lines"):
             raise InputError(f"the picture of table {self.experiment!r} has no logarithmic {figure.kind}")
+        if figure.level and figure.kind not in ("grouped", "lines"):
+            raise InputError(f"the picture of table {self.experiment!r}: {figure.kind} have no `level`")
         if figure.kind == "lines":
             for name in (figure.x, *([figure.panel] if figure.panel else [])):
                 if name not in self.rows.by:

@@ -1,4 +1,4 @@
-"""How much stands behind a table: its cells, prompts and tokens, in a sentence.
+"""How much stands behind a table: its cells, prompts and tokens, in a sentence; and what its records note.
 
 Must not know what a table shows.
 """
@@ -14,6 +14,12 @@ COUNTED = {"prompts": "prompts", "rows": "dataset rows", "requests": "requests"}
 
 DECODED = "decode_tokens"
 
+UNACCEPTED = "no draft token was ever accepted"
+"""Begins a note about a suspicious acceptance length of 1."""
+
+ONE_ROW = 1.5
+"""Rows of a verification below which hardly any holds a draft token, so that a length of 1 is no wonder."""
+
 
 def amounts(records: Sequence[Record]) -> str:
     """Number of cells, and prompts, rows or requests and decoded tokens of a cell; "" without records."""
@@ -21,6 +27,20 @@ def amounts(records: Sequence[Record]) -> str:
         return ""
     said = [f"{len(records)} {'cell' if len(records) == 1 else 'cells'}", *_each(records)]
     return f"n: {', '.join(said)}."
+
+
+def notes_of(records: Sequence[Record]) -> list[str]:
+    """The notes of all records, each once, sorted.
+
+    That no draft token was accepted is left out where hardly any was verified: older cells say it of width 1,
+    too.
+    """
+    return sorted({note for r in records for note in r.provenance.notes if not _explained(note, r)})
+
+
+def _explained(note: str, record: Record) -> bool:
+    width = record.values.get("verification_width")
+    return note.startswith(UNACCEPTED) and isinstance(width, (int, float)) and width < ONE_ROW
 
 
 def _each(records: Sequence[Record]) -> Iterator[str]:

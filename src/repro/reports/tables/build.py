@@ -16,8 +16,9 @@ from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.spec.units import factor
 from repro.reports.tables.aggregate import Incomparable, figure, relative
-from repro.reports.tables.amounts import amounts
+from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
+from repro.reports.tables.stand_ins import stand_ins
 from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
 
 
@@ -71,6 +72,7 @@ class _Builder:
         self.cells = cells
         self.older = older
         self.records = records
+        self.failures: list[str] = []
         self.footnotes: list[str] = list(spec.footnotes)
         self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
         for record in sorted(records, key=self._order):
@@ -83,12 +85,12 @@ class _Builder:
                 row,
                 spec.rows.names.get(row, row),
                 tuple(self._entry(row, column) for column in spec.columns),
-                labels=dict(zip(spec.rows.by, row.split(SEPARATOR), strict=False)),
+                labels=self._labels(row, found),
                 run=bool(found),
             )
             for row, found in self.groups.items()
         )
-        for note in sorted({note for record in self.records for note in record.provenance.notes}):
+        for note in notes_of(self.records):
             self._footnote(note)
         if replaced:
             self._footnote(f"Left out: {replaced} older record(s) of the same cells.")
@@ -99,12 +101,13 @@ class _Builder:
             columns=spec.columns,
             rows=rows,
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
-            footnotes=tuple(self.footnotes),
+            footnotes=(*self.failures, *self.footnotes),
             errors=_errors(rows, spec.columns),
             commits=_commits(self.records),
             date=max((r.provenance.finished for r in self.records), default="")[:10],
             papers=self._papers(),
             figure=spec.figure,
+            stand_ins=stand_ins(self.records),
             amounts=amounts(self.records),
             commands=(spec.command,) if spec.command else (),
             apart=spec.rows.by if spec.rows.apart else (),
@@ -116,11 +119,23 @@ class _Builder:
     def _row_id(self, record: Record) -> str:
         return SEPARATOR.join(record.labels.get(name, "") for name in self.spec.rows.by)
 
-    def _footnote(self, text: str) -> int:
-        """The number of a footnote, which is added if it is new."""
+    def _labels(self, row: str, found: Sequence[Record]) -> dict[str, str]:
+        """The labels that name a row; of a row without a record as far as its id tells them apart."""
+        by = self.spec.rows.by
+        if found:
+            return {name: found[0].labels.get(name, "") for name in by}
+        return dict(zip(by, row.split(SEPARATOR, len(by) - 1), strict=False))
+
+    def _footnote(self, text: str) -> None:
+        """Add a footnote if it is new."""
         if text not in self.footnotes:
             self.footnotes.append(text)
-        return self.footnotes.index(text) + 1
+
+    def _failure(self, text: str) -> int:
+        """The number of a footnote that a failed value refers to; these come first."""
+        if text not in self.failures:
+            self.failures.append(text)
+        return self.failures.index(text) + 1
 
     def _entry(self, row: str, column: ColumnSpec) -> Entry:
         published = self._published(column, column.reference.get(row))
@@ -128,7 +143,7 @@ class _Builder:
         failed = [record for record in records if not record.done]
         if failed:
             last = str(failed[0].error).strip().splitlines()[-1]
-            number = self._footnote(f"{row} failed: {last}")
+            number = self._failure(f"{row} failed: {last}")
             return Entry(published=published, failed=number, cells=_short(records))
         baseline = self._baseline(row, column)
         ours = self._ours(row, column, records, baseline)

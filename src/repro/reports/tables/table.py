@@ -44,6 +44,12 @@ class Published:
             return None
         return ours / min(max(ours, self.low), self.high)
 
+    def difference(self, ours: Scalar) -> float | None:
+        """Ours less the published value: less the nearer end of a range, 0 inside it; None for a bound."""
+        if isinstance(ours, str) or ours is None or self.low is None or self.high is None:
+            return None
+        return ours - min(max(ours, self.low), self.high)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -108,8 +114,8 @@ class Errors:
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `amounts` says in a sentence how many cells, prompts and tokens there are. `commands` made its cells; the
-    first recreates the table.
+    `stand_ins` says in a phrase what stands in for the paper's models, `amounts` in a sentence how many cells,
+    prompts and tokens there are. `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     """
 
@@ -125,9 +131,15 @@ class Table:
     date: str
     papers: tuple[str, ...]
     figure: FigureSpec | None
+    stand_ins: str = ""
     amounts: str = ""
     commands: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """The title with what stands in for the paper's models."""
+        return f"{self.title} ({self.stand_ins})" if self.stand_ins else self.title
 
     @property
     def command(self) -> str:

@@ -44,7 +44,7 @@ def page(spec: DiagramsSpec, masks: Sequence[Mask]) -> Page:
     for form, mask in zip(spec.masks, masks, strict=True):
         numbers = [number for _, number in figures(mask).values()]
         lines.append((form.name, *(f"{n:.0f}" for n in numbers[:3]), *(f"{n:.1f}" for n in numbers[3:])))
-    notes = [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes = list(spec.footnotes)
     notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     grid = Grid(tuple(map(Heading, HEADINGS)), tuple(lines), "lrrrrr")
     return Page(spec.experiment, spec.title, (grid,), tuple(notes))

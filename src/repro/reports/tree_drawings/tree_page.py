@@ -55,7 +55,7 @@ def page(spec: DiagramsSpec, forms: Sequence[VerificationDiagram]) -> Page:
     """The trees as tables: one of all trees, and one per tree of its nodes."""
     marks = ("fitted",) if any(form.fitted for form in forms) else ()
     notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in marks]
-    notes += [f"[{i}] {text}" for i, text in enumerate(spec.footnotes, 1)]
+    notes += spec.footnotes
     notes.append(f"{ORIGIN}; made by `python -m repro experiment={spec.experiment}`.")
     whole = Grid(tuple(map(Heading, TREES)), tuple(map(_line, forms)), "lrlrrrrr")
     return Page(spec.experiment, spec.title, (whole, *map(_nodes, forms)), tuple(notes))

@@ -355,5 +355,7 @@ def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) 
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):
         yield f"flash reads are {device.flash_pacing}"
-    if len(cell.places) > 1 and values.get("acceptance_length") == 1.0:
+    width = values.get("verification_width")
+    drafted = isinstance(width, (int, float)) and round(width) > 1  # of one row nothing can be accepted
+    if drafted and values.get("acceptance_length") == 1.0:
         yield "no draft token was ever accepted: an acceptance length of exactly 1 is rarely a draft's fault"

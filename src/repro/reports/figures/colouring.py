@@ -1,0 +1,71 @@
+"""Which colour the columns, bars and lines of a figure have.
+
+A system has the palette's colour; series that differ in something else have other ones, from light to dark if
+they rise with a number. Must not draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from repro.reports.figures.paint import OURS, colour, ramp
+from repro.reports.figures.palette import Palette
+from repro.reports.figures.shown import Shown
+from repro.reports.spec.spec import ColumnSpec
+
+
+def column_systems(columns: Sequence[ColumnSpec], palette: Palette) -> list[str]:
+    """The system of each column; of comparisons the one in which they differ; "" for a column without one.
+
+    Columns of the same system have none: they differ in something else.
+    """
+    each = [[*palette.systems_of(column.where), *palette.systems_of(column.over)] for column in columns]
+    common = set.intersection(*map(set, each)) if len(each) > 1 else set()
+    found = [next((one for one in own if one not in common), "") for own in each]
+    return [one if found.count(one) == 1 else "" for one in found]
+
+
+def column_colours(shown: Shown) -> list[str]:
+    """The colour of each column, for columns on one axis."""
+    systems = column_systems(shown.columns, shown.palette)
+    if not any(systems):
+        return neutral([column.where for column in shown.columns])
+    known = shown.palette.colours([one for one in systems if one])
+    others = iter(range(len(systems)))
+    return [known[one] if one else colour(next(others)) for one in systems]
+
+
+def bar_colours(shown: Shown, column: ColumnSpec) -> list[str]:
+    """The colour of each row's bar in a panel of one column."""
+    palette = shown.palette
+    if not palette.own:
+        return [OURS] * len(shown.rows)
+    rows = row_systems(shown)
+    if len(set(rows)) > 1:
+        known = palette.colours(rows)
+        return [known[one] if one else OURS for one in rows]
+    own = [] if column.baseline else palette.systems_of(column.where)
+    return [palette.colours(own)[own[0]] if own else OURS] * len(rows)
+
+
+def row_systems(shown: Shown) -> list[str]:
+    """The system of each row; "" for a row that names none."""
+    return [next(iter(shown.palette.systems_of(row.labels)), "") for row in shown.rows]
+
+
+def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
+    """Colours of series with these labels, which differ in no system."""
+    if len(labels) == 1:
+        return [OURS]
+    names = {name for one in labels for name in one}
+    if any(_rising([one.get(name, "") for one in labels]) for name in names):
+        return ramp(len(labels))
+    return [colour(i) for i in range(len(labels))]
+
+
+def _rising(values: Sequence[str]) -> bool:
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return False
+    return all(one < other for one, other in zip(numbers, numbers[1:], strict=False))
