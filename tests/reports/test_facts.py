@@ -122,7 +122,7 @@ class TestPage:
             ("needed", "sec. II", f"≥ 30 {unit}", "—", "—", "—", "no server; old"),
         )
         assert shown.notes[0].startswith("‡ ")
-        assert shown.notes[1] == "[1] careful"
+        assert shown.notes[1] == "careful"
         assert shown.notes[2].endswith("made by `python -m repro experiment=edgellm/facts`.")
 
     def test_a_column_without_a_word_is_left_out(self, sources: Sources) -> None:

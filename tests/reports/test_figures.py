@@ -1,18 +1,23 @@
 """Pictures: each kind shows the figures where they belong, published ones too, the same every time."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from records import record
 from repro.core.errors import InputError
-from repro.reports.figures.figure import KINDS, draw
+from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
+from repro.reports.figures.figure import KINDS, draw, frame
 from repro.reports.figures.lines import Series, series
-from repro.reports.figures.paint import OURS, PAPER, colour
-from repro.reports.figures.shown import Shown, shown
+from repro.reports.figures.paint import BASELINES, OURS, PAPER, canvas, colour
+from repro.reports.figures.palette import SYSTEMS, Palette, load_palette
+from repro.reports.figures.shown import Shown, figure_title, origin, shown, words_of
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
@@ -46,9 +51,12 @@ def table(figure: dict[str, Any], **changes: Any) -> Table:
     return build(TableSpec.parse("table", {**section, **changes}), records, {"p.range": PUBLISHED})
 
 
-def content(given: Table) -> Shown:
+PALETTE = Palette("edgellm", ("EdgeLLM", "Std", "SP"))
+
+
+def content(given: Table, palette: Palette = PALETTE) -> Shown:
     assert given.figure is not None
-    return shown(given, given.figure)
+    return shown(given, given.figure, palette)
 
 
 LINES = {"kind": "lines", "columns": ["sp", "edgellm"], "x": "length", "panel": "device"}
@@ -62,8 +70,11 @@ KIND = {
     "bars": table({"columns": ["sp"]}),
     "grouped": table({"kind": "grouped", "columns": ["sp", "edgellm"]}),
     "stacked": table(**STACKED),
+    "dots": table({"kind": "dots", "columns": ["sp", "edgellm"], "log": True}),
     "lines": table(LINES),
 }
+SP, EDGELLM = BASELINES[1], OURS
+"""Their colours: the second baseline of the list, and the paper's own."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,33 +98,37 @@ def bars(kind: str) -> list[tuple[float, float, str]]:
 
 
 def test_a_group_has_a_bar_a_column_and_none_where_there_is_no_figure() -> None:
-    sp, edgellm = colour(0), colour(1)
-    assert [width for _, width, shade in bars("grouped") if shade == sp] == [10, 20, 40, 1, 2, 4]
-    assert [width for _, width, shade in bars("grouped") if shade == edgellm] == [20, 80, 2, 4, 8]
+    assert [width for _, width, shade in bars("grouped") if shade == SP] == [10, 20, 40, 1, 2, 4]
+    assert [width for _, width, shade in bars("grouped") if shade == EDGELLM] == [20, 80, 2, 4, 8]
 
 
 def test_groups_on_a_logarithmic_axis_begin_below_the_least_figure() -> None:
     given = table({"kind": "grouped", "columns": ["sp", "edgellm"], "log": True})
     (panel,) = KINDS["grouped"](content(given))[0].axes
-    assert (panel.get_xscale(), panel.get_xlim()) == ("log", (0.5, 240.0))
+    low, high = panel.get_xlim()
+    assert (panel.get_xscale(), low) == ("log", 0.5)
+    assert 80 < high < 240, "the last value fits, and there is no more room than it needs"
+    assert panel.get_xticks().tolist() == [1.0, 10.0] or max(panel.get_xticks()) <= 80
     assert draw(given) != draw(KIND["grouped"])
 
 
 def test_a_stack_s_parts_begin_where_the_ones_before_end() -> None:
-    assert bars("stacked")[:4] == [(0, 10, OURS), (10, 0.5, colour(1)), (0, 20, OURS), (20, 0.5, colour(1))]
+    one, two = colour(0), colour(1)
+    assert bars("stacked")[:4] == [(0, 10, one), (10, 0.5, two), (0, 20, one), (20, 0.5, two)]
 
 
 def test_a_line_is_a_column_in_the_panel_of_its_label_by_rising_x() -> None:
     found = series(content(table({**LINES, "names": {"phone": "A phone"}})))
     places = {each: [(x, entry.ours) for x, entry in points] for each, points in found.items()}
-    assert list(places) == [Series(p, n) for p in ("A phone", "board") for n in ("SP", "EDGELLM")]
-    assert places[Series("A phone", "SP")] == [(64, 1), (128, 2), (256, 4)]
-    assert places[Series("board", "EDGELLM")] == [(64, 20), (128, None), (256, 80)]
+    own = [("SP", "SP"), ("EDGELLM", "EdgeLLM")]
+    assert list(places) == [Series(p, *names) for p in ("A phone", "board") for names in own]
+    assert places[Series("A phone", "SP", "SP")] == [(64, 1), (128, 2), (256, 4)]
+    assert places[Series("board", "EDGELLM", "EdgeLLM")] == [(64, 20), (128, None), (256, 80)]
 
 
 def test_labels_that_are_no_axis_are_lines() -> None:
     found = series(content(table({**LINES, "columns": ["sp"], "panel": "", "names": {"phone": "A phone"}})))
-    assert list(found) == [Series("", "A phone"), Series("", "board")]
+    assert list(found) == [Series("", "A phone", "SP", "A phone"), Series("", "board", "SP", "board")]
 
 
 def test_published_values_stand_at_their_x() -> None:
@@ -123,7 +138,7 @@ def test_published_values_stand_at_their_x() -> None:
     drawn = [list(line.get_xydata()) for line in diamonds if len(line.get_xdata())]
     assert [[list(point) for point in each] for each in drawn] == [[[256, 3], [256, 5]]]
     assert {to_hex(line.get_color()) for line in diamonds} == {PAPER}
-    assert [key.get_label() for key in keys] == ["SP", "EDGELLM"]
+    assert [key.get_label() for key in keys] == ["SP", "EDGELLM", "published"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +147,9 @@ def test_published_values_stand_at_their_x() -> None:
         ({**LINES, "x": "lenght"}, "no label 'lenght'. Did you mean length"),
         ({**LINES, "panel": "method"}, "no label 'method'"),
         ({"columns": ["sp"], "kind": "stacked", "log": True}, "has no logarithmic stacked"),
-        ({**LINES, "kind": "pie"}, "kind is 'pie'; choices: 'bars', 'grouped', 'stacked', 'lines'"),
+        ({"columns": ["sp"], "kind": "dots", "level": "edgellm"}, "dots have no `level`"),
+        ({"columns": ["sp"], "kind": "grouped", "level": "chance"}, "no column 'chance'"),
+        ({**LINES, "kind": "pie"}, "kind is 'pie'; choices: 'bars', 'grouped', 'stacked', 'dots', 'lines'"),
     ],
 )
 def test_bad_input(figure: dict[str, Any], sentence: str) -> None:
@@ -151,3 +168,173 @@ def test_one_axis_has_one_unit() -> None:
 def test_an_x_that_is_no_number_is_named() -> None:
     with pytest.raises(InputError, match="row 'board / 64' has no number as its label 'device'"):
         draw(table({**LINES, "x": "device", "panel": "length"}))
+
+
+def row_of(values: dict[str, Any], figure: dict[str, Any], column: dict[str, Any], **changes: Any) -> Table:
+    """One method's values, published ones and uncertainties under one column."""
+    cells, columns = {}, [{"key": "x", "heading": "X", "value": "x", "better": "higher", **column}]
+    if "published" in values:
+        low, high = values["published"]
+        cells = {"p": replace(PUBLISHED, id="p", value_low=low, value_high=high, unit=column.get("unit", ""))}
+        columns[0]["reference"] = {"edgellm": "p"}
+    uncertainty = {"x": values["spread"]} if "spread" in values else {}
+    section = {"title": "EdgeLLM Fig. 1: T", "rows": {"by": ["method"]}, "columns": columns, "figure": figure}
+    one = record("edgellm", {"x": values["ours"]}, uncertainty=uncertainty, **changes)
+    return build(TableSpec.parse("edgellm/t", section), [one], cells, {one.key})
+
+
+def words(given: Table) -> tuple[float, str, str, Any]:
+    """Place, side and text of the one value that is written in a figure, and its panel."""
+    assert given.figure is not None
+    picture, _ = KINDS[given.figure.kind](content(given))
+    panel = picture.axes[0]
+    (text,) = (text for text in panel.texts if text.get_text())
+    return text.xy[0], text.get_ha(), text.get_text(), panel  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["bars", "grouped"])
+class TestValues:
+    """Where our value is written: at our bar's end, whatever was published."""
+
+    @pytest.mark.parametrize("published", [(90.0, 90.0), (40.0, 40.0), (21.0, 21.0), (22.0, 90.0)])
+    def test_it_stands_at_the_bar_s_end(self, kind: str, published: tuple[float, float]) -> None:
+        figure = {"kind": kind, "columns": ["x"]}
+        place, _, text, _ = words(row_of({"ours": 20.0, "published": published}, figure, {"digits": 1}))
+        assert (place, text) == (20.0, "20.0")
+
+    def test_it_stands_within_the_bar_if_a_published_value_is_just_beyond(self, kind: str) -> None:
+        figure = {"kind": kind, "columns": ["x"]}
+        _, side, _, _ = words(row_of({"ours": 80.0, "published": (82.0, 82.0)}, figure, {}))
+        assert side == "right"
+        _, side, _, _ = words(row_of({"ours": 80.0, "published": (20.0, 20.0)}, figure, {}))
+        assert side == "left"
+
+    def test_an_error_bar_comes_before_it(self, kind: str) -> None:
+        figure = {"kind": kind, "columns": ["x"]}
+        place, _, text, panel = words(row_of({"ours": 20.0, "spread": (15.0, 30.0)}, figure, {"digits": 0}))
+        assert (place, text) == (30.0, "20"), "the interval is drawn, not written"
+        (bar,) = (c for c in panel.collections if len(c.get_segments()) == 1)
+        assert [x for x, _ in bar.get_segments()[0]] == [15.0, 30.0]
+        place, *_ = words(row_of({"ours": 20.0, "spread": 4.0}, figure, {}))
+        assert place == 24.0
+
+    def test_a_negative_bar_goes_to_the_left(self, kind: str) -> None:
+        figure = {"kind": kind, "columns": ["x"]}
+        place, side, text, panel = words(row_of({"ours": -5.0}, figure, {"digits": 1}))
+        assert (place, side, text) == (-5.0, "right", "-5.0")
+        assert panel.get_xlim()[0] < -5
+
+    def test_shares_have_no_tick_beyond_100(self, kind: str) -> None:
+        figure = {"kind": kind, "columns": ["x"]}
+        _, _, _, panel = words(row_of({"ours": 100.0, "published": (96.0, 96.0)}, figure, {"unit": "%"}))
+        assert max(panel.get_xticks()) == 100
+        assert panel.spines["bottom"].get_bounds() == (0, 100)
+
+
+def test_zero_is_a_zero_and_what_rounds_to_it_is_not_negative() -> None:
+    given = [row_of({"ours": ours}, {"columns": ["x"]}, {"digits": 3}) for ours in (0.0, -0.0001, 0.5)]
+    assert [words_of(t.rows[0].entries[0], t.columns[0]) for t in given] == ["0", "0.000", "0.500"]
+
+
+def test_a_system_has_one_colour_in_every_kind_and_the_paper_s_own_stands_out() -> None:
+    picture, keys = KINDS["lines"](content(KIND["lines"]))
+    shades = {key.get_label(): to_hex(key.get_color()) for key in keys[:2]}  # type: ignore[attr-defined]
+    assert shades == {"SP": SP, "EDGELLM": EDGELLM}
+    _, keys = KINDS["dots"](content(KIND["dots"]))
+    assert [to_hex(key.get_color()) for key in keys[:2]] == [SP, EDGELLM]  # type: ignore[attr-defined]
+    assert {shade for *_, shade in bars("grouped")} == {SP, EDGELLM}
+    frame(picture, "T", keys, "below", own="EDGELLM")
+    (legend,) = picture.legends
+    assert {text.get_text(): text.get_fontweight() for text in legend.get_texts()}["EDGELLM"] == "bold"
+    assert not {SP, EDGELLM} & {colour(i) for i in range(8)}, "no other series looks like a system"
+
+
+def test_every_system_of_a_paper_has_a_colour_of_its_own() -> None:
+    """A name that colours.yaml lacks would take another colour in each figure."""
+    names = read_mapping(conf_dir() / "reference" / "names.yaml")
+    papers = [paper for paper in names if paper != "any"]
+    assert len(papers) >= 6
+    for paper in papers:
+        palette = load_palette(str(paper))
+        there = {
+            one
+            for label in SYSTEMS
+            for value in names[paper].get(label, {})
+            for one in palette.systems_of({label: str(value)})
+        }
+        assert there <= set(palette.systems), paper
+        assert palette.colours([palette.own]) == {palette.own: OURS}
+        assert len(set(palette.colours(palette.systems).values())) == len(palette.systems)
+
+
+def test_a_system_without_a_place_in_the_list_comes_after_it(tmp_path: Path) -> None:
+    palette = Palette("mine", ("Mine", "Other"))
+    assert palette.colours(["New", "Other"]) == {"New": BASELINES[1], "Other": BASELINES[0]}
+    assert OURS not in Palette("none").colours(["A", "B"]).values()
+    (tmp_path / "reference").mkdir()
+    path = tmp_path / "reference" / "colours.yaml"
+    path.write_text("mine: [A, A]")
+    with pytest.raises(InputError, match="mine: 'A' stands twice"):
+        load_palette("mine", [tmp_path])
+
+
+def test_a_level_is_a_line_and_no_bar() -> None:
+    given = table({"kind": "grouped", "columns": ["sp"], "level": "edgellm"})
+    picture, keys = KINDS["grouped"](content(given))
+    assert [key.get_label() for key in keys] == ["SP", "EDGELLM"]
+    assert len(picture.axes[0].patches) == 6
+    dashed = [c for c in picture.axes[0].collections if c.get_linestyle()[0][1] is not None]
+    assert [c.get_segments()[0][0][0] for c in dashed] == [20, 80, 2, 4, 8]
+
+
+def test_a_legend_is_read_line_by_line_and_stays_within_the_figure() -> None:
+    names = [f"A long name of series {i}" for i in range(7)]
+    picture = canvas(5.0, 3.0)
+    frame(picture, "T", [Line2D([], [], label=name) for name in names], "below")
+    (legend,) = picture.legends
+    picture.draw_without_rendering()
+    assert legend.get_window_extent().x1 <= picture.bbox.x1
+    places = {t.get_text(): t.get_window_extent() for t in legend.get_texts()}
+    by_place = sorted(names, key=lambda name: (-round(places[name].y0), places[name].x0))
+    assert by_place == names
+
+
+def test_titles_name_the_artifact_and_what_stands_in() -> None:
+    proxy = {"weights": "proxy", "config": {"target": {"checkpoint": {"name": "smollm2_135m_instruct"}}}}
+    given = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, labels={"target": "T5"}, **proxy)
+    assert figure_title(given, "Energy") == "EdgeLLM Fig. 1: Energy\nSmolLM2-135M computes in place of T5"
+    assert given.caption == "EdgeLLM Fig. 1: T (SmolLM2-135M computes in place of T5)"
+    costs = row_of({"ours": 1.0}, {"columns": ["x"]}, {}, weights="none")
+    assert figure_title(costs, "") == "EdgeLLM Fig. 1: T\ncosts only, no weights computed"
+    assert row_of({"ours": 1.0}, {"columns": ["x"]}, {}).stand_ins == ""
+
+
+def test_the_line_below_says_which_values_have_a_mark() -> None:
+    records = [
+        record(
+            m,
+            {"load": 1.0},
+            labels={"device": d},
+            weights="none" if m == "sp" else "real",
+            dequantized=d == "b",
+        )
+        for m in METHODS
+        for d in "ab"
+    ]
+    column = {"heading": "S", "value": "load", "unit": "s"}
+    columns = [{**column, "key": m, "heading": m, "where": {"method": m}} for m in METHODS]
+    section = {"title": "T", "rows": {"by": ["device"]}, "columns": columns, "figure": {"columns": METHODS}}
+    given = build(TableSpec.parse("table", section), records, {})
+    said = origin(given, content(given)).split("; ")
+    assert said[:2] == [
+        "sp: costs only, no weights computed",
+        "b: computed from a checkpoint that came quantized",
+    ]
+
+
+def test_a_picture_is_a_small_file_and_a_vector_file_names_no_date() -> None:
+    assert len(draw(KIND["grouped"])) < 40_000
+    pdf = draw(KIND["grouped"], "pdf")
+    assert pdf.startswith(b"%PDF")
+    assert b"CreationDate" not in pdf
+    assert pdf == draw(KIND["grouped"], "pdf")

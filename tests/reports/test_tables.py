@@ -349,7 +349,7 @@ MARKDOWN = r"""## Invented & small
 | --- | ---: | ---: | ---: | ---: | ---: |
 | Flash AR | 2.00 ‡ | 2.00 | 1.00 | — | 1.00 ‡ |
 | Chain SD | 5.00 w ! | 4.00 | 1.25 | 99.5 ± 0.2 | 2.50 w |
-| EdgeLLM | failed [2] | — | — | failed [2] | failed [2] |
+| EdgeLLM | failed [1] | — | — | failed [1] | failed [1] |
 | mine | 8.00 | — | — | — | 4.00 |
 
 | published, for another workload | paper | nearest of ours | where | difference |
@@ -359,8 +359,8 @@ MARKDOWN = r"""## Invented & small
 - ‡ used in a fit or determined by one, so no prediction; left out of the error figure.
 - w wall clock of a real device, not emulated.
 - ! differs from the published value by more than the column's tolerance.
-- [1] Invented.
-- [2] edgellm failed: OSError: gone \| away
+- [1] edgellm failed: OSError: gone \| away
+- Invented.
 - Against the paper, over 1 predicted cell: median error 25.0%, worst 25.0% (Chain SD, Speed). 1 fitted left out.
 - n: 4 cells, 10 prompts a cell.
 - 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
@@ -377,25 +377,24 @@ MARKDOWN = r"""## Invented & small
 ```
 """  # noqa: E501
 
-LATEX = r"""% needs \usepackage{booktabs,textcomp}
+LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp}
 \begin{table}
-\centering\small\setlength{\tabcolsep}{4pt}
-\caption{Invented \& small}\label{tab:table}
-\begin{tabular}{lrrrrr}
+\centering\footnotesize\setlength{\tabcolsep}{3pt}
+\caption{Invented \& small, part 1 of 2}\label{tab:table}
+\begin{tabular}{lS[table-format=1.2,table-space-text-post={~\ddag{}}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
 \toprule
 \multicolumn{1}{c}{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & \multicolumn{1}{c}{\shortstack{Rouge-L}} & \multicolumn{1}{c}{\shortstack{Speedup\\($\times$)}} \\
 \cmidrule(lr){2-4}
- & ours & paper & ratio &  &  \\
+\multicolumn{1}{c}{} & \multicolumn{1}{c}{ours} & \multicolumn{1}{c}{paper} & \multicolumn{1}{c}{ratio} & \multicolumn{1}{c}{} & \multicolumn{1}{c}{} \\
 \midrule
-Flash AR & 2.00 \ddag{} & 2.00 & 1.00 & --- & 1.00 \ddag{} \\
-Chain SD & 5.00 w ! & 4.00 & 1.25 & 99.5 $\pm$ 0.2 & 2.50 w \\
-EdgeLLM & failed [2] & --- & --- & failed [2] & failed [2] \\
-mine & 8.00 & --- & --- & --- & 4.00 \\
+Flash AR & 2.00{~\ddag{}} & 2.00 & 1.00 & {---} & 1.00{~\ddag{}} \\
+Chain SD & 5.00{~w !} & 4.00 & 1.25 & 99.5{~$\pm$ 0.2} & 2.50{~w} \\
+EdgeLLM & {failed [1]} & {---} & {---} & {failed [1]} & {failed [1]} \\
+mine & 8.00 & {---} & {---} & {---} & 4.00 \\
 \bottomrule
 \end{tabular}
-\par\medskip
-\begin{tabular}{llllp{0.3\linewidth}}
-\toprule
+\end{table}
+\begin{table}
 """  # noqa: E501
 
 
@@ -409,7 +408,7 @@ class TestFormats:
         assert text.endswith(
             "\\end{table}\n% @misc{lever,\n%   title = {L}\n% }\n% @misc{repro,\n%   title = {R}\n% }\n"
         )
-        assert "[2] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
+        assert "[1] edgellm failed: OSError: gone \\textbar{} away\\par\n" in text
         assert "another\\_phone" in text
 
     def test_latex_escapes(self) -> None:

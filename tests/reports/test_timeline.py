@@ -19,7 +19,7 @@ from repro.device.trace import Phase, Span, Trace
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked
 from repro.records.record import Record
-from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, to_csv
+from repro.reports.figures.excerpt import Block, excerpt, lanes, spans_of, to_csv, windows_of
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.spec.spec import LaneSpec, TableSpec, WindowSpec
 from repro.reports.tables.build import build
@@ -86,8 +86,29 @@ def test_an_excerpt_holds_what_touches_its_windows_and_their_rounds() -> None:
     assert [(s.name, s.start, s.end, s.args["accepted"]) for s in rows["rounds"]] == [("1", 2.25, 3.0, 1)]
     assert [s.name for s in rows["requests"]] == ["decode"]
     assert dropped(content["traceEvents"]) == []
-    assert content["otherData"] == {"key": "k"}
+    assert content["otherData"] == {"key": "k", "windows": [[1, 1]]}
     assert content["displayTimeUnit"] == "ms"
+
+
+DRAFTED = [(8, 0), (4, 4), (0, 0), (4, 1), (4, 2), (4, 3)]
+"""Drafted and accepted tokens of a request's rounds: 4 and 1 2/3 on average."""
+
+
+def test_a_typical_stretch_is_the_one_nearest_to_the_mean_of_its_request() -> None:
+    rounds = [
+        {"request": "a", "round": i, "start": i / 2, "end": i / 2 + 0.5, "drafted": d, "accepted": a}
+        for i, (d, a) in enumerate(DRAFTED)
+    ]
+    rounds.append({**rounds[0], "request": "b", "drafted": 100})
+    text = excerpt(TRACE, rounds, [WindowSpec(typical=2, title="two")], "k")
+    assert json.loads(text)["otherData"]["windows"] == [[3, 4]]
+    (window,) = windows_of(text, [WindowSpec(typical=2, title="two")], rounds)
+    assert (window.first, window.last) == (3, 4)
+    assert window.title == "two, mean of the request's 6 rounds: 1.7 of 4.0 accepted"
+    (plain,) = windows_of(text, [WindowSpec(3, 3)], rounds)
+    assert (plain.first, plain.last, plain.title) == (3, 3, "")
+    with pytest.raises(InputError, match="either rounds `first` to `last`, or a number of `typical`"):
+        WindowSpec(1, 2, typical=2)
 
 
 @pytest.mark.parametrize("window", [(0, 2), (2, 2), (-1, 0), (1, 0)])

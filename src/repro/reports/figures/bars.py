@@ -6,6 +6,7 @@ Owns how bars are drawn. `shown` chooses the values, `values` places them, `colo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 from matplotlib.artist import Artist
@@ -34,8 +35,11 @@ WIDTH = 7.2
 PANEL, ABREAST = 2.1, 3
 """Inches of a panel of one column, and the most panels side by side."""
 
-OVERHANG = 0.14
-"""How far a published value's line stands out of its bar, as a share of the bar's height."""
+OVERHANG = {HALF: 1.3}
+"""How much longer a published value's line is than its bar is high, by half that height; else `TIGHT`."""
+
+TIGHT = 1.1
+"""The same for bars of a group, which have little between them."""
 
 
 def panels(shown: Shown) -> tuple[Figure, list[Artist]]:
@@ -69,12 +73,12 @@ def grouped(shown: Shown) -> tuple[Figure, list[Artist]]:
     picture = canvas(WIDTH, 1.1 + (GROUPED_ROW * len(columns) + BETWEEN) * max(len(rows), 2))
     panel = picture.subplots()
     shades, half = column_colours(shown), 0.42 / len(columns)
-    values = []
+    values, levels = [], _levels(panel, shown)
     for y, line in enumerate(shown.lines):
         for i, (entry, column) in enumerate(zip(line, columns, strict=True)):
             at = y + (2 * i + 1 - len(columns)) * half
-            values.append(_bar(panel, at, half * 0.88, entry, column, shades[i], 6))
-    _levels(panel, shown)
+            value = _bar(panel, at, half * 0.88, entry, column, shades[i], 6)
+            values.append(replace(value, published=(*value.published, *levels.get(y, ()))))
     _axis(panel, shown.heading, columns[0].better)
     _rows(panel, shown)
     fit(picture, [(panel, values)], shown.spec.log)
@@ -120,16 +124,21 @@ def _bar(
         panel.vlines(ends, y - half / 2, y + half / 2, color="black", linewidth=0.8, zorder=3.5)
     published = tuple(entry.published.ends) if entry.published else ()
     if published:
-        bars_across(panel, published, y, half * (1 + 2 * OVERHANG))
+        bars_across(panel, published, y, half * OVERHANG.get(half, TIGHT))
     shade = (pale(shade) if "fitted" in entry.marks else shade) if number else ""
     return Value(y, _number(entry), words_of(entry, column), size, shade, ends, published)
 
 
-def _levels(panel: Axes, shown: Shown) -> None:
-    """A dashed line through each group, such as what chance reaches."""
+def _levels(panel: Axes, shown: Shown) -> dict[int, tuple[float]]:
+    """A dashed line through each group, such as what chance reaches; their places by group."""
+    found: dict[int, tuple[float]] = {}
     for y, entry in enumerate(shown.levels):
         if isinstance(entry.ours, (int, float)):
-            panel.vlines(entry.ours, y - 0.48, y + 0.48, color="black", linewidth=0.9, linestyle="--", zorder=4)
+            panel.vlines(
+                entry.ours, y - 0.48, y + 0.48, color="black", linewidth=0.9, linestyle="--", zorder=4
+            )
+            found[y] = (float(entry.ours),)
+    return found
 
 
 def _number(entry: Entry) -> float:
@@ -166,6 +175,4 @@ def _legend(shown: Shown, keys: list[Artist]) -> list[Artist]:
 
 
 def _keys(columns: Sequence[ColumnSpec], shades: Sequence[str]) -> list[Artist]:
-    return [
-        Patch(color=shade, label=column.heading) for column, shade in zip(columns, shades, strict=True)
-    ]
+    return [Patch(color=shade, label=column.heading) for column, shade in zip(columns, shades, strict=True)]

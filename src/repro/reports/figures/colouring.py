@@ -7,6 +7,7 @@ they rise with a number. Must not draw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from repro.reports.figures.paint import OURS, colour, ramp
 from repro.reports.figures.palette import Palette
@@ -68,4 +69,4 @@ def _rising(values: Sequence[str]) -> bool:
         numbers = [float(value) for value in values]
     except ValueError:
         return False
-    return all(one < other for one, other in zip(numbers, numbers[1:], strict=False))
+    return all(one < other for one, other in pairwise(numbers))

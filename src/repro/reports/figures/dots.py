@@ -14,10 +14,14 @@ from repro.reports.figures.bars import WIDTH
 from repro.reports.figures.colouring import column_colours
 from repro.reports.figures.paint import GREY, GRID, canvas, pale, tidy
 from repro.reports.figures.shown import Shown, ends_of
+from repro.reports.figures.values import axis
 from repro.reports.tables.table import Entry
 
 ROW = 0.16
 """Inches between rows."""
+
+MARGIN = 1.06
+"""By how much the axis goes beyond the last dots."""
 
 BELOW = 0.26
 """How far published values stand below ours; rows are 1 apart."""
@@ -34,10 +38,9 @@ def dots(shown: Shown) -> tuple[Figure, list[Artist]]:
         for entry, shade in zip(line, shades, strict=True):
             _dot(panel, y, entry, shade)
     tidy(panel, "x")
-    if shown.spec.log:
-        panel.set_xscale("log")
-    else:
-        panel.set_xlim(left=0)
+    log, numbers = shown.spec.log, [number for entry in shown.entries for number in _numbers(entry)] or [1.0]
+    low, high = min(n for n in numbers if n > 0 or not log), max(numbers)
+    axis(panel, *((low / MARGIN, high * MARGIN) if log else (min(low, 0.0), high * MARGIN)), log)
     panel.set_xlabel(shown.heading, fontsize=9)
     if better := shown.columns[0].better:
         panel.set_title(f"{better} is better", fontsize=7.5, color=GREY, loc="right")
@@ -45,6 +48,12 @@ def dots(shown: Shown) -> tuple[Figure, list[Artist]]:
     panel.tick_params(axis="y", length=0, labelsize=7.5)
     panel.set_ylim(len(rows) - 0.4, -0.6)
     return picture, _legend(shown, shades)
+
+
+def _numbers(entry: Entry) -> list[float]:
+    """All that the axis must show of an entry."""
+    ours = [float(entry.ours)] if isinstance(entry.ours, (int, float)) else []
+    return [*ours, *(ends_of(entry) or ()), *(entry.published.ends if entry.published else [])]
 
 
 def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
@@ -63,7 +72,14 @@ def _dot(panel: Axes, y: float, entry: Entry, shade: str) -> None:
 def _legend(shown: Shown, shades: list[str]) -> list[Artist]:
     def key(shade: str, words: str, marker: str = "o", face: str = "", size: float = 5) -> Artist:
         return Line2D(
-            [], [], color=shade, marker=marker, lw=0, markersize=size, label=words, markerfacecolor=face or shade
+            [],
+            [],
+            color=shade,
+            marker=marker,
+            lw=0,
+            markersize=size,
+            label=words,
+            markerfacecolor=face or shade,
         )
 
     keys = [key(shade, column.heading) for column, shade in zip(shown.columns, shades, strict=True)]

@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +60,13 @@ class DrawnSpan:
 def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], key: str) -> str:
     """Ops and phases of a timeline that lie in the windows, in Chrome's trace format, and a row of rounds.
 
+    `otherData` has the cell's key and the rounds of each window.
+
     Raises:
         InputError: the first request has no such round.
     """
     own = [each for each in rounds if each["request"] == rounds[0]["request"]]
+    windows = [_found(window, own) for window in windows]
     events, stretches = json.loads(trace)["traceEvents"], []
     timed = {i: (micro(_number(each, "start")), micro(_number(each, "end"))) for i, each in enumerate(own)}
     if any(window.first == PREFILL for window in windows):
@@ -85,8 +88,44 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     names = [e for e in events if e["name"] in ("process_name", "thread_name")] + names
     rows = {e["tid"] for e in shown}
     kept = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + shown
-    content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": {"key": key}}
+    other = {"key": key, "windows": [[window.first, window.last] for window in windows]}
+    content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": other}
     return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
+
+
+def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
+    """The window with its rounds, if it is to be a typical stretch of them."""
+    if not window.typical:
+        return window
+    count = min(window.typical, len(rounds))
+
+    def off(start: int) -> float:
+        """How far drafted and accepted tokens of a stretch are from the mean, each as a share of it."""
+        stretch, total = rounds[start : start + count], 0.0
+        for name in ("drafted", "accepted"):
+            mean = sum(_number(each, name) for each in rounds) * count / len(rounds)
+            total += abs(sum(_number(each, name) for each in stretch) - mean) / (mean or 1.0)
+        return total
+
+    first = min(range(len(rounds) - count + 1), key=off)
+    return replace(window, first=first, last=first + count - 1, typical=0)
+
+
+def windows_of(text: str, windows: Sequence[WindowSpec], rounds: Sequence[Round]) -> list[WindowSpec]:
+    """The windows with the rounds that an excerpt holds for them, typical ones with the request's mean."""
+    own = [each for each in rounds if each["request"] == rounds[0]["request"]]
+    accepted, drafted = (sum(_number(r, n) for r in own) / len(own) for n in ("accepted", "drafted"))
+    mean = f"mean of the request's {len(own)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
+    held = [int(each.name) for each in spans_of(text)[ROUNDS]]
+    ends = dict(enumerate(json.loads(text)["otherData"].get("windows", [])))
+    found = []
+    for i, window in enumerate(windows):
+        if window.typical:
+            first, last = ends.get(i, (held[0], held[-1]))  # an older excerpt does not say
+            title = ", ".join(filter(None, (window.title, mean)))
+            window = replace(window, first=first, last=last, typical=0, title=title)
+        found.append(window)
+    return found
 
 
 def _prefill(events: Sequence[Mapping[str, Any]], before: int) -> dict[int, tuple[int, int]]:
@@ -108,7 +147,7 @@ def read(path: Path) -> str:
 
 
 def _number(each: Round, name: str) -> float:
-    return float(each[name] or 0.0)
+    return float(each.get(name) or 0.0)
 
 
 def spans_of(text: str) -> dict[str, list[DrawnSpan]]:

@@ -131,7 +131,9 @@ def _legend(found: Sequence[Series], looks: Mapping[str, Look], shown: Shown) ->
             for name, (shade, style) in looks.items()
         ]
     if any("fitted" in entry.marks for entry in shown.entries):
-        keys.append(Line2D([], [], color=GREY, marker="o", markerfacecolor="white", lw=0, label="hollow: fitted"))
+        keys.append(
+            Line2D([], [], color=GREY, marker="o", markerfacecolor="white", lw=0, label="hollow: fitted")
+        )
     if shown.levels:
         keys.append(Line2D([], [], color="black", linewidth=0.9, linestyle=(0, (6, 3)), label=shown.level))
     if any(entry.published for entry in shown.entries):
@@ -151,7 +153,7 @@ def _place(row: TableRow, name: str) -> float:
 
 
 def _line(panel: Axes, points: Points, look: Look, several: bool) -> None:
-    """Our points joined by a line, hollow if fitted, with error bars, and the published values at the same x."""
+    """Our points joined by a line, hollow if fitted, with error bars; the published values at the same x."""
     shade, style = look
     ours = [(x, float(e.ours)) for x, e in points if isinstance(e.ours, (int, float))]
     panel.plot([x for x, _ in ours], [y for _, y in ours], color=shade, linewidth=1.6, linestyle=style)
@@ -190,7 +192,7 @@ def _scales(panel: Axes, shown: Shown, title: str) -> None:
     if len(places) <= MOST_TICKS:
         panel.set_xticks(places, [f"{place:g}" for place in places])
     panel.minorticks_off()
-    low, high = panel.get_ylim()
-    panel.set_ylim(min(low, 0) if low < 0 else 0, high)
+    if panel.dataLim.y0 >= 0:
+        panel.set_ylim(bottom=0)
     panel.set_xlabel(spec.x_heading or spec.x, fontsize=9)
     panel.set_title(title, fontsize=9, loc="left")

@@ -31,6 +31,10 @@ RAMP = ("#c3d3da", "#27454f")
 """First and last colour of series that rise with a number."""
 
 
+Shade = tuple[float, float, float]
+"""Red, green and blue, from 0 to 1."""
+
+
 def canvas(width: float, height: float) -> Figure:
     """An empty figure of `width` x `height` inches at 200 dpi."""
     picture = Figure(figsize=(width, height), dpi=200, layout="constrained")
@@ -73,7 +77,12 @@ def ramp(count: int) -> list[str]:
     """Colours from light to dark, for series that rise with a number."""
     first, last = (to_rgb(end) for end in RAMP)
     shares = [i / max(count - 1, 1) for i in range(count)]
-    return [to_hex([a + (b - a) * share for a, b in zip(first, last, strict=True)]) for share in shares]
+    return [_mixed(first, last, share) for share in shares]
+
+
+def _mixed(first: Shade, last: Shade, share: float) -> str:
+    red, green, blue = (a + (b - a) * share for a, b in zip(first, last, strict=True))
+    return to_hex((red, green, blue))
 
 
 def pale(shade: str) -> str:

@@ -23,7 +23,7 @@ SYSTEMS = tuple(label for label, field in FIELD_OF.items() if field == "system")
 
 @dataclass(frozen=True)
 class Palette:
-    """The systems of a paper in the order of their colours, its own first; empty for a paper without a list."""
+    """The systems of a paper in the order of their colours, its own first; none without a list."""
 
     paper: str
     systems: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ def _shade(place: int) -> str:
 
 
 def load_palette(paper: str, folders: Sequence[Path] | None = None) -> Palette:
-    """The palette of a paper, from all `reference/colours.yaml` below these folders; default `conf_folders()`.
+    """The palette of a paper, from all `reference/colours.yaml` of these folders; default `conf_folders()`.
 
     Raises:
         InputError: a file is malformed, or names a system of a paper twice.

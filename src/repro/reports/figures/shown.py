@@ -1,7 +1,7 @@
 """Which part of a table its figure shows, and the words in and around it.
 
-Owns the choice of rows and columns, the axis labels, and what is said of values. Must not know how anything is
-drawn.
+Owns the choice of rows and columns, the axis labels, and what is said of values. Must not know how anything
+is drawn.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NAMED = 3
 class Shown:
     """Rows and columns of a figure.
 
-    `lines` holds each row's entries in these columns, `levels` each row's entry in the column that is drawn as
-    a dashed line; empty without one.
+    `lines` holds each row's entries in these columns, `levels` each row's entry in the column `level` that is
+    drawn as a dashed line; empty without one.
     """
 
     spec: FigureSpec
@@ -68,12 +68,15 @@ def _has_something(row: TableRow) -> bool:
 
 
 def figure_title(table: Table, own: str) -> str:
-    """The title of a figure: the artifact that the table's title names, the figure's own title, what stands in."""
-    artifact, colon, _ = table.title.partition(": ")
-    words = own or table.title
-    if colon and not words.startswith(artifact):
-        words = f"{artifact}: {words}"
+    """The title of a table's figure, and below it what stands in for the paper's models."""
+    words = titled(table.title, own)
     return f"{words}\n{table.stand_ins}" if table.stand_ins else words
+
+
+def titled(title: str, own: str) -> str:
+    """A figure's own title after the artifact that the table's title names before its colon."""
+    artifact, colon, _ = title.partition(": ")
+    return f"{artifact}: {own}" if own and colon and not own.startswith(artifact) else own or title
 
 
 def words_of(entry: Entry, column: ColumnSpec) -> str:

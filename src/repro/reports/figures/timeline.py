@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.artist import Artist
@@ -25,10 +26,11 @@ from repro.reports.figures.excerpt import (
     read,
     spans_of,
     to_csv,
+    windows_of,
 )
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, colour, exported, pale, tidy
-from repro.reports.figures.shown import origin
+from repro.reports.figures.shown import figure_title, origin
 from repro.reports.spec.spec import TimelineSpec, WindowSpec
 from repro.reports.tables.table import Table
 
@@ -56,9 +58,10 @@ def write_timeline(
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, excerpt(read(stored), rounds, spec.windows, record.key))
     text = kept.read_text() if kept.exists() else "{}"
-    if json.loads(text).get("otherData") != {"key": record.key}:
+    if json.loads(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
+    spec = replace(spec, windows=tuple(windows_of(text, spec.windows, rounds)))
     files = {"excerpt": kept, "spans": Path(f"{path}.csv")}
     write_atomically(files["spans"], to_csv(blocks))
     for kind, format in (("diagram", "png"), ("vector", "pdf")):
@@ -97,8 +100,7 @@ def draw(
         keys.append(Patch(color=colour(i), label=lane.name))
         if lane.during:
             keys.append(Patch(color=pale(colour(i)), label=f"{lane.name}, while: {lane.during}"))
-    entries = [entry for row in table.rows for entry in row.entries]
-    frame(picture, spec.title or table.title, keys, origin(table, entries))
+    frame(picture, figure_title(table, spec.title), keys, origin(table))
     return exported(picture, format)
 
 

@@ -33,7 +33,7 @@ class Value:
         size: font size.
         shade: the bar's colour, "" without a bar.
         ends: those of the error bar, if there is one.
-        published: published values at the same bar.
+        published: published values at the same bar, and what else is marked there.
     """
 
     y: float
@@ -87,7 +87,7 @@ def fit(picture: Figure, panels: Sequence[tuple[Axes, Sequence[Value]]], log: bo
     Ticks and the axis' line end where the data do.
     """
     for panel, values in panels:
-        _ticks(panel, *_range(values, log), log)
+        axis(panel, *_range(values, log), log)
     picture.draw_without_rendering()  # which lays the panels out
     for panel, values in panels:
         room = panel.get_window_extent().width / picture.dpi * 72
@@ -124,7 +124,7 @@ def _outside(value: Value, scale: Scale) -> tuple[float, float]:
 
 
 def _write(panel: Axes, value: Value, scale: Scale) -> None:
-    """The words beyond the bar's end; within it if a published value stands there and the bar is long enough."""
+    """Write beyond the bar's end; within it if a published value stands there and the bar is long enough."""
     marks = [scale.at(mark) for mark in value.published]
     covered = _hits(marks, *_outside(value, scale))
     within = covered and value.ends is None and value.shade and _fits_within(value, scale, marks)
@@ -154,7 +154,8 @@ def _hits(marks: Sequence[float], start: float, end: float) -> bool:
     return any(start - GAP < mark < end + GAP for mark in marks)
 
 
-def _ticks(panel: Axes, low: float, high: float, log: bool) -> None:
+def axis(panel: Axes, low: float, high: float, log: bool) -> None:
+    """A horizontal axis from `low` to `high`, with ticks and a line that do not go beyond; zero is marked."""
     if log:
         panel.set_xscale("log")
         panel.set_xlim(low, high)
@@ -168,6 +169,7 @@ def _ticks(panel: Axes, low: float, high: float, log: bool) -> None:
     panel.spines["bottom"].set_bounds(low, high)
     if low < 0:
         panel.axvline(0, color="black", linewidth=0.8)
+        panel.spines["left"].set_visible(False)
 
 
 def _powers(low: float, high: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Tables in LaTeX that fit the text of an A4 page: numbers aligned, wide tables sideways or in parts, long ones broken.
+"""Tables in LaTeX that fit the text of an A4 page: wide ones sideways or in parts, long ones over pages.
 
 Owns this format, its escaping and where a table goes on a page. `layout` owns the text of cells and notes,
 `columns` how wide a column is and how its cells are set.
@@ -22,6 +22,7 @@ LINE, AROUND = 9.8, 60.0
 
 PACKAGES = ("booktabs", "siunitx", "textcomp", "array", "longtable", "rotating", "pdflscape")
 
+
 @dataclass(frozen=True)
 class Part:
     """A table or a part of one, upright or sideways."""
@@ -38,7 +39,10 @@ class Part:
     @property
     def height(self) -> float:
         """Estimated height in points, without notes."""
-        rows = [max(c.lines(text) for c, text in zip(self.columns, line, strict=True)) for line in self.words.lines]
+        rows = [
+            max(c.lines(text) for c, text in zip(self.columns, line, strict=True))
+            for line in self.words.lines
+        ]
         return AROUND + LINE * sum(rows)
 
 
@@ -59,13 +63,20 @@ def to_latex(page: Page, bibtex: Sequence[str]) -> str:
 
 
 def _needs(package: str, lines: Sequence[str]) -> bool:
-    marks = {"array": r">{", "longtable": r"{longtable}", "rotating": r"{sidewaystable}", "pdflscape": r"{landscape}"}
+    marks = {
+        "array": r">{",
+        "longtable": r"{longtable}",
+        "rotating": r"{sidewaystable}",
+        "pdflscape": r"{landscape}",
+    }
     return any(marks[package] in line for line in lines)
 
 
 def placed(words: Grid) -> list[Part]:
     """The grid in as few parts as fit a page: upright if turning it would not save one."""
-    upright, sideways = (divided(words, lambda cols, w=w: _fits(words, cols, w)) for w, _ in (UPRIGHT, SIDEWAYS))
+    upright, sideways = (
+        divided(words, lambda cols, w=w: _fits(words, cols, w)) for w, _ in (UPRIGHT, SIDEWAYS)
+    )
     turned = len(sideways) < len(upright) or any(sum(least(part)) > UPRIGHT[0] for part in upright)
     room = (SIDEWAYS if turned else UPRIGHT)[0]
     return [Part(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
@@ -120,7 +131,10 @@ def _preamble(part: Part) -> str:
 
 def _head(part: Part) -> list[str]:
     headings = part.words.headings
-    lines = [r"\toprule", _line(_over(heading, wide) for heading, wide in zip(headings, _spans(part), strict=True))]
+    lines = [
+        r"\toprule",
+        _line(_over(heading, wide) for heading, wide in zip(headings, _spans(part), strict=True)),
+    ]
     if any(len(heading.parts) > 1 for heading in headings):
         under = [rf"\multicolumn{{1}}{{c}}{{{latex(one)}}}" for heading in headings for one in heading.parts]
         lines += [_rules(headings), _line(under)]

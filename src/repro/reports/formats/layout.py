@@ -230,7 +230,7 @@ def anchored(footnotes: Sequence[str], referred: int) -> list[str]:
 
 
 def _unvaried(table: Table) -> Iterator[str]:
-    """What does not change where a reader would expect it: a column over its rows, two columns over all rows."""
+    """What does not change where one would expect it: a column over its rows, two columns over all rows."""
     still: list[str] = []
     alike: dict[tuple[str, ...], list[str]] = {}
     rows = [row for row in table.rows if row.run]

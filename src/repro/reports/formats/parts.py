@@ -17,8 +17,8 @@ MOST = 12
 def divided(words: Grid, fits: Callable[[Sequence[int]], bool]) -> list[Grid]:
     """The grid in parts whose columns fit; columns of one heading stay together.
 
-    Each part has the columns of names, and at least one heading beside them. A grid of text alone, whose columns
-    may wrap, stays whole.
+    Each part has the columns of names, and at least one heading beside them. A grid of text alone, whose
+    columns may wrap, stays whole.
     """
     ends = list(accumulate(len(heading.parts) for heading in words.headings))
     spans = [range(end - len(h.parts), end) for end, h in zip(ends, words.headings, strict=True)]

@@ -13,8 +13,9 @@ from pathlib import Path
 from repro.reports.claims.claims_page import ends
 from repro.reports.figures.bars import panels
 from repro.reports.figures.figure import frame
-from repro.reports.figures.paint import diamond_key, exported
-from repro.reports.figures.shown import Shown
+from repro.reports.figures.paint import exported
+from repro.reports.figures.palette import Palette
+from repro.reports.figures.shown import Shown, titled
 from repro.reports.files import formats_of, write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
@@ -105,10 +106,9 @@ def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> byte
         TableRow(o.spec.reference, o.spec.fact, (entry,)) for o, entry in zip(drawn, entries, strict=True)
     ]
     column = ColumnSpec(FACT, "size", value=FACT, unit=drawn[0].unit, digits=2)
-    figure = FigureSpec((FACT,), title=spec.picture)
-    picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], ()))
-    picture.set_figwidth(7.2)
-    frame(picture, spec.picture, [*keys, diamond_key()], ORIGIN)
+    figure = FigureSpec((FACT,))
+    picture, keys = panels(Shown(figure, (column,), rows, [row.entries for row in rows], Palette(spec.paper)))
+    frame(picture, titled(spec.title, spec.picture), keys, ORIGIN)
     return exported(picture, format)
 
 

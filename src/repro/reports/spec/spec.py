@@ -103,11 +103,11 @@ class FigureSpec:
     """The figure of a table: its columns, its title, and the rows to leave out (`without`).
 
     `bars` has a panel per column and a bar per row. The other kinds show columns of one unit on one axis
-    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as a
-    line of dots per row, `lines` as lines over the numeric label `x`, whose axis is labelled `x_heading`. With
-    `lines` each value of the label `panel` has a panel, and each value of the remaining labels a line. `log`
-    makes the axis of `x`, or the value axis of `grouped` and `dots`, logarithmic. `level` is a column that is
-    drawn as a dashed line, such as chance. `names` maps label values to display names.
+    labelled `heading`: `grouped` as a group of bars per row, `stacked` as one stacked bar per row, `dots` as
+    a line of dots per row, `lines` as lines over the numeric label `x`, whose axis is labelled `x_heading`.
+    With `lines` each value of the label `panel` has a panel, and each value of the remaining labels a line.
+    `log` makes the axis of `x`, or the value axis of `grouped` and `dots`, logarithmic. `level` is a column
+    that is drawn as a dashed line, such as chance. `names` maps label values to display names.
     """
 
     columns: tuple[str, ...]
@@ -139,15 +139,19 @@ class LaneSpec:
 class WindowSpec:
     """A window of a timeline: rounds `first` to `last` of the first request, counted from 0.
 
-    Only the first `part` of it is shown. Round -1 is the prefill.
+    Only the first `part` of it is shown. Round -1 is the prefill. With `typical` it is the stretch of so many
+    rounds that drafts and accepts most nearly as many tokens as the request's mean.
     """
 
-    first: int
-    last: int
+    first: int = 0
+    last: int = 0
     title: str = ""
     part: float = 1.0
+    typical: int = 0
 
     def __post_init__(self) -> None:
+        if self.typical < 0 or (self.typical and (self.first or self.last)):
+            raise InputError("a window has either rounds `first` to `last`, or a number of `typical` rounds")
         if not 0 < self.part <= 1:
             raise InputError(f"a window's part is {self.part}; it is a share above 0, to 1")
 

@@ -21,14 +21,16 @@ def stand_ins(records: Sequence[Record]) -> str:
     Records without weights count only if all are without: a table of both says which in its marks.
     """
     if records and all(record.provenance.weights == "none" for record in records):
-        return "costs only"
+        return "costs only, no weights computed"
     proxies = [record for record in records if record.provenance.weights == "proxy"]
     checkpoints = _each(_checkpoint(record.provenance.config) for record in proxies)
     if not checkpoints:
         return ""
     models = _each(record.labels.get("target", "") for record in proxies)
     named = " and ".join(models) if 0 < len(models) <= FEW else "the models"
-    return f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {named}"
+    return (
+        f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {named}"
+    )
 
 
 def _checkpoint(config: Mapping[str, Any]) -> str:

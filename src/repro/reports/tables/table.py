@@ -114,8 +114,8 @@ class Errors:
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `stand_ins` says in a phrase what stands in for the paper's models, `amounts` in a sentence how many cells,
-    prompts and tokens there are. `commands` made its cells; the first recreates the table.
+    `stand_ins` says in a phrase what stands in for the paper's models, `amounts` in a sentence how many
+    cells, prompts and tokens there are. `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     """
 

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, canvas, exported
+from repro.reports.figures.shown import titled
 from repro.reports.formats.layout import Grid, Heading, Page
 from repro.reports.tree_drawings.forms import DiagramsSpec, Mask
 
@@ -70,5 +71,10 @@ def draw(spec: DiagramsSpec, masks: Sequence[Mask], format: str = "png") -> byte
         panel.set_xlabel(f"{tokens} tokens, {share:.0f}% computed", fontsize=7.5, color=GREY)
     panels[0].set_ylabel("query", fontsize=8)
     keys = [Patch(color=NEEDED, label="computed"), Patch(color=IDLE, label="not needed")]
-    frame(picture, spec.picture, list(keys), f"Columns are keys, in the rows' order. {ORIGIN}.")
+    frame(
+        picture,
+        titled(spec.title, spec.picture),
+        list(keys),
+        f"Columns are keys, in the rows' order. {ORIGIN}.",
+    )
     return exported(picture, format)

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import GREY, OURS, PAPER, canvas, exported
+from repro.reports.figures.shown import titled
 from repro.reports.formats.layout import ABSENT, Grid, Heading, Page, signs
 from repro.reports.tables.table import MARKS
 from repro.reports.tree_drawings.forms import DiagramsSpec, Path, VerificationDiagram
@@ -94,7 +95,7 @@ def draw(spec: DiagramsSpec, forms: Sequence[VerificationDiagram], format: str =
         panel.set_ylim(depth + 0.4, -0.4)
     frame(
         picture,
-        spec.picture,
+        titled(spec.title, spec.picture),
         list(_keys(forms)),
         f"In a node: how often its rank of its head is right, in percent. {ORIGIN}.",
     )
@@ -125,6 +126,8 @@ def _tree(panel: Axes, form: VerificationDiagram) -> None:
     before, after = form.measured or form.expected
     kind = "measured" if form.measured else "by the estimate"
     changed = f" to {after:.2f}" if after != before else ""
+    same = form.measured and set(form.paths) == set(form.estimated)
+    kind += "; the search along recorded answers changed no node" if same else ""
     panel.set_title(
         f"{form.name}: {before:.2f}{changed} tokens a verification, {kind}", fontsize=9, loc="left"
     )
