@@ -443,8 +443,8 @@ class TestFormats:
         console.print(to_screen(page(whole_table())))
         lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
         assert "Chain SD 5.00 w ! 4.00 1.25 99.5 ± 0.2 2.50 w" in lines
-        assert "EdgeLLM failed [2] — — failed [2] failed [2]" in lines
-        assert "[2] edgellm failed: OSError: gone | away" in lines
+        assert "EdgeLLM failed [1] — — failed [1] failed [1]" in lines
+        assert "[1] edgellm failed: OSError: gone | away" in lines
 
     def test_a_mark_of_every_figure_is_said_once(self) -> None:
         table = build(spec(), [run(m, 1, 1.0, weights="proxy") for m in ("flash_ar", "edgellm")], CELLS)

@@ -16,11 +16,14 @@ from repro.reports.spec.spec import ColumnSpec
 
 
 def column_systems(columns: Sequence[ColumnSpec], palette: Palette) -> list[str]:
-    """The system of each column; of comparisons the one in which they differ; "" for a column without one.
+    """The system of each column, by its labels or its heading; "" for a column without one.
+
+    Of comparisons it is the one in which they differ.
 
     Columns of the same system have none: they differ in something else.
     """
     each = [[*palette.systems_of(column.where), *palette.systems_of(column.over)] for column in columns]
+    each = [own or [c.heading] * (c.heading in palette.systems) for own, c in zip(each, columns, strict=True)]
     common = set.intersection(*map(set, each)) if len(each) > 1 else set()
     found = [next((one for one in own if one not in common), "") for own in each]
     return [one if found.count(one) == 1 else "" for one in found]
@@ -50,8 +53,10 @@ def bar_colours(shown: Shown, column: ColumnSpec) -> list[str]:
 
 
 def row_systems(shown: Shown) -> list[str]:
-    """The system of each row; "" for a row that names none."""
-    return [next(iter(shown.palette.systems_of(row.labels)), "") for row in shown.rows]
+    """The system of each row, by its labels or its name; "" for a row that names none."""
+    palette = shown.palette
+    named = [row.name if row.name in palette.systems else "" for row in shown.rows]
+    return [next(iter(palette.systems_of(r.labels)), name) for r, name in zip(shown.rows, named, strict=True)]
 
 
 def neutral(labels: Sequence[Mapping[str, str]]) -> list[str]:
