@@ -381,7 +381,7 @@ LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp}
 \begin{table}
 \centering\footnotesize\setlength{\tabcolsep}{3pt}
 \caption{Invented \& small, part 1 of 2}\label{tab:table}
-\begin{tabular}{lS[table-format=1.2,table-space-text-post={~\ddag{}}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
+\begin{tabular}{lS[table-format=1.2,table-space-text-post={~w !}]S[table-format=1.2]S[table-format=1.2]S[table-format=2.1,table-space-text-post={~$\pm$ 0.2}]S[table-format=1.2,table-space-text-post={~\ddag{}}]}
 \toprule
 \multicolumn{1}{c}{\shortstack{method}} & \multicolumn{3}{c}{\shortstack{Speed\\(tokens/s) $\uparrow$}} & \multicolumn{1}{c}{\shortstack{Rouge-L}} & \multicolumn{1}{c}{\shortstack{Speedup\\($\times$)}} \\
 \cmidrule(lr){2-4}

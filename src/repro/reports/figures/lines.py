@@ -28,6 +28,9 @@ STYLES = ("-", "--", ":", "-.")
 ABREAST, PANEL, HEIGHT = 3, 2.5, 2.5
 """The most panels side by side, and inches of a panel."""
 
+HEADROOM = 1.06
+"""How far an axis goes beyond the highest value."""
+
 MOST_TICKS = 9
 """Values of x that are all written at the axis; of more the axis has ticks of its own."""
 
@@ -193,6 +196,6 @@ def _scales(panel: Axes, shown: Shown, title: str) -> None:
         panel.set_xticks(places, [f"{place:g}" for place in places])
     panel.minorticks_off()
     if panel.dataLim.y0 >= 0:
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, panel.dataLim.y1 * HEADROOM or 1.0)
     panel.set_xlabel(spec.x_heading or spec.x, fontsize=9)
     panel.set_title(title, fontsize=9, loc="left")

@@ -68,7 +68,7 @@ NUMBER = re.compile(r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<part>\d+))?(?P<rest>( .
 
 
 @dataclass(frozen=True)
-class Column:
+class PrintedColumn:
     """A column as LaTeX sets it.
 
     Attributes:
@@ -110,7 +110,7 @@ def least(words: Grid) -> list[float]:
     return [w + GAP for w in _with_headings(words, wide)]
 
 
-def fitted(words: Grid, room: float) -> tuple[Column, ...]:
+def fitted(words: Grid, room: float) -> tuple[PrintedColumn, ...]:
     """The columns; those of long text are broken into lines if the table is wider than `room` otherwise."""
     whole = _with_headings(words, _cells(words))
     over = sum(whole) + GAP * len(whole) - room
@@ -121,11 +121,11 @@ def fitted(words: Grid, room: float) -> tuple[Column, ...]:
         if over > 0 and i in long:
             narrow = wide - (wide - NARROW) * min(1.0, over / slack)
             form = rf">{{\raggedright\arraybackslash}}p{{{narrow:.0f}pt}}"
-            columns.append(Column(form, narrow, wraps=True))
+            columns.append(PrintedColumn(form, narrow, wraps=True))
         elif letter == "r" and (form := _number_format([line[i] for line in words.lines])):
-            columns.append(Column(form, wide, aligned=True))
+            columns.append(PrintedColumn(form, wide, aligned=True))
         else:
-            columns.append(Column("r" if letter == "r" else "l", wide))
+            columns.append(PrintedColumn("r" if letter == "r" else "l", wide))
     return tuple(columns)
 
 

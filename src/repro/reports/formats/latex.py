@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from repro.reports.formats.columns import LETTER, Column, breakable, fitted, latex, least
+from repro.reports.formats.columns import LETTER, PrintedColumn, breakable, fitted, latex, least
 from repro.reports.formats.layout import Grid, Heading, Page
 from repro.reports.formats.parts import MOST, divided
 
@@ -24,11 +24,11 @@ PACKAGES = ("booktabs", "siunitx", "textcomp", "array", "longtable", "rotating",
 
 
 @dataclass(frozen=True)
-class Part:
+class PrintedPart:
     """A table or a part of one, upright or sideways."""
 
     words: Grid
-    columns: tuple[Column, ...]
+    columns: tuple[PrintedColumn, ...]
     sideways: bool
 
     @property
@@ -72,14 +72,14 @@ def _needs(package: str, lines: Sequence[str]) -> bool:
     return any(marks[package] in line for line in lines)
 
 
-def placed(words: Grid) -> list[Part]:
+def placed(words: Grid) -> list[PrintedPart]:
     """The grid in as few parts as fit a page: upright if turning it would not save one."""
     upright, sideways = (
         divided(words, lambda cols, w=w: _fits(words, cols, w)) for w, _ in (UPRIGHT, SIDEWAYS)
     )
     turned = len(sideways) < len(upright) or any(sum(least(part)) > UPRIGHT[0] for part in upright)
     room = (SIDEWAYS if turned else UPRIGHT)[0]
-    return [Part(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
+    return [PrintedPart(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
 
 
 def _fits(words: Grid, columns: Sequence[int], room: float) -> bool:
@@ -87,7 +87,7 @@ def _fits(words: Grid, columns: Sequence[int], room: float) -> bool:
     return len(columns) <= MOST and sum(wide[i] for i in columns) <= room
 
 
-def _part(part: Part, caption: str, notes: Sequence[str]) -> list[str]:
+def _part(part: PrintedPart, caption: str, notes: Sequence[str]) -> list[str]:
     """A float with its notes; a table over several pages, with the notes after it, if that is too high."""
     width, height = SIDEWAYS if part.sideways else UPRIGHT
     below = LINE * sum(1 + len(note) * LETTER // width for note in notes)
@@ -125,11 +125,11 @@ def _part(part: Part, caption: str, notes: Sequence[str]) -> list[str]:
     return [r"\begin{landscape}", *long, r"\end{landscape}"] if part.sideways else long
 
 
-def _preamble(part: Part) -> str:
+def _preamble(part: PrintedPart) -> str:
     return "".join(column.form for column in part.columns)
 
 
-def _head(part: Part) -> list[str]:
+def _head(part: PrintedPart) -> list[str]:
     headings = part.words.headings
     lines = [
         r"\toprule",
@@ -141,7 +141,7 @@ def _head(part: Part) -> list[str]:
     return [*lines, r"\midrule"]
 
 
-def _spans(part: Part) -> list[float]:
+def _spans(part: PrintedPart) -> list[float]:
     """Points of each heading."""
     ends = list(accumulate(len(heading.parts) for heading in part.words.headings))
     return [
@@ -150,7 +150,7 @@ def _spans(part: Part) -> list[float]:
     ]
 
 
-def _rows(part: Part) -> list[str]:
+def _rows(part: PrintedPart) -> list[str]:
     return [
         _line(column.cell(text) for column, text in zip(part.columns, line, strict=True))
         for line in part.words.lines
