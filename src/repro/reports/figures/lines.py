@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -22,7 +23,8 @@ from repro.reports.tables.table import Entry, TableRow
 
 Points = list[tuple[float, Entry]]
 
-STYLES = ("-", "--", ":", "-.")
+Style = Literal["-", "--", ":", "-."]
+STYLES: tuple[Style, ...] = ("-", "--", ":", "-.")
 """Line styles of series that share a colour."""
 
 ABREAST, PANEL, HEIGHT = 3, 2.5, 2.5
@@ -45,7 +47,7 @@ class Series:
     rest: str = ""
 
 
-Look = tuple[str, str]
+Look = tuple[str, Style]
 """Colour and line style."""
 
 

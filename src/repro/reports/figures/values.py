@@ -47,7 +47,7 @@ class Value:
     @property
     def far(self) -> float:
         """The end of the bar and its error bar, away from zero."""
-        places = (self.end, *(self.ends or ()))
+        places: list[float] = [self.end, *(self.ends or ())]
         return max(places) if self.end >= 0 else min(places)
 
     @property

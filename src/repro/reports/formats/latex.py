@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from repro.reports.formats.columns import LETTER, PrintedColumn, breakable, fitted, latex, least
@@ -74,15 +75,13 @@ def _needs(package: str, lines: Sequence[str]) -> bool:
 
 def placed(words: Grid) -> list[PrintedPart]:
     """The grid in as few parts as fit a page: upright if turning it would not save one."""
-    upright, sideways = (
-        divided(words, lambda cols, w=w: _fits(words, cols, w)) for w, _ in (UPRIGHT, SIDEWAYS)
-    )
+    upright, sideways = (divided(words, partial(_fits, words, room)) for room, _ in (UPRIGHT, SIDEWAYS))
     turned = len(sideways) < len(upright) or any(sum(least(part)) > UPRIGHT[0] for part in upright)
     room = (SIDEWAYS if turned else UPRIGHT)[0]
     return [PrintedPart(part, fitted(part, room), turned) for part in (sideways if turned else upright)]
 
 
-def _fits(words: Grid, columns: Sequence[int], room: float) -> bool:
+def _fits(words: Grid, room: float, columns: Sequence[int]) -> bool:
     wide = least(words)
     return len(columns) <= MOST and sum(wide[i] for i in columns) <= room
 
