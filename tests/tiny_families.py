@@ -72,7 +72,11 @@ FAMILIES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
 
 def build(name: str, seed: int = 0) -> hf.PreTrainedModel:
     """A random model of one family, fp32, in evaluation mode."""
-    config = FAMILIES[name]()
+    return noised(FAMILIES[name](), seed)
+
+
+def noised(config: hf.PreTrainedConfig, seed: int) -> hf.PreTrainedModel:
+    """A random model of a configuration, fp32, in evaluation mode."""
     config.pad_token_id = None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # transformers draws first weights from a state that the tests before leave

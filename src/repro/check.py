@@ -37,7 +37,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import Record, Scalar, Spread, canonical
 from repro.records.results import open_results
 from repro.scenarios.base import Scenario
-from repro.scenarios.generation.run import exercised
+from repro.scenarios.generation.exercise import exercised
 from repro.scenarios.registry import made
 
 EXACT = 1e-9
@@ -285,7 +285,7 @@ def report_exercise(console: Console) -> None:
         methods = ", ".join(f"{name} {count}" for name, count in sorted(rows.items()))
         console.print(
             f"{rows.total()} rows of real passes (tree attention, compacted caches) equal the targets' own "
-            f"texts: {methods}",
+            f"texts and cached rows: {methods}",
             highlight=False,
             soft_wrap=True,
         )

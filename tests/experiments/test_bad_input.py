@@ -1,7 +1,6 @@
 """Bad input gives one error that names what is wrong and what would be right, before long work, and costs no
 record that is there."""
 
-import io
 import json
 import os
 import shutil
@@ -12,11 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.experiments import cli
-from repro.experiments.sweep import Sweep
 from repro.models.runtime.cuda import cuda_stream
 from tiny_checkpoints import write_tokenizer
 from tiny_project import Project, write_project
@@ -251,9 +248,10 @@ def test_a_disk_that_fills_up_while_a_cell_runs(
     def full(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("repro.experiments.sweep.write_atomically", full)
-    config = project.config("experiment=quickstart", "method=flash_ar")
-    with pytest.raises(InputError, match="the cell flash_ar could not be written: No space left on device"):
-        Sweep(config, Console(file=io.StringIO())).cell(config)
+    for module in ("repro.experiments.sweep", "repro.records.store"):
+        monkeypatch.setattr(f"{module}.write_atomically", full)
+    note = project.cell("experiment=quickstart", "method=flash_ar")
+    assert (note.state, note.seconds) == ("failed", None)
+    assert note.error.startswith("the cell flash_ar could not be written: No space left on device")
     assert project.store.all() == [kept]
     assert project.store.problems() == []

@@ -20,7 +20,7 @@ from repro.observations.compute import Paused, Piece, compute, export
 from repro.observations.plan import Planned, planned
 from repro.observations.verify import verify
 from repro.records.build_cache import cache_root
-from repro.scenarios.generation import run
+from repro.scenarios.generation import exercise
 from tiny_project import Project, write_project
 
 QUIET = Console(file=io.StringIO())
@@ -40,7 +40,7 @@ def project(models: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def on(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on work with another machine's empty cache."""
     monkeypatch.setenv("REPRO_CACHE", str(machine))
-    monkeypatch.setattr(run, "_exercised", {})
+    monkeypatch.setattr(exercise, "_exercised", {})
 
 
 def plan(project: Project) -> Planned:
@@ -62,7 +62,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NotFiniteError("weights were asked")
 
     monkeypatch.setattr(Decoder, "layer", layer)
-    monkeypatch.setattr(run, "exercise", lambda *_: None)
+    monkeypatch.setattr(exercise, "exercise", lambda *_: None)
 
 
 def test_another_machine_replays_a_cell_without_computing(

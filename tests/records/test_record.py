@@ -122,7 +122,7 @@ class TestStore:
         store, one = Store(tmp_path), record("std", {"speed": 1.0})
         said = [{"request": "p/0", "text": "Grüße\n" * 500, "score": 50.0}, {"request": "p/1", "text": ""}]
         store.put(one, answers=said)
-        file = tmp_path / f"{one.key}.answers.jsonl"
+        (file,) = tmp_path.glob(f"{one.key}.*.answers.jsonl")
         content = file.read_bytes()
         assert store.details(one.key, "answers") == said
         store.put_answers(one.key, said)
@@ -139,7 +139,9 @@ class TestStore:
         store.put(failed)
         assert store.get(failed.key) == failed
         store.put(done)
-        assert store.put(failed).name == f"{failed.key}.2.json"
+        assert store.put(failed).name == f"{failed.key}.1.json", "the same record is kept once"
+        other = replace(failed, error="Traceback\nOSError: full")
+        assert store.put(other).name == f"{failed.key}.2.json"
         assert store.get(done.key) == done
 
     def test_files_that_are_no_records_are_named(

@@ -94,7 +94,10 @@ def test_what_a_table_drops_is_loose_again(results: Results) -> None:
     results.pack("lever/fig4", members(cell("edgellm")))
     assert results.get(cell("std").key) == cell("std")
     assert results.rounds(cell("std").key) == ROUNDS
-    assert loose(results) == [f"{cell('std').key}.json", f"{cell('std').key}.rounds.jsonl"]
+    record, rounds = sorted(loose(results), key=len)
+    assert record == f"{cell('std').key}.json"
+    assert rounds.startswith(cell("std").key)
+    assert rounds.endswith(".rounds.jsonl")
 
 
 def test_answers_are_packed_and_can_be_added_to_a_packed_record(results: Results) -> None:

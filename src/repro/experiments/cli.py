@@ -264,7 +264,7 @@ def attempt(config: DictConfig, showing: Showing) -> Note:
         return Sweep(given, screen()).cell(given, showing)
     except (InputError, OmegaConfBaseException) as wrong:
         return Note("", _labels(config), "failed", error=" ".join(str(wrong).split()))
-    except Exception as wrong:  # neither the cell nor its input foresees it, so there is no record
+    except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it, so there is no record
         traceback.print_exc()
         return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")
 

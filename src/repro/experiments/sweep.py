@@ -91,6 +91,8 @@ class Sweep:
     def cell(self, config: Mapping[str, Any], showing: Showing = unseen) -> Note:
         """Process one cell according to the mode. A failed cell gets a record with its traceback.
 
+        Of several processes that ask for one cell, one computes it and the others wait for its record.
+
         Args:
             config: its resolved configuration.
             showing: opens its progress callback.
@@ -108,19 +110,35 @@ class Sweep:
             return Note(cell.key, cell.labels, "cached", 0.0)
         if self.mode == "retry" and known is None:
             return Note(cell.key, cell.labels, "skipped")
-        work = work_of(config)
-        try:
-            cell.check()
-            with self._alone(cell), showing(work) as progress, counting() as effort:
-                clock = stopwatch()
-                outcome = cell.run(progress)
-                keep_timing(Timing(work, clock(), effort.share))
-        except Exception as wrong:
-            record = self._keep(cell.failed(traceback.format_exc()))
-            error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
-            return Note(cell.key, cell.labels, "failed", _seconds(record), error)
-        record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
+        with self.store.alone(cell.key):
+            newer = self.store.get(cell.key)
+            if newer and newer.done and newer != known:
+                return Note(cell.key, cell.labels, "cached", 0.0)
+            try:
+                record = self._computed(cell, showing)
+            except (Exception, SystemExit) as wrong:
+                return self._failed(cell, wrong)
         return Note(cell.key, cell.labels, "done", _seconds(record))
+
+    def _computed(self, cell: Scenario, showing: Showing) -> Record:
+        """Compute a cell and keep its record."""
+        work = work_of(cell.config)
+        cell.check()
+        with self._alone(cell), showing(work) as progress, counting() as effort:
+            clock = stopwatch()
+            outcome = cell.run(progress)
+            keep_timing(Timing(work, clock(), effort.share))
+        return self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
+
+    def _failed(self, cell: Scenario, wrong: BaseException) -> Note:
+        """Keep the traceback of a failed cell in a record, if one can be written."""
+        error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
+        try:
+            record = self._keep(cell.failed(traceback.format_exc()))
+        except Exception as worse:  # as a full disk: the sweep goes on
+            told = error if str(worse) == error else f"{error}; {worse}"
+            return Note(cell.key, cell.labels, "failed", error=told)
+        return Note(cell.key, cell.labels, "failed", _seconds(record), error)
 
     def _listed(self, cell: Scenario, known: Record | None) -> Note:
         if known:

@@ -189,6 +189,9 @@ class Method(ABC, Serving):
     lossless: ClassVar[bool] = True
     round_metric: ClassVar[str] = "acceptance"
 
+    def check(self, sampling: Sampling) -> None:
+        """InputError if the method cannot answer requests sampled like this; most can."""
+
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""

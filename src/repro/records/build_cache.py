@@ -19,6 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from repro.core.errors import InputError
+from repro.records.record import flush
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,8 @@ def build_once(
     """Return `target`, building it if it is missing or incomplete; other processes wait for the build.
 
     `build` gets an empty scratch folder on the same disk and returns the file or folder in it that becomes
-    `target` by one rename, so that a killed process leaves nothing incomplete under that name.
+    `target` by one rename after it was flushed, so that a killed process or a power cut leaves nothing
+    incomplete under that name.
 
     Args:
         target: the cached file or folder.
@@ -96,7 +98,10 @@ def build_once(
         require_space(target.parent, need, str(target))
         scratch.mkdir()
         try:
-            os.replace(build(scratch), target)
+            built = build(scratch)
+            _flush_all(built)
+            os.replace(built, target)
+            flush(target.parent)
         finally:
             _remove(scratch)
     return target
@@ -120,11 +125,18 @@ def _alone(target: Path) -> Iterator[None]:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(target.parent, error) from error
-    lock = FileLock(target.with_name(f"{target.name}.lock"))
+    with locked(target.with_name(f"{target.name}.lock"), str(target)):
+        yield
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file while `what` is made; wait, with a warning, while another process holds it."""
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        log.warning("another process is making %s; waiting for it", target)
+        log.warning("another process is making %s; waiting for it", what)
         lock.acquire()
     try:
         yield
@@ -149,6 +161,13 @@ def _errors_of_the_disk(target: Path) -> Iterator[None]:
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {folder}: {error.strerror}; set {CACHE_VARIABLE} to a writable folder")
+
+
+def _flush_all(built: Path) -> None:
+    """Flush a file, or a folder with all that is in it."""
+    for path in [*built.rglob("*"), built]:
+        if not path.is_symlink():
+            flush(path)
 
 
 def _remove(path: Path) -> None:

@@ -30,9 +30,14 @@ def canonical(value: object) -> str:
     """Canonical JSON of plain data: sorted keys, no spaces, ASCII.
 
     Raises:
+        InputError: it contains a number that is not finite.
         TypeError: it contains something other than plain data.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except ValueError:
+        require_finite_numbers(value)
+        raise
 
 
 def content_hash(value: object) -> str:
@@ -45,12 +50,12 @@ class Record:
     """One cell of a sweep, done or failed.
 
     `labels` are short names by which tables select and show cells (method, device, dataset, model). `values`
-    are finite numbers, strings or `None`; `uncertainty` has a standard error or a (low, high) interval for
-    some of them. `error` is the traceback of a failed cell.
+    are finite numbers, strings or `None`; `uncertainty` has a finite standard error or (low, high) interval
+    for some of them. `error` is the traceback of a failed cell.
 
     Raises:
         InputError: a key that is not hexadecimal, an unknown status, a failure without a traceback, a value
-            that is not finite or not plain.
+            or uncertainty that is not finite or not plain.
     """
 
     key: str
@@ -71,6 +76,7 @@ class Record:
             raise InputError(f"a record that is {self.status} cannot have error={self.error!r}")
         for name, value in self.values.items():
             _check_value(name, value)
+        require_finite_numbers(self.uncertainty, "uncertainty")
 
     @property
     def done(self) -> bool:
@@ -82,9 +88,10 @@ class Record:
         return self.values.get(name, self.provenance.memory.get(name))
 
     def to_json(self) -> str:
-        """Readable JSON; equal records give equal text."""
+        """Readable JSON; equal records give equal text. InputError if a number is not finite."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["provenance"] = self.provenance.to_dict()
+        require_finite_numbers(plain)
         return json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -102,6 +109,18 @@ class Record:
             return cls(**plain)
         except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(f"not a record: {wrong}") from wrong
+
+
+def require_finite_numbers(value: object, place: str = "") -> None:
+    """InputError that names the place of the first number in nested plain data that is not finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{place or 'a number'} is {value}; it must be a finite number")
+    if isinstance(value, Mapping):
+        for name, below in value.items():
+            require_finite_numbers(below, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, (list, tuple)):
+        for i, below in enumerate(value):
+            require_finite_numbers(below, f"{place}.{i}" if place else str(i))
 
 
 def _check_value(name: str, value: object) -> None:
@@ -133,11 +152,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    flush(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,10 @@ class Results:
     def check_writable(self, min_bytes: int = 0) -> None:
         """Check before the run that its results can be stored; InputError otherwise."""
         self.loose.check_writable(min_bytes)
+
+    def alone(self, key: str) -> AbstractContextManager[None]:
+        """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
+        return self.loose.alone(key)
 
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> None:
         """Store a record durably, loose until its sweep ends. A record that it replaces is kept.

@@ -6,33 +6,40 @@ Owns these files, their history and their lock. A running sweep writes here; `re
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 
 from repro.core.errors import InputError
+from repro.records.build_cache import locked
 from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
 
 DETAILS = ("rounds", "answers")
 """Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
 
 OWN = re.compile(rf"[0-9a-f]{{8,64}}(\.\d+)?(\.json|\.({'|'.join(DETAILS)})\.jsonl)")
+NAMED = 16
+"""Hexadecimal digits of a record's hash in the names of its details."""
+
 log = logging.getLogger(__name__)
 
 
 class Store:
     """A folder of records, one JSON file each; several processes may write to it concurrently.
 
-    `<key>.json` is the cell's record, `<key>.rounds.jsonl` its rounds and `<key>.answers.jsonl` its answers
-    (one file for each kind in `DETAILS`); records replaced by a rerun are kept as `<key>.<n>.json`. Files
-    appear complete or not at all, even if a writer is killed.
+    `<key>.json` is the cell's record, `<key>.<hash>.rounds.jsonl` its rounds and `<key>.<hash>.answers.jsonl`
+    its answers (one file for each kind in `DETAILS`); the hash is the record's, so that a record never has
+    another one's details. Records replaced by a rerun are kept as `<key>.<n>.json`, with details named alike.
+    Files appear complete or not at all, even if a writer is killed.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -73,26 +80,43 @@ class Store:
 
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
         """The lines of a kind in `DETAILS` stored with a cell's record; empty if there are none."""
-        path = self._path(key, f".{kind}.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in self._stored(key, kind).decode().splitlines()]
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(key, ".lock")
+        with locked(path, f"the cell {key[:12]}"):
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)  # those who wait for this file then open a new one
 
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> Path:
-        """Store a record durably (with fsync); a record that it replaces moves to the cell's history.
+        """Store a record durably (with fsync); a record that it replaces is kept in the cell's history.
 
         A failed record never replaces a finished one; it goes to the history itself.
 
         Raises:
+            InputError: a number is not finite; nothing is written.
             OSError: the disk is full or read-only; earlier records are unchanged.
         """
-        text = record.to_json()
+        text = record.to_json().encode()
+        details = {kind: _lines(found) for kind, found in (("rounds", rounds), ("answers", answers))}
         with self._locked():
             current = self._path(record.key)
             if current.exists():
                 if not record.done and self._is_done(current):
-                    return _written(self._free(record.key), text)
+                    return self._keep(record.key, text, details)
                 self._archive(record.key)
-            self._put_details(self._path(record.key), {"rounds": rounds, "answers": answers})
-            return _written(current, text)
+            own = {kind: self._named(record.key, text, kind) for kind in DETAILS}
+            for kind, path in own.items():
+                if details[kind] or self._path(record.key, f".{kind}.jsonl").exists():
+                    write_atomically(path, details[kind])
+            write_atomically(current, text)
+            self._remove_details(record.key, without=own.values())
+            return current
 
     def put_answers(self, key: str, answers: Sequence[Round]) -> None:
         """Store the answers of a cell; its record, which may be stored elsewhere, stays as it is.
@@ -101,25 +125,21 @@ class Store:
             OSError: the disk is full or read-only.
         """
         with self._locked():
-            self._put_details(self._path(key), {"answers": answers})
+            path = self._own_details(key, "answers") or self._path(key, ".answers.jsonl")
+            write_atomically(path, _lines(answers))
 
     def remember(self, record: Record, details: Mapping[str, Sequence[Round]]) -> None:
         """Add a record with its detail lines to the history of its cell, unless it is there already."""
         with self._locked():
-            text, history = record.to_json(), self.folder.glob(f"{record.key}.*.json")
-            if any(path.read_text(encoding="utf-8") == text for path in history):
-                return
-            free = self._free(record.key)
-            self._put_details(free, details)
-            write_atomically(free, text)
+            lines = {kind: _lines(details.get(kind, ())) for kind in DETAILS}
+            self._keep(record.key, record.to_json().encode(), lines)
 
     def forget(self, record: Record) -> None:
         """Remove a cell's record and its detail lines, if the record is still this one."""
         with self._locked():
             if self.get(record.key) == record:
                 self._path(record.key).unlink()
-                for kind in DETAILS:
-                    self._path(record.key, f".{kind}.jsonl").unlink(missing_ok=True)
+                self._remove_details(record.key)
 
     def check_writable(self, min_bytes: int = 0) -> None:
         """Check before the run that its results can be stored.
@@ -196,28 +216,57 @@ class Store:
         return self._path(key, f".{n}.json")
 
     def _archive(self, key: str) -> None:
-        """Copy a cell's files to its history.
+        """Copy a cell's record with its details to its history.
 
-        The record is copied rather than moved, so that the cell always has one; Android forbids hard links.
+        They are copied rather than moved, so that the cell always has them; Android forbids hard links.
         """
-        kept = self._free(key)
-        for kind in DETAILS:
-            lines = self._path(key, f".{kind}.jsonl")
-            if lines.exists():
-                write_atomically(kept.with_suffix(f".{kind}.jsonl"), lines.read_bytes())
-                lines.unlink()
-        write_atomically(kept, self._path(key).read_bytes())
+        details = {kind: self._stored(key, kind) for kind in DETAILS}
+        self._keep(key, self._path(key).read_bytes(), details)
 
-    def _put_details(self, record: Path, details: Mapping[str, Sequence[Round]]) -> None:
-        """Write the detail lines of a record's file; lines that an interrupted write left are removed."""
+    def _keep(self, key: str, record: bytes, details: Mapping[str, bytes]) -> Path:
+        """Write a record and its details under a new name in its cell's history, unless it is there already.
+
+        The record comes last, since it makes the details count; those of an interrupted write are removed.
+        """
+        for path in self.folder.glob(f"{key}.*.json"):
+            if path.read_bytes() == record:
+                return path
+        free = self._free(key)
         for kind, lines in details.items():
-            path = record.with_suffix(f".{kind}.jsonl")
+            place = free.with_suffix(f".{kind}.jsonl")
             if lines:
-                write_atomically(path, "".join(canonical(dict(line)) + "\n" for line in lines))
+                write_atomically(place, lines)
             else:
+                place.unlink(missing_ok=True)
+        write_atomically(free, record)
+        return free
+
+    def _stored(self, key: str, kind: str) -> bytes:
+        """The details of a cell's record, or of one that is stored elsewhere; empty if there are none."""
+        for path in (self._own_details(key, kind), self._path(key, f".{kind}.jsonl")):
+            if path and path.exists():
+                return path.read_bytes()
+        return b""
+
+    def _own_details(self, key: str, kind: str) -> Path | None:
+        """Where the details of a cell's record lie; None without a record."""
+        try:
+            return self._named(key, self._path(key).read_bytes(), kind)
+        except FileNotFoundError:
+            return None
+
+    def _named(self, key: str, record: bytes, kind: str) -> Path:
+        """Where the details of a record with this content lie."""
+        return self._path(key, f".{hashlib.sha256(record).hexdigest()[:NAMED]}.{kind}.jsonl")
+
+    def _remove_details(self, key: str, without: Collection[Path] = ()) -> None:
+        """Remove the details of a cell's record, those of earlier records included; the history keeps its."""
+        for kind in DETAILS:
+            hashed = self.folder.glob(f"{key}.{'[0-9a-f]' * NAMED}.{kind}.jsonl")
+            for path in {*hashed, self._path(key, f".{kind}.jsonl")}.difference(without):
                 path.unlink(missing_ok=True)
 
 
-def _written(path: Path, text: str) -> Path:
-    write_atomically(path, text)
-    return path
+def _lines(details: Sequence[Round]) -> bytes:
+    """Details as lines of JSON."""
+    return "".join(canonical(dict(line)) + "\n" for line in details).encode()

@@ -27,6 +27,7 @@ from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
+from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 
 CONSTRUCTIONS = ("greedy", "opt_tree", "specinfer")
@@ -45,7 +46,7 @@ class Lever(Method):
 
     The paper gives no values of the settings below except the processors; docs/lever.md says how these were
     chosen. Sampled requests also draft top candidates instead of sampling them, so pruning does not change
-    the target's distribution.
+    the target's distribution; `specinfer` trees are of drawn tokens, and are then not pruned (`check`).
 
     Attributes:
         construction: `greedy` is LEVER's (Algorithm 1); the others build those methods' trees (Fig. 11).
@@ -125,6 +126,16 @@ class Lever(Method):
             least_nodes=self.least_nodes,
         )
 
+    def check(self, sampling: Sampling) -> None:
+        """InputError for pruning of drawn tokens: a tree that loses draws because of what they are no longer
+        has draws of the draft's distribution, and answers would be biased."""
+        if self.construction == "specinfer" and self.pruning != "off" and not sampling.greedy:
+            raise InputError(
+                f"sampling.temperature is {sampling.temperature}, and method.construction=specinfer then "
+                "draws its trees' tokens, which pruning must not drop; choose sampling.temperature=0, "
+                "method.pruning=off, or method.construction=greedy or opt_tree"
+            )
+
     def places(self) -> Mapping[str, Placement]:
         """Target streamed to the NPU, its output projection as set by `projection`, draft in memory."""
         head, _ = PROJECTIONS[self.projection]
@@ -181,7 +192,8 @@ class Lever(Method):
         return device.now - start
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
-        """Prepare, and answer one request."""
+        """Prepare, and answer one request; InputError as `check`."""
+        self.check(request.sampling)
         target, draft = sessions["target"], sessions["draft"]
         serving = await self.prepare(device, sessions)
         for session in (target, draft):

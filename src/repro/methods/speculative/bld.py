@@ -19,6 +19,7 @@ from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.session import Session
 from repro.models.tokens.acceptance import AcceptanceWalk, Accepted
+from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 
 
@@ -88,6 +89,13 @@ class BigLittle(Speculative):
         if self.most < 1:
             raise InputError(f"method.most is {self.most}; the draft needs at least 1 token in a row")
 
+    def check(self, sampling: Sampling) -> None:
+        """InputError for sampled answers: which tokens are accepted does not depend on a draw."""
+        if not sampling.greedy:
+            raise InputError(
+                f"sampling.temperature is {sampling.temperature}; bld decodes greedily alone, at 0"
+            )
+
     def ranks(self, role: str) -> int:
         """See `Method`: the target judges tokens of any rank."""
         return RANKED if role == "target" else 1
@@ -99,10 +107,7 @@ class BigLittle(Speculative):
             InputError: the request is sampled.
         """
         target, draft = sessions["target"], sessions["draft"]
-        if not request.sampling.greedy:
-            raise InputError(
-                f"sampling.temperature is {request.sampling.temperature}; bld decodes greedily alone, at 0"
-            )
+        self.check(request.sampling)
         decoding, lenient = await begin(request, device, target, draft), Lenient(self.rollback)
         with device.phase("decode"):
             while not decoding.done:

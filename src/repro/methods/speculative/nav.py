@@ -10,6 +10,7 @@ from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
+from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
 
 
@@ -33,6 +34,11 @@ class Nav(Method):
         if self.batch < 1:
             raise InputError(f"method.batch is {self.batch}; a verification has at least 1 sequence")
 
+    def check(self, sampling: Sampling) -> None:
+        """InputError for a sampled answer, which is not known beforehand."""
+        if not sampling.greedy:
+            raise InputError(f"sampling.temperature is {sampling.temperature}; nav is greedy, at 0")
+
     def places(self) -> Mapping[str, Placement]:
         """The target in flash."""
         return {"target": Placement(resident=0.0, prefetch=self.prefetch)}
@@ -41,11 +47,10 @@ class Nav(Method):
         """Decode the answer in a rehearsal, reset the session, then verify the answer.
 
         Raises:
-            InputError: the request is sampled, so the answer is not known beforehand.
+            InputError: the request is sampled.
         """
         target = sessions["target"]
-        if not request.sampling.greedy:
-            raise InputError(f"sampling.temperature is {request.sampling.temperature}; nav is greedy, at 0")
+        self.check(request.sampling)
         with device.phase("rehearsal"):
             text = Decoding(request, device)
             (row,) = await target.forward([text.text])

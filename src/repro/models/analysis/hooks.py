@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from repro.models.forward.network import require_finite
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -90,9 +91,14 @@ def watched(decoder: Decoder, observer: Observer) -> Decoder:
 
 @torch.no_grad()
 def read(decoder: Decoder, sequences: Iterable[Tensor]) -> None:
-    """Run token sequences, int64 `[tokens]` each, through all layers, each with a fresh KV cache."""
+    """Run token sequences, int64 `[tokens]` each, through all layers, each with a fresh KV cache.
+
+    Raises:
+        NotFiniteError: a hidden state is NaN or infinite.
+    """
     for tokens in sequences:
         positions, cache = torch.arange(len(tokens)), KVCache(decoder.config, len(tokens))
         x = decoder.embed(tokens, positions)
         for i in range(decoder.config.layers):
             x = decoder.layer(i, x, positions, None, cache)
+        require_finite(float(x.abs().max()), "hidden state")

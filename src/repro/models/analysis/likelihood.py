@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.models.forward.network import require_finite
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 
@@ -54,6 +55,7 @@ class Reader:
 
         Raises:
             InputError: a context or a continuation is empty.
+            NotFiniteError: a logit is NaN or infinite.
         """
         if not all(context and continuation for context, continuation in pairs):
             raise InputError("a context or a continuation has no token; both need at least one")
@@ -99,6 +101,7 @@ class Reader:
         for first in range(0, len(wanted), step):
             rows = wanted[first : first + step]
             logits = self._decoder.head(hidden[rows])
+            require_finite(float(logits.max()))
             normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
             pairs = [one for one in asked if one[0] in rows]
             at = torch.tensor([rows.index(row) for row, _ in pairs], device=logits.device)

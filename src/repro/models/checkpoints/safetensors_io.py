@@ -95,10 +95,14 @@ class StoredTensors:
     def prefix_of(self, start: str, prefixes: Sequence[str]) -> str:
         """The first prefix for which a tensor name begins with prefix + `start`; InputError if none."""
         for prefix in prefixes:
-            if any(name.startswith(prefix + start) for name in self._home):
+            if self.begins(prefix + start):
                 return prefix
         wanted = " or ".join(f"{prefix}{start}*" for prefix in prefixes)
         raise InputError(f"{self.folder} holds no tensor {wanted}")
+
+    def begins(self, start: str) -> bool:
+        """Whether a tensor's name begins with this."""
+        return any(name.startswith(start) for name in self._home)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """See `Tensors`."""

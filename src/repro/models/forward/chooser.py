@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from repro.core.late import late
-from repro.models.forward.network import Logits
+from repro.models.forward.network import Logits, require_finite
 from repro.models.tokens import acceptance
 from repro.models.tokens.acceptance import AcceptanceWalk, Said
 from repro.models.tokens.sampling import Sampling, draw
@@ -96,7 +96,9 @@ class Sampled:
         return translated(acceptance.sampled(tree, self._chance), self._probabilities)
 
     def _probabilities(self, row: Logits) -> Tensor:
-        return self._sampling.probabilities(row.logits).cpu()
+        logits = row.logits
+        require_finite(float(logits.max()))
+        return self._sampling.probabilities(logits).cpu()
 
 
 def translated(walk: AcceptanceWalk[Said], meaning: Callable[[Logits], Said]) -> AcceptanceWalk[Logits]:

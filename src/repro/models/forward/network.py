@@ -34,7 +34,7 @@ RANKED = 64
 
 
 class NotFiniteError(RuntimeError):
-    """A model's logits are NaN or infinite, so no token follows from them."""
+    """A model's logits or hidden states are NaN or infinite, so nothing follows from them."""
 
 
 class Logits:
@@ -58,7 +58,7 @@ class Logits:
         if self._ranked:
             return self._ranked[0][0]
         best = int(self.logits.argmax())
-        _require_finite(float(self.logits[best]))
+        require_finite(float(self.logits[best]))
         return best
 
     def top(self, count: int) -> list[tuple[int, float]]:
@@ -75,17 +75,17 @@ class Logits:
         if self._ranked is None:
             logits = self.logits
             best = logits.topk(min(RANKED, logits.shape[-1]))
-            _require_finite(float(best.values[0]))
+            require_finite(float(best.values[0]))
             logps = best.values - logits.logsumexp(dim=-1)
             self._ranked = best.indices.tolist(), logps.tolist()
         return self._ranked
 
 
-def _require_finite(largest: float) -> None:
-    """NotFiniteError unless the largest logit is finite; it is NaN if any logit is."""
+def require_finite(largest: float, what: str = "logit") -> None:
+    """NotFiniteError unless the largest of some numbers is finite; it is NaN if one of them is."""
     if not math.isfinite(largest):
         raise NotFiniteError(
-            f"the largest logit is {largest}: the checkpoint is damaged, or computing it overflows"
+            f"the largest {what} is {largest}: the checkpoint is damaged, or computing it overflows"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ else:
     torch = late("torch")
 
 
+LEAST = 1e-6
+"""Smallest temperature above 0: below it logits divided by it leave the range of fp32."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """Sampling settings. Temperature 0 is greedy; top-p keeps the smallest token set with that mass."""
@@ -23,8 +28,11 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise InputError(f"sampling.temperature is {self.temperature}; it must be 0 (greedy) or more")
+        if self.temperature != 0 and not LEAST <= self.temperature < math.inf:
+            raise InputError(
+                f"sampling.temperature is {self.temperature}; it must be 0 (greedy), or a number of at least "
+                f"{LEAST:g}"
+            )
         if not 0 < self.top_p <= 1:
             raise InputError(f"sampling.top_p is {self.top_p}; it must be above 0 and at most 1")
 

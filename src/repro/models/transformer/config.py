@@ -31,6 +31,10 @@ class Rope:
     high_frequency_factor: float = 4.0
     original_positions: int = 8192
 
+    def rotated(self, head_dim: int) -> int:
+        """Number of rotated dimensions of a head."""
+        return int(head_dim * self.share)
+
 
 @dataclass(frozen=True)
 class DecoderConfig:

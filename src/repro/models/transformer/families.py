@@ -34,16 +34,22 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+_GEMMA_1 = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+"""Activations that a Gemma 1 may name. Early configs name plain GELU, but the weights were trained with the
+tanh approximation."""
+
 _ROPES: dict[str, RopeKind] = {"default": "default", "linear": "linear", "llama3": "llama3"}
 
 
 @dataclass(frozen=True)
 class Family:
-    """How to read one `model_type`: its configuration, tensor names, and options with a required value."""
+    """How to read one `model_type`: its configuration, tensor names, options with a required value, and
+    whether it may rotate a part of each head."""
 
     configure: Callable[[Raw], DecoderConfig]
     names: Names
     fixed: Mapping[str, object] = field(default_factory=dict)
+    rotates_in_part: bool = False
 
 
 def family_of(raw: Raw) -> Family:
@@ -66,11 +72,20 @@ def family_of(raw: Raw) -> Family:
 
 def config_of(raw: Raw) -> DecoderConfig:
     """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing key."""
-    family = family_of(raw)
+    family, kind = family_of(raw), raw["model_type"]
     try:
-        return family.configure(raw)
+        config = family.configure(raw)
     except KeyError as missing:
-        raise InputError(f"config.json of {raw['model_type']} lacks {missing}") from missing
+        raise InputError(f"config.json of {kind} lacks {missing}") from missing
+    for rope in filter(None, (config.rope, config.local_rope)):
+        if rope.share != 1.0 and not family.rotates_in_part:
+            raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
+        if rope.rotated(config.head_dim) % 2:
+            raise InputError(
+                f"{kind} with partial_rotary_factor={rope.share:g} would rotate "
+                f"{rope.rotated(config.head_dim)} of {config.head_dim} dimensions, which are no pairs"
+            )
+    return config
 
 
 def _choice(table: Mapping[str, Any], what: str, name: str) -> Any:
@@ -164,7 +179,8 @@ def _qwen3(raw: Raw) -> DecoderConfig:
 
 def _gemma(raw: Raw, **more: Any) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
-    # Early Gemma 1 configs name plain GELU, but the weights were trained with the tanh approximation.
+    if "activation" not in more:
+        _choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
     settings = {
         "norm_offset": 1.0,
         "activation": "gelu_tanh",
@@ -289,7 +305,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(_gemma2, GEMMA2_NAMES, _CAUSAL),
     "gemma3_text": Family(_gemma3, GEMMA3_NAMES, _CAUSAL),
     "gemma3": Family(_gemma3_multimodal, GEMMA3_MULTIMODAL_NAMES),
-    "phi": Family(_phi, PHI_NAMES, {"qk_layernorm": False}),
+    "phi": Family(_phi, PHI_NAMES, {"qk_layernorm": False}, rotates_in_part=True),
     "opt": Family(_opt, OPT_NAMES, {"layer_norm_elementwise_affine": True}),
     "gpt2": Family(
         _gpt2,

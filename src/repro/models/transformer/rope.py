@@ -21,7 +21,7 @@ else:
 
 def frequencies(rope: Rope, head_dim: int) -> Tensor:
     """Radians per position of each pair of a head, `[head_dim / 2]`; 0 for pairs that are not rotated."""
-    rotated = int(head_dim * rope.share)
+    rotated = rope.rotated(head_dim)
     pairs = 1.0 / rope.theta ** (torch.arange(0, rotated, 2, dtype=torch.int64).float() / rotated)
     scaled = _STRETCH[rope.kind](rope, pairs)
     return torch.cat((scaled, torch.zeros((head_dim - rotated) // 2)))
@@ -38,7 +38,7 @@ def interleave(rope: Rope | None, head_dim: int) -> Tensor:
     order = torch.arange(head_dim)
     if rope is None:
         return order
-    rotated = int(head_dim * rope.share)
+    rotated = rope.rotated(head_dim)
     pairs = order[:rotated].view(2, rotated // 2).t().reshape(-1)
     return torch.cat((pairs, order[rotated:]))
 

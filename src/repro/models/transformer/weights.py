@@ -67,8 +67,8 @@ def load(
     the layers, for streaming.
 
     Raises:
-        InputError: an unknown dtype or model type; a tensor is missing or has the wrong shape; the shared
-            embedding is not given or has the wrong shape.
+        InputError: an unknown dtype or model type; a tensor is missing or has the wrong shape; there are more
+            layers than the configuration names; the shared embedding is not given or has the wrong shape.
     """
     source = _Source(folder, builders(dtype, packed, torch.device(device)), torch.device(device))
     ends = source.lent_ends(embeddings_from) if source.config.shares_embeddings else source.own_ends()
@@ -120,6 +120,12 @@ class _Source:
         self._precision = precision
         self._device = device
         self._order = interleave(self.config.rope, self.config.head_dim)
+        beyond = self._prefix + self._names.layer.format(self.config.layers)
+        if self._stored.begins(beyond):
+            raise InputError(
+                f"{folder} names {self.config.layers} layers in config.json and has tensors of more "
+                f"({beyond}*); set num_hidden_layers to what the file has, or remove the others"
+            )
 
     def layer(self, i: int) -> LayerWeights:
         """The weights of one layer."""

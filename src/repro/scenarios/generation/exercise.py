@@ -1,94 +1,129 @@
-"""Networks that compare every row they compute with the target's own text.
+"""Compute a method's first tokens for real, and compare all of it with what is stored.
 
-An emulated cell looks rows up, so its verifications run no tree attention and compact no cache.
-`run.exercise` computes a method's first tokens for real behind these networks. Must not know metrics, records
-or sweeps.
+An emulated cell looks rows up, so its verifications run no tree attention and compact no cache, and a stored
+row that is wrong changes its figures. Must not know metrics, records or sweeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
-from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.exactness import BOUNDS, rounding
+from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText
-from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.layer import LayerWeights
+from repro.models.observations import transfer
+from repro.models.runtime.model import Model
+from repro.models.runtime.sharded import ShardedModel
+from repro.models.tokens.sampling import GREEDY
+from repro.records.build_cache import memory_root
+from repro.records.record import content_hash
+from repro.scenarios.generation import fidelity
+from repro.scenarios.generation.compared_rows import (
+    TOKENS,
+    ComparedNetwork,
+    ComparedScores,
+    along,
+    cached,
+    either,
+    nowhere,
+)
+from repro.scenarios.generation.draft_calibration import Matched
+from repro.scenarios.generation.heads_fit import HeadMatch
+from repro.scenarios.generation.run import known_exits, opened_sessions, prepare, remembers, start
+from repro.scenarios.generation.scenario import GenerationScenario
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-TOKENS = 12
-"""Tokens that are computed: several verifications, each after a compaction of the cache."""
-
-COMPARED = 4
-"""First ranks of a row whose log-probabilities are compared."""
+_exercised: dict[str, tuple[str, int]] = {}
+"""What `exercise` has computed in this process: the method, and how many rows were compared."""
 
 
-class UnfaithfulRowError(RuntimeError):
-    """A pass of a method computed other logits than the target's own text was chosen from."""
+def exercised() -> Counter[str]:
+    """How many rows of each method's passes this process computed for real and compared with stored ones."""
+    rows: Counter[str] = Counter()
+    for method, compared in _exercised.values():
+        rows[method] += compared
+    return rows
 
 
-class ComparedNetwork:
-    """A target's network whose rows along the own text must be those of that text."""
+def exercise(
+    cell: GenerationScenario, texts: Sequence[GreedyText] | None, matched: Matched | HeadMatch | None
+) -> None:
+    """Compute the method's first tokens without stored rows, and compare all of it with what is stored.
 
-    def __init__(self, network: Network, own: GreedyText, bound: float) -> None:
-        """`bound` is the largest difference of log-probabilities that rounding explains."""
-        self._network = network
-        self._own = dict(zip(own.contexts(), own.rows, strict=True))
-        self._bound = bound
-        self.depth = network.depth
-        self.compared = 0
+    Once a process for each method and its models: what is looked up tests neither tree attention nor the
+    compaction of a cache, and a cached row or an own text may be another model's. The target's rows along the
+    own text must be that text's, other rows and scores those of caches, and some rows of other models those
+    of a pass without branches. A method that does not compute the own text has it recomputed in one pass. A
+    sampled cell is exercised greedily.
 
-    def start(self, prompt: Prefix) -> None:
-        """See `Network`."""
-        self._network.start(prompt)
+    Raises:
+        UnfaithfulRowError: a row or a score differs by more than rounding explains.
+        NotLosslessError: the tokens of a lossless method differ.
+    """
+    places, dtype = cell.places, cell.target.config.dtype
+    digests = {role: cell.model(role).digest for role in ("target", *places)}
+    asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
+    if not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
+        return
+    shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
+    asked_for = cell.requests[shortest]
+    request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens), sampling=GREEDY)
+    if texts is None:
+        (text,) = cell.target.compute_texts([request.prefix], TOKENS, lambda done: None)
+    else:
+        text = texts[shortest]
+    own = GreedyText(request.prefix, text.tokens, text.rows)
+    bound = rounding(dtype)
+    plays = "target" in places and not places["target"].shards
+    compared: list[ComparedNetwork] = []
+    if not plays:
+        compared.append(_recomputed(cell, own, request.max_tokens, bound))
 
-    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
-        """See `Network`."""
-        return _ComparedStep(self, self._network.begin(wanted, branches), wanted)
-
-    def keep(self, text: Prefix) -> None:
-        """See `Network`."""
-        self._network.keep(text)
-
-    def compare(self, prefix: Prefix, row: Logits) -> None:
-        """Compare one row, if the own text has it.
-
-        Raises:
-            UnfaithfulRowError: they differ by more than rounding explains.
-        """
-        own = self._own.get(prefix)
-        if own is None:
+    @contextmanager
+    def computed(_: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
+        network = model.network()
+        if cell.model(role).config.dtype not in BOUNDS or not model.folder:
+            yield network
             return
-        self.compared += 1
-        expected, found = own.top(COMPARED), dict(zip(*row.ranked(), strict=True))
-        apart = max(abs(logp - found.get(token, float("-inf"))) for token, logp in expected)
-        if apart > self._bound:
-            raise UnfaithfulRowError(
-                f"a pass of the method computed logits after {prefix.length} tokens that differ by "
-                f"{apart:.3g} from those of the target's own text, and rounding explains {self._bound:g}: "
-                "the pass's attention mask, the cache that it read, or the stored text is wrong"
-            )
+        with ExitStack() as opened:
+            known, stored = nowhere, "its cache"
+            if remembers(cell):
+                memo = opened.enter_context(closing(model.memo(memory_root())))
+                transfer.fill(memo, model.observed())
+                known = cached(network, memo, request.prefix)
+            if has_text := model is cell.target:
+                known, stored = either(along(own), known), "the target's own text, or of its cache"
+            made = ComparedNetwork(network, role, known, stored, bound)
+            compared.append(made)
+            yield made
+            if not has_text:
+                made.repeat(model.network(), request.prefix)
+
+    device = cell.open_device()
+    with (
+        closing(device),
+        ExitStack() as caches,
+        opened_sessions(cell, device, matched, computed) as sessions,
+    ):
+        for session in sessions.values():
+            if session.predictor and remembers(cell):
+                exits = caches.enter_context(known_exits(cell.target))
+                session.predictor = ComparedScores(session.predictor, exits, bound)
+        serving = prepare(cell, device, sessions)
+        start(sessions, request)
+        answer = device.play(serving.serve(request, device, sessions))
+    if cell.method.lossless:
+        fidelity.require_lossless([answer], [own], dtype)
+    _exercised[asked] = cell.labels["method"], sum(network.compared for network in compared)
 
 
-class _ComparedStep(Step):
-    def __init__(self, network: ComparedNetwork, step: Step, wanted: Sequence[Prefix]) -> None:
-        self._network, self._step, self._wanted = network, step, list(wanted)
-
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        self._step.layers(first, last, streamed)
-
-    def hidden(self) -> Tensor:
-        return self._step.hidden()
-
-    def drop(self, kept: Sequence[int]) -> None:
-        self._wanted = [self._wanted[i] for i in kept]
-        self._step.drop(kept)
-
-    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
-        rows = self._step.rows(at)
-        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
-        for prefix, row in zip(wanted, rows, strict=True):
-            self._network.compare(prefix, row)
-        return rows
+def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
+    """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `exercise`."""
+    network = ComparedNetwork(cell.target.network(), "target", along(own), "its own text", bound)
+    network.start(own.prompt)
+    step = network.begin(own.contexts()[:tokens])
+    step.layers(0, network.depth)
+    step.rows()
+    return network

@@ -5,10 +5,9 @@ Must not know how a cell is checked and keyed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from statistics import stdev
 from typing import Any
 
@@ -19,7 +18,6 @@ from repro.methods.base import Generation, Request, Serving
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
-from repro.models.forward.exactness import BOUNDS, rounding
 from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Network
 from repro.models.forward.side_by_side import GreedyText, Told
@@ -31,11 +29,10 @@ from repro.models.runtime.sharded import ShardedModel, placed
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import forgetting, memory_root
 from repro.records.effort import count
-from repro.records.record import Round, Scalar, Spread, content_hash
+from repro.records.record import Round, Scalar, Spread
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import answers, draft_calibration, fidelity, figures, task_scores
 from repro.scenarios.generation.draft_calibration import Matched
-from repro.scenarios.generation.exercise import TOKENS, ComparedNetwork
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.scenario import GenerationScenario, last
 
@@ -99,7 +96,7 @@ def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] 
 
 
 @contextmanager
-def _known_exits(target: Model) -> Iterator[LogitCache]:
+def known_exits(target: Model) -> Iterator[LogitCache]:
     """Open the cache of the scores of a target's early-exit predictor."""
     with closing(target.memo(memory_root(), target.exits)) as memo:
         transfer.fill(memo, target.observed(target.exits))
@@ -160,7 +157,7 @@ def opened_sessions(
                 if isinstance(brought, HeadMatch):
                     sessions[role].calibration = Calibration(brought.trees.accuracies)
                 if network is _network and (scores := sessions[role].predictor) and remembers(cell):
-                    scores.remember(opened.enter_context(_known_exits(cell.target)))
+                    scores.remember(opened.enter_context(known_exits(cell.target)))
             else:
                 sessions[role] = model.local_session(role, device, place, cell.tokens)
             opened.callback(sessions[role].engine.close)
@@ -206,61 +203,6 @@ def start(sessions: Mapping[str, Session], request: Request) -> None:
     """Start a request in all sessions."""
     for session in sessions.values():
         session.start(request.prefix)
-
-
-_exercised: dict[str, tuple[str, int]] = {}
-"""What `exercise` has computed in this process: the method, and how many rows were compared."""
-
-
-def exercised() -> Counter[str]:
-    """How many rows of each method's passes this process computed for real and compared with own texts."""
-    rows: Counter[str] = Counter()
-    for method, compared in _exercised.values():
-        rows[method] += compared
-    return rows
-
-
-def exercise(
-    cell: GenerationScenario, texts: Sequence[GreedyText], matched: Matched | HeadMatch | None
-) -> None:
-    """Compute the method's first tokens without stored rows, and compare all of it with the own text.
-
-    Once a process for each method and its models: what is looked up tests neither tree attention nor the
-    compaction of a cache.
-
-    Raises:
-        UnfaithfulRowError: a row differs from the own text's by more than rounding explains.
-        NotLosslessError: the tokens of a lossless method differ.
-    """
-    dtype, places = cell.target.config.dtype, cell.places
-    digests = {role: cell.model(role).digest for role in places}
-    asked = content_hash([str(cell.config["method"]), digests])
-    plays = "target" in places and not places["target"].shards
-    if not plays or dtype not in BOUNDS or asked in _exercised:
-        return
-    shortest = min(range(len(texts)), key=lambda i: texts[i].prompt.length)
-    asked_for = cell.requests[shortest]
-    request = replace(asked_for, max_tokens=min(TOKENS, asked_for.max_tokens))
-    own = GreedyText(request.prefix, texts[shortest].tokens, texts[shortest].rows)
-
-    compared: list[ComparedNetwork] = []
-
-    @contextmanager
-    def computed(_: GenerationScenario, model: Model | ShardedModel, role: str) -> Iterator[Network]:
-        network = model.network()
-        if role == "target":
-            network = ComparedNetwork(network, own, rounding(dtype))
-            compared.append(network)
-        yield network
-
-    device = cell.open_device()
-    with closing(device), opened_sessions(cell, device, matched, computed) as sessions:
-        serving = prepare(cell, device, sessions)
-        start(sessions, request)
-        answer = device.play(serving.serve(request, device, sessions))
-    if cell.method.lossless:
-        fidelity.require_lossless([answer], [own], dtype)
-    _exercised[asked] = cell.labels["method"], sum(network.compared for network in compared)
 
 
 def timing(

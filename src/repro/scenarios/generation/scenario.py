@@ -70,6 +70,7 @@ class GenerationScenario(Scenario):
         super().__init__(self.cell.config)
         _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
+        self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
         roles = dict.fromkeys(["target", "draft", *self.places])
         self.models = {role: _model(config, role) for role in roles}
@@ -318,13 +319,13 @@ class GenerationScenario(Scenario):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        from repro.scenarios.generation import figures, run  # late, with torch
+        from repro.scenarios.generation import exercise, figures, run  # late, with torch
         from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
 
         texts = run.own_texts(self, progress)
         matched = run.calibrated(self, progress)
+        exercise.exercise(self, texts, matched)
         if texts and run.remembers(self):
-            run.exercise(self, texts, matched)
             run.foresee(self, texts)
         device = self.open_device()
         with closing(device), run.opened_sessions(self, device, matched) as sessions:

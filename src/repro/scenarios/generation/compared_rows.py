@@ -1,0 +1,211 @@
+"""Networks that compare every row they compute with what is stored: the target's own text, and cached rows.
+
+`exercise` computes a method's first tokens for real behind these networks. Must not know metrics, records,
+sweeps or cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from repro.models.drafting.eagle import EagleNetwork
+from repro.models.drafting.early_exit import Candidates
+from repro.models.drafting.exit_scores import ExitScores
+from repro.models.drafting.medusa import MedusaNetwork
+from repro.models.forward.encdec import EncoderDecoderNetwork
+from repro.models.forward.logit_cache import LogitCache
+from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.side_by_side import GreedyText
+from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.layer import LayerWeights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOKENS = 12
+"""Tokens that are computed: several verifications, each after a compaction of the cache."""
+
+COMPARED = 4
+"""First ranks of a row whose log-probabilities are compared."""
+
+ALONE = 4
+"""Rows of each model that are computed again, each in a pass of its sequence alone."""
+
+Known = Callable[[Prefix], "Logits | None"]
+"""The stored row after a sequence, if there is one."""
+
+
+class UnfaithfulRowError(RuntimeError):
+    """A pass of a method computed other logits than are stored."""
+
+
+class ComputedRow(NamedTuple):
+    """A row that a pass computed after a sequence, when `text` was kept, if any was."""
+
+    prefix: Prefix
+    row: Logits
+    text: Prefix | None
+
+
+class ComparedNetwork:
+    """A network whose rows must be the stored ones, where there are any."""
+
+    def __init__(self, network: Network, role: str, known: Known, stored: str, bound: float) -> None:
+        """Compare a network's rows.
+
+        Args:
+            network: computes them.
+            role: the model's role (`target`, `draft`), for the error.
+            known: the stored rows.
+            stored: where they come from, for the error.
+            bound: the largest difference of log-probabilities that rounding explains.
+        """
+        self._network = network
+        self._role = role
+        self._known = known
+        self._stored = stored
+        self._bound = bound
+        self._text: Prefix | None = None
+        self._rows: list[ComputedRow] = []
+        self.depth = network.depth
+        self.compared = 0
+
+    def start(self, prompt: Prefix) -> None:
+        """See `Network`; rows of an earlier request are forgotten."""
+        self._network.start(prompt)
+        self._text = None
+        self._rows.clear()
+
+    def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
+        """See `Network`."""
+        return _ComparedStep(self, self._network.begin(wanted, branches), wanted)
+
+    def keep(self, text: Prefix) -> None:
+        """See `Network`."""
+        self._network.keep(text)
+        self._text = text
+
+    def computed(self, prefix: Prefix, row: Logits) -> None:
+        """Compare a row that was computed, if it is stored; UnfaithfulRowError as `_compare`."""
+        self._rows.append(ComputedRow(prefix, row, self._text))
+        if known := self._known(prefix):
+            self._compare(prefix, row, known, self._stored)
+
+    def repeat(self, network: Network, prompt: Prefix) -> None:
+        """Compute some of the rows again in a new network, which sees no other branch and compacts nothing.
+
+        Raises:
+            UnfaithfulRowError: one differs by more than rounding explains.
+        """
+        some = {len(self._rows) * (2 * i + 1) // (2 * ALONE) for i in range(ALONE)} if self._rows else ()
+        for prefix, row, text in (self._rows[i] for i in some):
+            network.start(prompt)
+            if text is not None:
+                network.keep(text)
+            step = network.begin([prefix])
+            step.layers(0, network.depth)
+            (alone,) = step.rows()
+            self._compare(prefix, row, alone, "a pass of the same tokens alone")
+
+    def _compare(self, prefix: Prefix, row: Logits, known: Logits, where: str) -> None:
+        """Compare a row with a known one.
+
+        Raises:
+            UnfaithfulRowError: they differ by more than rounding explains.
+        """
+        self.compared += 1
+        tokens, logps = known.ranked()
+        found = dict(zip(*row.ranked(), strict=True))
+        expected = list(zip(tokens, logps, strict=True))[:COMPARED]
+        apart = max(abs(logp - found.get(token, float("-inf"))) for token, logp in expected)
+        if apart > self._bound:
+            raise UnfaithfulRowError(
+                f"a pass of the {self._role} computed logits after {prefix.length} tokens that differ by "
+                f"{apart:.3g} from those of {where}, and rounding explains {self._bound:g}: "
+                "the pass's attention mask, the cache that it read, or what is stored is wrong"
+            )
+
+
+class _ComparedStep(Step):
+    def __init__(self, network: ComparedNetwork, step: Step, wanted: Sequence[Prefix]) -> None:
+        self._network, self._step, self._wanted = network, step, list(wanted)
+
+    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
+        self._step.layers(first, last, streamed)
+
+    def hidden(self) -> Tensor:
+        return self._step.hidden()
+
+    def drop(self, kept: Sequence[int]) -> None:
+        self._wanted = [self._wanted[i] for i in kept]
+        self._step.drop(kept)
+
+    def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        rows = self._step.rows(at)
+        wanted = self._wanted if at is None else [self._wanted[i] for i in at]
+        for prefix, row in zip(wanted, rows, strict=True):
+            self._network.computed(prefix, row)
+        return rows
+
+
+def nowhere(prefix: Prefix) -> None:
+    """No row is stored."""
+
+
+def along(own: GreedyText) -> Known:
+    """The rows of an own text."""
+    return dict(zip(own.contexts(), own.rows, strict=True)).get
+
+
+def cached(network: Network, memo: LogitCache, prompt: Prefix) -> Known:
+    """The rows that a cache has of a network; their keys depend on the kind of network.
+
+    Args:
+        network: computes such rows; its state tells which features of the target a head has.
+        memo: the cache.
+        prompt: the request's prompt, which an encoder reads.
+    """
+    if isinstance(network, MedusaNetwork):
+
+        def of_head(prefix: Prefix) -> Logits | None:
+            root, head = network.lineage.place(prefix)
+            return memo.get(root, head + 1, ranks=1)
+
+        return of_head
+    if isinstance(network, EagleNetwork):
+        return lambda prefix: memo.get(prefix, network.lineage.boundary, ranks=1)
+    source = prompt.length if isinstance(network, EncoderDecoderNetwork) else 0
+    return lambda prefix: memo.get(prefix, source, ranks=1)
+
+
+def either(first: Known, second: Known) -> Known:
+    """A row that one of two stores has; the first one's if both have it."""
+    return lambda prefix: first(prefix) or second(prefix)
+
+
+class ComparedScores(ExitScores):
+    """An early-exit predictor whose scores must be the cached ones, where there are any."""
+
+    def __init__(self, scores: ExitScores, cache: LogitCache, bound: float) -> None:
+        """Compute scores anew; `bound` is the largest difference that rounding explains."""
+        super().__init__(scores.predictor)
+        self._cache = cache
+        self._bound = bound
+
+    def scores(
+        self, prefixes: Sequence[Prefix], candidates: Sequence[Candidates], hidden: Callable[[], Tensor]
+    ) -> list[Tensor]:
+        """See `ExitScores`; UnfaithfulRowError if a score differs by more than rounding explains."""
+        computed = super().scores(prefixes, candidates, hidden)
+        for prefix, tokens, found in zip(prefixes, candidates, computed, strict=True):
+            known = self._cache.scores(prefix) if tokens else {}
+            for token, score in zip(tokens, found.tolist(), strict=True):
+                apart = abs(score - known.get(token, score))
+                if apart > self._bound:
+                    raise UnfaithfulRowError(
+                        f"the early-exit predictor scored a candidate after {prefix.length} tokens by "
+                        f"{apart:.3g} otherwise than its cache says, and rounding explains {self._bound:g}: "
+                        "the hidden state that it read or what is stored is wrong"
+                    )
+        return computed
