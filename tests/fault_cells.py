@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
 from tiny_checkpoints import write_tokenizer
 from tiny_eagle import raw_config, tensors_of, write_head
-from tiny_outcomes import BLANK, MEDUSA, OWN, PHONE, SHAPE, SPECIAL, ours, project_in
+from tiny_outcomes import BLANK, MEDUSA, OWN, PHONE, SHAPE, SPECIAL, project_in
 from tiny_project import Project
 
 TOKENS = 12
@@ -78,16 +77,10 @@ def variants(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
-def cells(project: Project) -> dict[str, dict[str, Any]]:
-    """The configuration of every method that an emulated phone runs, by name, and of variants."""
-    root, phone = project.root, json.loads(PHONE.read_text())
-    asked: Mapping[str, tuple[str, tuple[str, ...]]] = {
-        name: (name, overrides(name)) for name in ours("method")
-    }
-    found = {}
-    for name, (method, own) in {**asked, **variants(root)}.items():
-        heads = "heads" if MEDUSA[0] in own else "draft"
-        folder = f"draft.checkpoint.folder={root}/{heads}"
-        common = (f"method={method}", f"max_tokens={TOKENS}", "prompts=1", *OWN, folder)
-        found[name] = project.config(*common, *own) | {"device": phone}
-    return found
+def cell(project: Project, name: str) -> dict[str, Any]:
+    """The configuration of a method's cell on an emulated phone, or of a variant's."""
+    method, own = variants(project.root).get(name, (name, overrides(name)))
+    heads = "heads" if MEDUSA[0] in own else "draft"
+    folder = f"draft.checkpoint.folder={project.root}/{heads}"
+    common = (f"method={method}", f"max_tokens={TOKENS}", "prompts=1", *OWN, folder)
+    return project.config(*common, *own) | {"device": json.loads(PHONE.read_text())}

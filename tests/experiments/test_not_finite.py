@@ -21,6 +21,7 @@ from repro.records.store import Store
 from repro.scenarios.base import Findings
 from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.registry import made
 from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
@@ -120,7 +121,7 @@ def test_a_setting_that_is_not_finite_is_named_before_any_work(place: str, proje
         section = section[name]
     section[last] = PLACES[place]
     with pytest.raises(InputError, match=rf"^{place} is (nan|inf); it must be a finite number"):
-        GenerationScenario(config)
+        made(config)
 
 
 def test_the_first_number_that_is_not_finite_is_named() -> None:

@@ -106,6 +106,7 @@ def gemma_2(chance: random.Random) -> hf.PreTrainedConfig:
     }
     if chance.random() < 0.5:
         return hf.Gemma2Config(**own, **common, rope_parameters=rope(chance))
+    common["attn_logit_softcapping"] = None
     ropes = {kind: rope(chance) for kind in ("sliding_attention", "full_attention")}
     return hf.Gemma3TextConfig(**own, **common, rope_parameters=ropes)
 
@@ -181,7 +182,8 @@ def test_a_random_configuration_gives_the_logits_of_transformers(seed: int, tmp_
     for cuts in ((0, ROWS), CHUNKS):
         cache = KVCache(decoder.config, 4)
         found = [decoder.forward(tokens[a:b], torch.arange(a, b), None, cache) for a, b in pairwise(cuts)]
-        torch.testing.assert_close(torch.cat(found), expected, atol=TOLERANCE, rtol=0, msg=str(config))
+        apart, largest = (torch.cat(found) - expected).abs().max(), expected.abs().max()
+        assert apart < TOLERANCE * max(1.0, largest / 15), f"{apart:.2e} of {largest:.1f}: {config}"
 
 
 def raw(name: str) -> dict[str, Any]:
@@ -222,6 +224,7 @@ def test_a_rotated_part_of_local_layers_is_refused() -> None:
         ("llama-2", {"hidden_act": "mish"}, "activation 'mish'"),
         ("gemma-1", {"hidden_act": "relu"}, "activation 'relu'"),
         ("gemma-2", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+        ("gemma-3", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping=50\.0"),
         ("phi-2", {"qk_layernorm": True}, "qk_layernorm=True"),
         ("phi-2", {"partial_rotary_factor": 0.45, "rope_parameters": None}, "7 of 16 dimensions"),
         ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine=False"),

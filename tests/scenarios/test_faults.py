@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fault_cells import TOKENS, cells, write_models
+from fault_cells import TOKENS, cell, write_models
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.models.forward import network as networks
@@ -24,7 +24,7 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations.own_text import BEYOND, TEXTS, TextStore
 from repro.models.observations.pack import Pack
 from repro.models.observations.transfer import branch_pack, text_pack
-from repro.models.runtime.head_model import MedusaModel
+from repro.models.runtime.head_model import EagleModel, MedusaModel
 from repro.models.tokens import acceptance
 from repro.models.tokens.kv_slots import Lineage
 from repro.models.transformer.cache import KVCache
@@ -32,6 +32,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.scenarios.generation import exercise
 from repro.scenarios.generation.scenario import GenerationScenario
 from tiny_outcomes import ours
+from tiny_project import Project
 
 ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu", "mllm_npu")
 PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", *ENGINES)
@@ -42,7 +43,7 @@ MEDUSAS = ("medusa", "medusa_em", "ghidorah")
 TREES = ("specinfer", "edgellm", "opt_tree", "lever", "lever pruned", "lever with opt_tree", *MEDUSAS)
 METHODS = (*PLAIN, *CHAINS, *TREES)
 SAME = (*ENGINES[1:5], "sequential", "std_flash", "spl", "sp", "medusa_em")
-"""Methods that share the code that computes with one that is always tested."""
+"""Methods whose passes are those of another one, tested under `--slow`."""
 ERRORS = ("UnfaithfulRowError", "NotLosslessError", "NotFiniteError")
 
 
@@ -140,7 +141,7 @@ def positions_are_shifted(place: Place) -> None:
     place.patch.setattr(networks._DecoderStep, "__init__", begin)
 
 
-@fault(its_passes_have_one_row=PLAIN)
+@fault(its_passes_have_one_row=(*PLAIN, "corrected"))
 def rows_are_exchanged(place: Place) -> None:
     """A pass gives its rows in the opposite order."""
     made = networks._DecoderStep.rows
@@ -153,7 +154,12 @@ def rows_are_exchanged(place: Place) -> None:
     place.patch.setattr(networks._DecoderStep, "rows", rows)
 
 
-@fault(it_drafts_nothing=PLAIN, its_text_is_not_the_targets=LOSSY, it_accepts_no_tree=("corrected",))
+@fault(
+    it_drafts_nothing=PLAIN,
+    its_text_is_not_the_targets=LOSSY,
+    it_accepts_no_tree=("corrected",),
+    it_drafts_the_known_answer=("nav",),
+)
 def a_wrong_token_is_accepted(place: Place) -> None:
     """The root's first child is accepted whatever the target says."""
 
@@ -275,7 +281,7 @@ def a_stale_pack_of_the_draft(place: Place) -> None:
     with closing(LogitCache(place.memo("draft"))) as memo:
         rows = {key: swapped(row) for key, row in memo.known().items()}
     heads = draft.head_config.heads if isinstance(draft, MedusaModel) else 0
-    kind = "medusa" if heads else "eagle" if cell.models["draft"].name.startswith("EAGLE") else "draft"
+    kind = "medusa" if heads else "eagle" if isinstance(draft, EagleModel) else "draft"
     place.forget()
     place.bring(branch_pack("stale", kind, draft.observed(), "cpu", [text], rows, heads))
 
@@ -291,9 +297,17 @@ def damaged_scores_of_an_early_exit(place: Place) -> None:
     place.hits += ["score"] * len(rows)
 
 
+Config = dict[str, Any]
+
+
 @pytest.fixture(scope="module")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return cells(write_models(tmp_path_factory.mktemp("models")))
+def models(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def config(models: Project, method: str) -> Config:
+    return cell(models, method)
 
 
 @pytest.fixture(scope="module")
@@ -303,27 +317,21 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def there(
-    configs: dict[str, dict[str, Any]], warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Path]:
+def cache(method: str, config: Config, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache that a method's healthy run left, copied for this test, in a process that begins."""
-
-    def cache_of(method: str) -> Path:
-        kept, own = warm / method.replace(" ", "_"), tmp_path / "cache"
-        if not kept.exists():
-            monkeypatch.setenv("REPRO_CACHE", str(kept))
-            monkeypatch.setattr(exercise, "_exercised", {})
-            note = computed(configs[method], tmp_path / "healthy")
-            assert (note.state, note.error) == ("done", "")
-        shutil.copytree(kept, own)
-        monkeypatch.setenv("REPRO_CACHE", str(own))
+    kept, own = warm / method.replace(" ", "_"), tmp_path / "cache"
+    if not kept.exists():
+        monkeypatch.setenv("REPRO_CACHE", str(kept))
         monkeypatch.setattr(exercise, "_exercised", {})
-        return own
+        note = computed(config, tmp_path / "healthy")
+        assert (note.state, note.error) == ("done", "")
+    shutil.copytree(kept, own)
+    monkeypatch.setenv("REPRO_CACHE", str(own))
+    monkeypatch.setattr(exercise, "_exercised", {})
+    return own
 
-    return cache_of
 
-
-def computed(config: dict[str, Any], out: Path) -> Note:
+def computed(config: Config, out: Path) -> Note:
     """One cell, with results of its own."""
     here = config | {"results": str(out / "results"), "outputs": str(out / "outputs")}
     return Sweep(here, Console(file=io.StringIO())).cell(here)
@@ -341,32 +349,28 @@ def rows() -> Iterator[Any]:
         yield pytest.param(method, marks=marks, id=method)
 
 
-@pytest.mark.parametrize("method", rows())
-def test_a_method_without_a_fault_is_done(
-    method: str, configs: dict[str, dict[str, Any]], there: Callable[[str], Path], tmp_path: Path
-) -> None:
-    there(method)
-    note = computed(configs[method], tmp_path)
+@pytest.mark.parametrize("method", list(rows()))
+def test_a_method_without_a_fault_is_done_from_its_cache(config: Config, cache: Path, tmp_path: Path) -> None:
+    note = computed(config, tmp_path)
     assert (note.state, note.error) == ("done", "")
 
 
-@pytest.mark.parametrize("name", Fault.every)
-@pytest.mark.parametrize("method", rows())
+def combinations() -> Iterator[Any]:
+    for name, found in Fault.every.items():
+        for method in METHODS:
+            reason = found.reason(method)
+            marks = [pytest.mark.skip(f"{name}: {reason}")] if reason else []
+            marks += [pytest.mark.slow] if method in SAME else []
+            yield pytest.param(name, method, marks=marks, id=f"{method}, {name}")
+
+
+@pytest.mark.parametrize(("name", "method"), list(combinations()))
 def test_a_fault_is_reported(
-    method: str,
-    name: str,
-    configs: dict[str, dict[str, Any]],
-    there: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, config: Config, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Fault.every[name]
-    if reason := found.reason(method):
-        pytest.skip(f"{method}: {reason}")
-    cache = there(method)
-    place = Place(monkeypatch, GenerationScenario(configs[method]), cache)
-    found.happens(place)
-    note = computed(configs[method], tmp_path)
+    place = Place(monkeypatch, GenerationScenario(config), cache)
+    Fault.every[name].happens(place)
+    note = computed(config, tmp_path)
     assert place.hits, "the fault changed nothing"
     assert note.state == "failed"
     assert note.error.startswith(ERRORS), note.error

@@ -135,7 +135,7 @@ class Sweep:
         error = str(wrong) if isinstance(wrong, InputError) else f"{type(wrong).__name__}: {wrong}"
         try:
             record = self._keep(cell.failed(traceback.format_exc()))
-        except Exception as worse:  # as a full disk: the sweep goes on
+        except (Exception, SystemExit) as worse:  # such as a full disk: the sweep goes on
             told = error if str(worse) == error else f"{error}; {worse}"
             return Note(cell.key, cell.labels, "failed", error=told)
         return Note(cell.key, cell.labels, "failed", _seconds(record), error)

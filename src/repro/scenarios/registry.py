@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.records.record import Record
+from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
 
 GENERATION = "repro.scenarios.generation.scenario:GenerationScenario"
@@ -34,7 +34,8 @@ def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
 
 
 def made(config: Mapping[str, Any]) -> Scenario:
-    """Create the cell of a resolved configuration; InputError if it is invalid."""
+    """Create the cell of a resolved configuration; InputError if it is invalid or a number is not finite."""
+    require_finite_numbers(config)
     return scenario_of(config)(config)
 
 

@@ -12,7 +12,6 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
-from repro.records.record import require_finite_numbers
 
 
 def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
@@ -35,11 +34,7 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
 
 
 def check_scalars(config: Mapping[str, Any]) -> None:
-    """Check the types and ranges of the run's scalar settings; InputError for a wrong one.
-
-    Also InputError for a number anywhere in the configuration that is not finite.
-    """
-    require_finite_numbers(config)
+    """Check the types and ranges of the run's scalar settings; InputError for a wrong one."""
     for name in ("prompts", "max_tokens", "repeats", "calibration_prompts"):
         if type(config[name]) is not int or config[name] < 1:
             raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")

@@ -101,8 +101,8 @@ class Reader:
         for first in range(0, len(wanted), step):
             rows = wanted[first : first + step]
             logits = self._decoder.head(hidden[rows])
-            require_finite(float(logits.max()))
             normal, likeliest = logits.logsumexp(-1), logits.argmax(-1)
+            require_finite(float(normal.max()))
             pairs = [one for one in asked if one[0] in rows]
             at = torch.tensor([rows.index(row) for row, _ in pairs], device=logits.device)
             token = torch.tensor([token for _, token in pairs], device=logits.device)

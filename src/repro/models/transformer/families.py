@@ -206,6 +206,9 @@ def _gemma2(raw: Raw, **more: Any) -> DecoderConfig:
 
 
 def _gemma3(raw: Raw) -> DecoderConfig:
+    # The reference implementation has the field from Gemma 2 and does not apply it.
+    if (cap := raw.get("attn_logit_softcapping")) is not None:
+        raise InputError(f"gemma3 with attn_logit_softcapping={cap!r} is not supported; only null is")
     pattern = raw.get("sliding_window_pattern") or 6
     local = {"rope_theta": raw.get("rope_local_base_freq", 10_000.0)}
     if "rope_parameters" in raw:
@@ -214,7 +217,7 @@ def _gemma3(raw: Raw) -> DecoderConfig:
         raw,
         qk_norm=True,
         sliding=_layer_types(raw, lambda i: (i + 1) % pattern != 0),
-        attention_cap=raw.get("attn_logit_softcapping"),
+        attention_cap=None,
         logit_cap=raw.get("final_logit_softcapping"),
         rope=_rope(raw, theta=1_000_000.0, nested="full_attention"),
         local_rope=_rope({"rope_parameters": local}, nested="sliding_attention"),

@@ -6,7 +6,7 @@ sweeps or cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from repro.models.drafting.eagle import EagleNetwork
@@ -41,7 +41,7 @@ class UnfaithfulRowError(RuntimeError):
 
 
 class ComputedRow(NamedTuple):
-    """A row that a pass computed after a sequence, when `text` was kept, if any was."""
+    """A row that a pass computed after a sequence; `text` was kept before, if any was."""
 
     prefix: Prefix
     row: Logits
@@ -51,19 +51,17 @@ class ComputedRow(NamedTuple):
 class ComparedNetwork:
     """A network whose rows must be the stored ones, where there are any."""
 
-    def __init__(self, network: Network, role: str, known: Known, stored: str, bound: float) -> None:
+    def __init__(self, network: Network, role: str, stored: Mapping[str, Known], bound: float) -> None:
         """Compare a network's rows.
 
         Args:
             network: computes them.
             role: the model's role (`target`, `draft`), for the error.
-            known: the stored rows.
-            stored: where they come from, for the error.
+            stored: the stored rows, by what they are, for the error.
             bound: the largest difference of log-probabilities that rounding explains.
         """
         self._network = network
         self._role = role
-        self._known = known
         self._stored = stored
         self._bound = bound
         self._text: Prefix | None = None
@@ -87,10 +85,11 @@ class ComparedNetwork:
         self._text = text
 
     def computed(self, prefix: Prefix, row: Logits) -> None:
-        """Compare a row that was computed, if it is stored; UnfaithfulRowError as `_compare`."""
+        """Compare a row that was computed with the stored ones; UnfaithfulRowError as `_compare`."""
         self._rows.append(ComputedRow(prefix, row, self._text))
-        if known := self._known(prefix):
-            self._compare(prefix, row, known, self._stored)
+        for where, known_after in self._stored.items():
+            if known := known_after(prefix):
+                self._compare(prefix, row, known, where)
 
     def repeat(self, network: Network, prompt: Prefix) -> None:
         """Compute some of the rows again in a new network, which sees no other branch and compacts nothing.
@@ -149,10 +148,6 @@ class _ComparedStep(Step):
         return rows
 
 
-def nowhere(prefix: Prefix) -> None:
-    """No row is stored."""
-
-
 def along(own: GreedyText) -> Known:
     """The rows of an own text."""
     return dict(zip(own.contexts(), own.rows, strict=True)).get
@@ -177,11 +172,6 @@ def cached(network: Network, memo: LogitCache, prompt: Prefix) -> Known:
         return lambda prefix: memo.get(prefix, network.lineage.boundary, ranks=1)
     source = prompt.length if isinstance(network, EncoderDecoderNetwork) else 0
     return lambda prefix: memo.get(prefix, source, ranks=1)
-
-
-def either(first: Known, second: Known) -> Known:
-    """A row that one of two stores has; the first one's if both have it."""
-    return lambda prefix: first(prefix) or second(prefix)
 
 
 class ComparedScores(ExitScores):

@@ -25,15 +25,16 @@ from repro.scenarios.generation.compared_rows import (
     TOKENS,
     ComparedNetwork,
     ComparedScores,
+    Known,
     along,
     cached,
-    either,
-    nowhere,
 )
 from repro.scenarios.generation.draft_calibration import Matched
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.generation.run import known_exits, opened_sessions, prepare, remembers, start
 from repro.scenarios.generation.scenario import GenerationScenario
+
+OWN = "the target's own text"
 
 _exercised: dict[str, tuple[str, int]] = {}
 """What `exercise` has computed in this process: the method, and how many rows were compared."""
@@ -88,17 +89,15 @@ def exercise(
             yield network
             return
         with ExitStack() as opened:
-            known, stored = nowhere, "its cache"
+            stored: dict[str, Known] = {OWN: along(own)} if model is cell.target else {}
             if remembers(cell):
                 memo = opened.enter_context(closing(model.memo(memory_root())))
                 transfer.fill(memo, model.observed())
-                known = cached(network, memo, request.prefix)
-            if has_text := model is cell.target:
-                known, stored = either(along(own), known), "the target's own text, or of its cache"
-            made = ComparedNetwork(network, role, known, stored, bound)
+                stored["its cache"] = cached(network, memo, request.prefix)
+            made = ComparedNetwork(network, role, stored, bound)
             compared.append(made)
             yield made
-            if not has_text:
+            if role != "target":
                 made.repeat(model.network(), request.prefix)
 
     device = cell.open_device()
@@ -121,7 +120,7 @@ def exercise(
 
 def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `exercise`."""
-    network = ComparedNetwork(cell.target.network(), "target", along(own), "its own text", bound)
+    network = ComparedNetwork(cell.target.network(), "target", {OWN: along(own)}, bound)
     network.start(own.prompt)
     step = network.begin(own.contexts()[:tokens])
     step.layers(0, network.depth)
