@@ -20,7 +20,6 @@ from repro.models.transformer.cache import KVCache
 from tiny_families import FAMILIES, VOCAB, noised, write
 
 MANY = 30
-SOME = 8
 ROWS = 40
 CHUNKS = (0, 17, 18, 19, ROWS)
 # As in test_families: logits reach about 15, rounding moves them by a few 1e-5, a misplaced part by 1e-2.
@@ -165,9 +164,7 @@ DRAWN: tuple[Callable[[random.Random], hf.PreTrainedConfig], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(i, marks=[pytest.mark.slow] if i >= SOME else []) for i in range(MANY)]
-)
+@pytest.mark.parametrize("seed", range(MANY))
 def test_a_random_configuration_gives_the_logits_of_transformers(seed: int, tmp_path: Path) -> None:
     """In one pass, and in chunks and single tokens over a cache."""
     chance = random.Random(seed)

@@ -42,7 +42,7 @@ CHAINS = ("chain_sd", "sp", "corrected", "nav", "bld", "chain_sd with an EAGLE h
 MEDUSAS = ("medusa", "medusa_em", "ghidorah")
 TREES = ("specinfer", "edgellm", "opt_tree", "lever", "lever pruned", "lever with opt_tree", *MEDUSAS)
 METHODS = (*PLAIN, *CHAINS, *TREES)
-SAME = (*ENGINES[1:5], "sequential", "std_flash", "spl", "sp", "medusa_em")
+SAME = (*ENGINES[1:5], "sequential", "flash_ar", "std_flash", "spl", "sp", "medusa_em")
 """Methods whose passes are those of another one, tested under `--slow`."""
 ERRORS = ("UnfaithfulRowError", "NotLosslessError", "NotFiniteError")
 
