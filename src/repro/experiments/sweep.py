@@ -115,20 +115,16 @@ class Sweep:
             if newer and newer.done and newer != known:
                 return Note(cell.key, cell.labels, "cached", 0.0)
             try:
-                record = self._computed(cell, showing)
+                work = work_of(config)
+                cell.check()
+                with self._alone(cell), showing(work) as progress, counting() as effort:
+                    clock = stopwatch()
+                    outcome = cell.run(progress)
+                    keep_timing(Timing(work, clock(), effort.share))
+                record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
             except (Exception, SystemExit) as wrong:
                 return self._failed(cell, wrong)
         return Note(cell.key, cell.labels, "done", _seconds(record))
-
-    def _computed(self, cell: Scenario, showing: Showing) -> Record:
-        """Compute a cell and keep its record."""
-        work = work_of(cell.config)
-        cell.check()
-        with self._alone(cell), showing(work) as progress, counting() as effort:
-            clock = stopwatch()
-            outcome = cell.run(progress)
-            keep_timing(Timing(work, clock(), effort.share))
-        return self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
 
     def _failed(self, cell: Scenario, wrong: BaseException) -> Note:
         """Keep the traceback of a failed cell in a record, if one can be written."""

@@ -18,7 +18,6 @@ from repro.models.forward.logit_cache import LogitCache
 from repro.models.forward.network import Logits, Network, Step
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.tokens.prefix import Prefix
-from repro.models.transformer.layer import LayerWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,9 +128,7 @@ class ComparedNetwork:
 class _ComparedStep(Step):
     def __init__(self, network: ComparedNetwork, step: Step, wanted: Sequence[Prefix]) -> None:
         self._network, self._step, self._wanted = network, step, list(wanted)
-
-    def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
-        self._step.layers(first, last, streamed)
+        self.layers = step.layers  # type: ignore[method-assign]  # no frame more above a layer
 
     def hidden(self) -> Tensor:
         return self._step.hidden()
