@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import signal
 import subprocess
@@ -18,8 +19,9 @@ from records import record
 from repro.core.errors import InputError
 from repro.records.blocks import Blocks, split
 from repro.records.packed import PROVENANCE, Member
-from repro.records.record import Record
+from repro.records.record import Record, canonical
 from repro.records.results import Results, open_results
+from repro.reports.convert import convert
 
 ROUNDS = [{"round": n, "rows": 4, "stop": None, "text": "ä\u2028"} for n in range(3)]
 LARGE = {"device": {f"fact{n}": {"value": n, "note": "x" * 40} for n in range(20)}, "method": {"length": 8}}
@@ -107,9 +109,9 @@ def test_answers_are_packed_and_can_be_added_to_a_packed_record(results: Results
     results.put_answers(key, said)
     assert results.answers(key) == said
     assert loose(results) == []
-    packed = [results.root / "lever" / name / "answers.jsonl.gz" for name in ("fig4", "fig5")]
-    assert packed[0].read_bytes() == packed[1].read_bytes()  # each table with the cell has them
-    assert len(packed[0].read_bytes()) < 300
+    packed = [results.root / "lever" / name / "answers.jsonl.xz" for name in ("fig4", "fig5")]
+    assert len(packed[0].read_bytes()) < 350
+    assert not packed[1].exists()  # the first table that has the cell keeps them
     results.put(cell("edgellm"), answers=said[:1])
     results.pack("lever/fig4", members(cell("edgellm"), cell("std")))
     assert (results.answers(other), results.answers(key)) == (said[:1], said)
@@ -150,10 +152,14 @@ def test_a_damaged_line_is_named_and_nothing_is_written_over_it(results: Results
 
 
 def test_damage_of_compressed_files_is_named(results: Results) -> None:
-    blocks, rounds = results.root / PROVENANCE, results.root / "lever" / "fig4" / "rounds.jsonl.gz"
-    whole, lines = blocks.read_bytes(), gzip.decompress(rounds.read_bytes())
-    rounds.write_bytes(gzip.compress(lines.replace(b'"rounds":[', b'"rounds":[[', 1)))
-    with pytest.raises(InputError, match=r"rounds\.jsonl\.gz, line 1, is damaged"):
+    blocks, rounds = results.root / PROVENANCE, results.root / "lever" / "fig4" / "rounds.jsonl.xz"
+    whole, lines = blocks.read_bytes(), lzma.decompress(rounds.read_bytes())
+    for damage in (b'"rounds":{{', b'"rounds":{"more":[1,2,3,4,5],'):
+        rounds.write_bytes(lzma.compress(lines.replace(b'"rounds":{', damage)))
+        with pytest.raises(InputError, match=r"rounds\.jsonl\.xz, line \d, is damaged"):
+            results.rounds(cell("std").key)
+    rounds.write_bytes(lzma.compress(lines)[:-9])
+    with pytest.raises(InputError, match=r"rounds\.jsonl\.xz is damaged"):
         results.rounds(cell("std").key)
     blocks.write_bytes(gzip.compress(gzip.decompress(whole).replace(b"fact1", b"fict1", 1)))
     with pytest.raises(InputError, match=r"provenance\.jsonl\.gz, line \d+, is damaged"):
@@ -177,10 +183,50 @@ def test_blocks_give_back_what_was_split() -> None:
         split({"$block": 1}, found)
 
 
-def test_the_older_layout_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
-    (tmp_path / "tables").mkdir()
+def test_the_older_layout_is_refused_and_converted(results: Results) -> None:
+    results.pack("lever/fig5", members(cell("std")))
+    before = {m: results.rounds(cell(m).key) for m in ("std", "edgellm")}
+    (results.root / "lever" / "fig4" / "rounds.jsonl.xz").unlink()
+    for table, methods in (("fig4", ("edgellm", "std")), ("fig5", ("std",))):
+        lines = [canonical({"key": cell(m).key, "rounds": before[m]}) + "\n" for m in methods]
+        path = results.root / "lever" / table / "rounds.jsonl.gz"
+        path.write_bytes(gzip.compress("".join(lines).encode()))
     with pytest.raises(InputError, match=r"older layout.*`python scripts/tables\.py --convert "):
-        open_results(tmp_path)
+        open_results(results.root)
+    told: list[str] = []
+    convert(results.root, told.append)
+    assert told == ["lever/fig4", "lever/fig5"]
+    made = open_results(results.root)
+    assert {m: made.rounds(cell(m).key) for m in before} == before
+    assert len(list(results.root.glob("lever/*/rounds.*"))) == 1
+    with pytest.raises(InputError, match="nothing to convert"):
+        convert(results.root)
+
+
+def test_details_move_to_the_first_table_that_has_their_cell(results: Results) -> None:
+    key = cell("std").key
+    results.pack("lever/fig5", members(cell("std")))
+    results.pack("lever/fig3", members(cell("std")))
+    assert [path.parent.name for path in sorted(results.root.glob("lever/*/rounds.*"))] == ["fig3"]
+    assert results.rounds(key) == ROUNDS
+    results.put(cell("lever"), ROUNDS[:1])
+    for table in ("lever/fig3", "lever/fig4"):
+        results.pack(table, members(cell("lever")))
+        assert results.rounds(key) == ROUNDS
+    folders = {path.parent.name for path in results.root.glob("lever/*/rounds.*")}
+    assert folders == {"fig3", "fig5"}
+    assert results.rounds(cell("lever").key) == ROUNDS[:1]
+
+
+def test_details_that_lack_entries_are_given_back_with_ten_digits(results: Results) -> None:
+    rows = [{"a": 1, "b": None}, {"c": "x", "a": 1 / 3}, {"a": 2.0}]
+    results.put(cell("lever"), rows)
+    results.pack("lever/fig6", members(cell("lever")))
+    assert results.rounds(cell("lever").key) == [
+        {"a": 1, "b": None},
+        {"c": "x", "a": 0.3333333333},
+        {"a": 2.0},
+    ]
 
 
 PACK = """

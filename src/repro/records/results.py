@@ -26,6 +26,7 @@ from repro.records.packed import (
     Member,
     all_blocks,
     folders,
+    in_ten_digits,
     packed_line,
     read_cells,
     read_details,
@@ -35,8 +36,8 @@ from repro.records.packed import (
 from repro.records.record import Record, Round, Scalar, canonical
 from repro.records.store import DETAILS, Store
 
-OLDER = "tables"
-"""A folder that only the older layout has."""
+OLDER = ".jsonl.gz"
+"""How the names of details end in the older layout."""
 
 Details = dict[str, dict[str, list[dict[str, Scalar]]]]
 """Detail lines by kind and key."""
@@ -180,8 +181,8 @@ class Results:
             if self.loose.get(key) or not tables:
                 self.loose.put_answers(key, answers)
                 return
-            for folder in (self.root / name for name in tables):
-                write_details(folder, "answers", {**read_details(folder, "answers"), key: answers})
+            folder = self.root / min(tables)  # where details lie
+            write_details(folder, "answers", {**read_details(folder, "answers"), key: answers})
 
     def pack(self, table: str, members: Sequence[Member]) -> None:
         """Make these cells the table's cells: move their loose records into its folder.
@@ -229,12 +230,17 @@ def open_results(root: Path | str) -> Results:
     Raises:
         InputError: the folder has the older layout.
     """
-    if (Path(root) / OLDER).is_dir():
+    if found := older_details(root):
         raise InputError(
-            f"{root} has the older layout, with a folder `{OLDER}`; convert it once with "
+            f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
             f"`python scripts/tables.py --convert {root}`"
         )
     return Results(root)
+
+
+def older_details(root: Path | str) -> list[Path]:
+    """The files of the older layout in a folder of results."""
+    return [path for kind in DETAILS for path in sorted(Path(root).glob(f"*/**/{kind}{OLDER}"))]
 
 
 class _Packing:
@@ -248,6 +254,7 @@ class _Packing:
         others = [name for name in results.tables() if name != table]
         self.before = {name: results._whole(name) for name in (table, *others)}
         self.blocks = all_blocks(self.root)
+        self.tables = _by_key({name: list(cells.by_key) for name, cells in self.before.items()})
         self.records: dict[str, Record] = {}
         self.details: Details = {kind: {} for kind in DETAILS}
         for key in dict.fromkeys(member.key for member in members):
@@ -255,17 +262,17 @@ class _Packing:
 
     def _find(self, key: str) -> None:
         """Read a cell's record and detail lines, from its loose files or from the first table that has it."""
-        loose, tables = self.results.loose, [n for n, cells in self.before.items() if key in cells.by_key]
+        loose = self.results.loose
         record = loose.get(key)
         if record:
             found = {kind: loose.details(key, kind) for kind in DETAILS}
-        elif tables:
-            record, found = self._old(self.before[tables[0]].by_key[key]), self._details(tables[0], key)
+        elif key in self.tables:
+            record, found = self._old(self.before[self.tables[key]].by_key[key]), self._details(key)
         else:
             raise InputError(f"table {self.table!r} cannot have the cell {key[:12]}: it has no record")
         self.records[key] = record
         for kind in DETAILS:
-            self.details[kind][key] = found[kind]
+            self.details[kind][key] = in_ten_digits(found[kind])
 
     def run(self) -> None:
         written: dict[str, str] = {}
@@ -275,11 +282,14 @@ class _Packing:
         for name, cells in self.before.items():
             if name != self.table and (self._changed(cells) or not cells.by_key):
                 contents[name] = [self._content(line, written) for line in cells.lines]
+        homes = self._homes()
         self._keep_replaced()
         self._write_blocks(written)
+        self._write_details(homes)
         for name, lines in contents.items():
-            self._write(name, lines)
-        self._verify()
+            write_cells(self.root / name, lines)
+        self._verify(homes)
+        self._drop_details(homes)
         for record in self.records.values():
             self.results.loose.forget(record)
 
@@ -304,24 +314,26 @@ class _Packing:
                 newer = self.records.get(key)
                 if newer is None and name == self.table and key not in elsewhere:
                     if loose.get(key) is None:
-                        loose.put(self._old(line), **self._details(name, key))
+                        loose.put(self._old(line), **self._details(key))
                     elif loose.get(key) != self._old(line):
-                        loose.remember(self._old(line), self._details(name, key))
+                        loose.remember(self._old(line), self._details(key))
                 elif newer is not None and self._old(line) != newer:
-                    loose.remember(self._old(line), self._details(name, key))
+                    loose.remember(self._old(line), self._details(key))
 
-    def _verify(self) -> None:
+    def _verify(self, homes: Mapping[str, str]) -> None:
         """Read everything back before loose files are removed; RuntimeError if anything differs."""
         folder, blocks = self.root / self.table, all_blocks(self.root)
         lines = read_cells(folder).by_key
         for key, record in self.records.items():
-            read = {kind: read_details(folder, kind).get(key, []) for kind in DETAILS}
-            wanted = {kind: [dict(each) for each in self.details[kind][key]] for kind in DETAILS}
+            read = {kind: read_details(self.root / homes[key], kind).get(key, []) for kind in DETAILS}
+            wanted = {kind: self.details[kind][key] for kind in DETAILS}
             if lines[key].record(blocks) != record or read != wanted:
                 raise RuntimeError(f"{folder} does not give back the cell {key}; its loose files are kept")
 
-    def _details(self, table: str, key: str) -> dict[str, list[dict[str, Scalar]]]:
-        return {kind: read_details(self.root / table, kind).get(key, []) for kind in DETAILS}
+    def _details(self, key: str) -> dict[str, list[dict[str, Scalar]]]:
+        """The details of a packed cell as they were."""
+        folder = self.root / self.tables[key]
+        return {kind: read_details(folder, kind).get(key, []) for kind in DETAILS}
 
     def _write_blocks(self, written: Mapping[str, str]) -> None:
         """Write the blocks of all cells, before and after; what nothing refers to is left out."""
@@ -330,12 +342,37 @@ class _Packing:
         if self.blocks.texts != kept:
             write_blocks(self.root / PROVENANCE, kept)
 
-    def _write(self, name: str, contents: Sequence[Mapping[str, Any]]) -> None:
-        """Write a table's detail lines and cells; the cells come last, since they make the details count."""
-        folder = self.root / name
-        keys = [str(content["key"]) for content in contents]
-        for kind in DETAILS:
-            before = read_details(folder, kind)
-            both = {key: self.details[kind].get(key, before.get(key, [])) for key in keys}
-            write_details(folder, kind, both)
-        write_cells(folder, contents)
+    def _homes(self) -> dict[str, str]:
+        """The table beside which details lie afterwards, by cell that this table has or had."""
+        keys = {name: list(cells.by_key) for name, cells in self.before.items()} | {
+            self.table: list(self.records)
+        }
+        concerned = {*self.records, *self.before[self.table].by_key}
+        return {key: name for key, name in _by_key(keys).items() if key in concerned}
+
+    def _write_details(self, homes: Mapping[str, str]) -> None:
+        """Write details before the cells that make them count."""
+        for name in sorted(set(homes.values())):
+            folder, own = self.root / name, [key for key, home in homes.items() if home == name]
+            for kind in DETAILS:
+                more = {
+                    k: self.details[kind][k] if k in self.records else self._details(k)[kind] for k in own
+                }
+                write_details(folder, kind, {**read_details(folder, kind), **more})
+
+    def _drop_details(self, homes: Mapping[str, str]) -> None:
+        """Remove details of cells that a table lost, or that lie beside another table."""
+        for name in {name for name, cells in self.before.items() if cells.by_key.keys() & homes.keys()} | {
+            self.table
+        }:
+            for kind in DETAILS:
+                before = read_details(self.root / name, kind)
+                lost = self.before[name].by_key.keys() - homes.keys() if name == self.table else ()
+                kept = [key for key in before if homes.get(key, name) == name and key not in lost]
+                if len(kept) < len(before):
+                    write_details(self.root / name, kind, {key: before[key] for key in kept})
+
+
+def _by_key(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The first table of each cell."""
+    return {key: name for name in sorted(tables, reverse=True) for key in tables[name]}

@@ -38,7 +38,7 @@ PREFACE = """# Results
 
 Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
 `table.csv`, `table.tex`), its picture (`figure.png`, `figure.pdf`), and its cells with their figures
-(`cells.jsonl`, `rounds.jsonl.gz`). A value's `cell` in `table.csv` is the beginning of a `key` in
+(`cells.jsonl`, `rounds.jsonl.xz`). A value's `cell` in `table.csv` is the beginning of a `key` in
 `cells.jsonl`; [docs/results.md](../docs/results.md) describes the rest.
 
 `python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;
