@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from hydra.utils import instantiate
 
 import experiment_files
 from repro.core.paths import conf_dir
@@ -69,7 +70,9 @@ def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
 
 @pytest.mark.parametrize("method", ["medusa", "medusa_em", "ghidorah"])
 def test_a_method_has_the_width_of_its_label(method: str) -> None:
-    (cell,) = (one for one in grid_of(experiment_file("ghidorah/fig9")).choices if one["method"] == method)
+    """In the cells as Hydra's sweeper has them, where a label is not resolved yet."""
+    sweeper = instantiate(composed("experiment=ghidorah/fig9").hydra.sweeper)
+    (cell,) = (one for one in sweeper.cells if one["method"] == method)
     overrides = [f"{name}={value}" for name, value in cell.items()]
     config = plain(composed("setup=ghidorah_mbpp", *overrides, "+labels.width=16"))
     assert (config["method"]["name"], config["method"]["width"]) == (method, 16)

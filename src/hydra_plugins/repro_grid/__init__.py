@@ -11,6 +11,10 @@ from collections.abc import Mapping, Sequence
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
+LATER = "@{"
+"""Stands for `${` in `params` and `cells`: Hydra would resolve an interpolation when it makes the sweeper, for
+all cells alike, and not in the configuration of each cell."""
+
 
 class GridSweeper(BasicSweeper):
     """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
@@ -28,13 +32,13 @@ class GridSweeper(BasicSweeper):
         # The base class's `__init__` cannot be called: Hydra loads its plugins' modules a second time, and
         # the class that `super(BasicSweeper, self)` names in there is then another one.
         self.max_batch_size = max_batch_size
-        self.params = dict(params or {})
+        self.params = {name: _resolvable(value) for name, value in (params or {}).items()}
         self.overrides = None
         self.batch_index = 0
         self.hydra_context = None
         self.config = None
         self.launcher = None
-        self.cells = [{str(name): str(value) for name, value in cell.items()} for cell in cells]
+        self.cells = [{str(name): _resolvable(value) for name, value in cell.items()} for cell in cells]
 
     def split_arguments(  # type: ignore[override]  # of the base class's, which is static
         self, overrides: list[Override], max_batch_size: int | None
@@ -47,6 +51,11 @@ class GridSweeper(BasicSweeper):
             jobs = [[*job, *part] for job in jobs for part in parts]
             jobs = [list(job) for job in dict.fromkeys(map(tuple, jobs))]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
+
+
+def _resolvable(value: object) -> str:
+    """A value as an override writes it, with interpolations."""
+    return str(value).replace(LATER, "${")
 
 
 def _without(cell: Mapping[str, str], given: set[str]) -> list[str]:

@@ -31,6 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
+from hydra_plugins.repro_grid import LATER
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import discover, lookup, names
@@ -131,8 +132,13 @@ def with_sweep(content: Mapping[str, Any]) -> dict[str, Any]:
     if not content.get("grid"):
         return dict(content)
     grid = grid_of(content)
-    sweeper = {"params": grid.params, "cells": grid.choices}
+    sweeper = {"params": _unresolved(grid.params), "cells": [_unresolved(cell) for cell in grid.choices]}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
+
+
+def _unresolved(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Overrides whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
+    return {name: value.replace("${", LATER) for name, value in overrides.items()}
 
 
 @cache
