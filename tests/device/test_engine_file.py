@@ -20,6 +20,7 @@ from repro.device.engines.engine_file import (
     engine_of,
     read_engine,
     with_engine,
+    written_out,
 )
 from repro.device.op import Op
 from repro.records.identity import device_asked
@@ -198,12 +199,47 @@ def test_the_own_engine_is_the_one_that_the_device_names() -> None:
     own = {"name": OWN}
     assert engine_of(PHONE, own) is None
     assert engine_of(PHONE, None) is None
-    assert engine_of({**PHONE, "engine": "mllm_baselines"}, own) == read_engine("mllm_baselines")
+    named = engine_of({**PHONE, "engine": "mllm_baselines"}, own)
+    assert named == written_out(read_engine("mllm_baselines"))
     assert engine_of({**PHONE, "engine": "mllm_baselines"}, on_cpu()) == on_cpu()
     with pytest.raises(InputError, match=r"no engine 'lama'"):
         engine_of({**PHONE, "engine": "lama"}, own)
     with pytest.raises(InputError, match=r"no device 'oneplus12'"):
         device_with_engine("oneplus12")
+
+
+def launches(engine: dict[str, Any]) -> list[float]:
+    """Seconds of a launch on the phone's processors."""
+    found = machine(with_engine(PHONE, engine)).processors
+    return [found[name].launch for name in ("cpu", "npu")]
+
+
+def test_an_engine_that_extends_another_has_its_numbers_and_own_ones_over_them() -> None:
+    base = engine(
+        processors={"cpu": {"launch": number(1, "s"), "rate": {"int8": number(1, "TOP/s")}}},
+        devices={"Phone": {"processors": {"npu": {"launch": number(2, "s")}}}},
+        reads="serial",
+    )
+    assert launches(base) == [1, 2]
+    assert launches(engine(extends=base, processors={"npu": {"launch": number(3, "s")}})) == [1, 3]
+    over = engine(extends=base, devices={"Chip 1": {"processors": {"npu": {"launch": number(4, "s")}}}})
+    assert launches(over) == [1, 4], "whatever of the first engine is more specific"
+    assert launches(engine(extends=over, reads="overlapped")) == [1, 4]
+    found = machine(with_engine(PHONE, over))
+    assert found.serial_reads
+    assert found.processors["cpu"].efficiency.at(1) == 1.0
+    tablet = {**PHONE, "name": "Tablet", "soc": "Chip 2"}
+    with pytest.raises(InputError, match="engine Top has no numbers for Tablet; it has some for Chip 1"):
+        with_engine(tablet, {**over, "name": "Top"})
+
+
+def test_an_engine_that_extends_none_or_itself_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"no engine 'lever_serail'\..*Did you mean lever_serial"):
+        with_engine(PHONE, engine(extends="lever_serail", reads="serial"))
+    files = {"a": engine(extends="b"), "b": engine(extends="c"), "c": engine(extends="b")}
+    monkeypatch.setattr("repro.device.engines.engine_file.read_engine", files.__getitem__)
+    with pytest.raises(InputError, match="engine Program extends b, which extends it in turn"):
+        written_out(files["a"])
 
 
 def test_what_is_read_may_be_changed() -> None:
@@ -212,6 +248,23 @@ def test_what_is_read_may_be_changed() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in engine_files() if name != OWN])
+def test_a_device_of_a_paper_names_its_engine_and_says_nothing_of_programs() -> None:
+    """But the server GPUs, whose programs no paper describes."""
+    of_programs = {"launch", "efficiency", "start", "shapes", "slower", "graph_seconds", "rows_exponent"}
+    named = 0
+    for path in (conf_dir() / "device").glob("*.yaml"):
+        device = read_mapping(path)
+        if not device.get("papers") or (device["main"] == "gpu" and list(device["processors"]) == ["gpu"]):
+            continue
+        assert device["engine"] in engine_files(), path.stem
+        assert not {"tables", "reads", "traffic"} & set(device), path.stem
+        assert not {"sync", "read_ahead"} & set(device["dram"]), path.stem
+        for processor in device["processors"].values():
+            assert not of_programs & set(processor), path.stem
+        named += 1
+    assert named == 13
+
+
 def test_every_engine_composes_and_fits_a_device(name: str) -> None:
     one = read_engine(name)
     devices = {path.stem: read_mapping(path) for path in (conf_dir() / "device").glob("*.yaml")}

@@ -62,9 +62,10 @@ def test_a_changed_number_and_a_foreign_cell_are_noticed(
     tx2: FitResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = device_fit.contents(tx2.specification)
-    changed = with_number(files["device/jetson_tx2"], "processors.gpu.launch", 40.0)
-    leaf(changed, "processors.gpu.launch")[0]["cells"] = ["edgellm.fig5.nav_reduction"]
-    monkeypatch.setattr(device_fit, "contents", lambda given: {"device/jetson_tx2": changed})
+    launch = tx2.specification.numbers[0]
+    changed = with_number(files[launch.file], launch.at, 40.0)
+    leaf(changed, launch.at)[0]["cells"] = ["edgellm.fig5.nav_reduction"]
+    monkeypatch.setattr(device_fit, "contents", lambda given: {launch.file: changed})
     wrong = differences(tx2)
     assert any("launch is 40; the fit gives 32.3" in sentence for sentence in wrong)
     assert any("edgellm.fig5.nav_reduction, to which it is not fitted" in sentence for sentence in wrong)
@@ -137,17 +138,16 @@ def test_the_command_checks_writes_and_names_choices(
     assert main(["jetson_orin_nx", "--check"]) == 0
     assert main(["jetson_orin"]) == 2
     assert "jetson_orin_nx" in capsys.readouterr().err
-    copy = tmp_path / "device" / "jetson_orin_nx.yaml"
-    copy.parent.mkdir()
-    shutil.copy(conf_dir() / "device" / "jetson_orin_nx.yaml", copy)
-    copy.write_text(changed_text(copy.read_text(), "processors.gpu.launch", 6.0))
-    shutil.copytree(conf_dir() / "engine", tmp_path / "engine")
+    for folder in ("device", "engine"):
+        shutil.copytree(conf_dir() / folder, tmp_path / folder)
+    copy, launch = tmp_path / "engine" / "edgellm_flat.yaml", "devices.Jetson Orin NX.processors.gpu.launch"
+    copy.write_text(changed_text(copy.read_text(), launch, 6.0))
     for module in ("repro.fit", "repro.fitting.device_fit", "repro.fitting.result_tables"):
         monkeypatch.setattr(f"{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err
     assert main(["jetson_orin_nx", "--write"]) == 0
-    assert number_at(yaml.safe_load(copy.read_text()), "processors.gpu.launch") == 5.31
+    assert number_at(yaml.safe_load(copy.read_text()), launch) == 5.31
 
 
 def test_edgellm_s_engine_meets_the_passes_that_it_is_fitted_to() -> None:

@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import FLASH, Op
 from repro.methods.base import Request
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -117,7 +118,7 @@ def seconds(ops: Sequence[Op]) -> float:
 
 
 def phone(name: str) -> Machine:
-    return machine(of_conf("device", name), "")
+    return machine(device_with_engine(name))
 
 
 # --- profiles

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
-from repro.device.engines.engine_file import OWN, read_engine
+from repro.device.engines.engine_file import OWN, read_engine, written_out
 from repro.experiments.cli import cell_config
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.registry import made
@@ -31,7 +31,8 @@ def config(*overrides: str) -> dict[str, Any]:
 
 def test_the_own_engine_is_written_out_in_the_record() -> None:
     cell = made(config())
-    assert cell.config["engine"] == read_engine("mllm_baselines")
+    assert cell.config["engine"] == written_out(read_engine("mllm_baselines"))
+    assert cell.config["engine"]["extends"] == read_engine("snapdragon_kernels"), "not its name alone"
     again = made(copy.deepcopy(dict(cell.config)))
     assert again.asked == cell.asked
     assert again.config["engine"] == cell.config["engine"]
@@ -70,8 +71,8 @@ def test_an_engine_without_programs_runs_whatever_the_method_names() -> None:
     [
         ("device.dram.bandwidth.value=-1", r"Xiaomi 14: dram\.bandwidth: -1 GB/s must be above 0"),
         (
-            "device.processors.cpu.launch.value=-1",
-            r"Xiaomi 14: processors\.cpu\.launch: -1 us must be at least 0",
+            "device.processors.cpu.watts.value=-1",
+            r"Xiaomi 14: processors\.cpu\.watts: -1 W must be at least 0",
         ),
         ("device.power.idle.value=nan", r"Xiaomi 14: power\.idle: nan W must be a finite number"),
         ("device.dram.budget.value=inf", r"Xiaomi 14: dram\.budget: inf GB must be a finite number"),

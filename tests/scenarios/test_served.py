@@ -12,7 +12,6 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.data.config import read_config
-from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.experiments.cli import attempt
 from repro.experiments.sweep import unseen
@@ -125,7 +124,7 @@ def test_what_stays_of_a_prompt_is_read(project: Project) -> None:
 
 def test_a_switch_is_billed_when_the_level_changes(project: Project) -> None:
     cell = ServingScenario(project.config(*ELASTILM))
-    device = EmulatedDevice(machine(cell.config["device"]))
+    device = EmulatedDevice(cell.cell.machine())
     profile = profile_of(cell.system, device)
     _, lines = done(project, *ELASTILM)
     levels = [None, *column(lines, "model_level")]

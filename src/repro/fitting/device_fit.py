@@ -12,12 +12,12 @@ import numpy as np
 
 from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine
-from repro.device.device_file import facts, machine
+from repro.device.device_file import machine
 from repro.device.engines.engine_file import engine_of, with_engine
 from repro.fitting.held_out import leave_out
 from repro.fitting.measures import SECONDS, measure, weight_bytes
 from repro.fitting.problem import Observation, Parameter, Problem, Solution, Vector, solve
-from repro.fitting.specification import FitSpecification, FittedCell, conf_file, number_at, with_number
+from repro.fitting.specification import FitSpecification, FittedCell, conf_file, leaf, number_at, with_number
 from repro.reports.reference.reference import find, load_cells
 
 TOLERANCE = 0.005
@@ -134,8 +134,8 @@ def differences(result: FitResult) -> list[str]:
         written, found = number_at(files[number.file], number.at), result.solution.values[number.name]
         if abs(log(written / found)) > TOLERANCE:
             wrong.append(f"{number.name} is {written:g}; the fit gives {found:.3g}")
-        named = _named(files[number.file], number.at)
-        if named is not None and not named <= cells | set(number.restated):
+        named = {str(cell) for cell in leaf(files[number.file], number.at)[0].get("cells") or ()}
+        if not named <= cells | set(number.restated):
             extra = ", ".join(sorted(named - cells - set(number.restated)))
             wrong.append(f"{number.name} names {extra}, to which it is not fitted")
     for carried in given.carried:
@@ -144,12 +144,3 @@ def differences(result: FitResult) -> list[str]:
         if not abs(log(written / expected)) <= TOLERANCE:
             wrong.append(f"{carried.file}: {carried.at} is {written:g}; the ratio gives {expected:.3g}")
     return wrong
-
-
-def _named(content: Mapping[str, Any], at: str) -> set[str] | None:
-    """The cells that a fact names; `None` where the file is no plain device file."""
-    if "processors" not in content:
-        return None
-    place = at.partition("[")[0]
-    found = {fact.path: fact for fact in facts(content)}
-    return set(found[place].cells) if place in found else None

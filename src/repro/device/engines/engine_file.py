@@ -30,17 +30,20 @@ PARTS = (*SECTIONS, *WORDS, PROGRAMS)
 ROLES = ("main", "verifies")
 """The processors that an engine chooses: the default one, and that of a target's passes over several rows."""
 
-KNOWN = ("name", "papers", "note", *ROLES, "devices", *PARTS)
+EXTENDS = "extends"
+"""The entry that names another engine, whose numbers come before those of this one."""
+
+KNOWN = ("name", "papers", "note", EXTENDS, *ROLES, "devices", *PARTS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
     """A device file as an engine uses it.
 
-    The engine's facts replace those of the device at the same place: first those of every device, then those
-    of its chip (`soc`), then those of the device. A `rate` is what the program reaches: in absolute units it
-    replaces the processor's peak, as a share it is one of it; the device's efficiency no longer counts, and
-    the processor computes in no precision that `rate` leaves out. `programs` become the device file's
-    `engines`, of which a method may choose one.
+    The engine's facts replace those of the device at the same place: first those of the engine that it
+    extends, then its own: those of every device, of the device's chip (`soc`), and of the device. A `rate` is
+    what the program reaches: in absolute units it replaces the processor's peak, as a share it is one of it;
+    the device's efficiency no longer counts, and the processor computes in no precision that `rate` leaves
+    out. `programs` become the device file's `engines`, of which a method may choose one.
 
     Args:
         device: a device file.
@@ -62,6 +65,8 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
     parts = list(_parts(name, engine, device))
     for part in parts:
         _require_fitting(name, part, of, device.get("processors") or {})
+    if engine.get(EXTENDS):
+        found = with_engine(found, written_out(engine)[EXTENDS])
     for part in parts:
         found = _over(found, part)
     for role in ROLES:
@@ -71,6 +76,24 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
                 raise InputError(f"{name}: {role} is {engine[role]!r}; {of} has {choices}")
             found[role] = engine[role]
     return found
+
+
+def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """An engine with the content of the engine that it extends in place of its name.
+
+    Args:
+        engine: an engine file.
+        before: names of the engines that led to it.
+
+    Raises:
+        InputError: there is no such engine, or it leads back to one of `before`.
+    """
+    base = engine.get(EXTENDS)
+    if not base or isinstance(base, Mapping):
+        return engine
+    if base in before:
+        raise InputError(f"engine {engine.get('name', '')} extends {base}, which extends it in turn")
+    return {**engine, EXTENDS: written_out(read_engine(str(base)), (*before, str(base)))}
 
 
 def _require_known(name: str, engine: Mapping[str, Any]) -> None:
@@ -213,6 +236,8 @@ def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
 def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The engine that a configuration chose: an engine file, the one that the device file names, or `None`.
 
+    The engine that it extends is written out in it, so that a record has all numbers.
+
     Args:
         device: a device file.
         engine: the `engine` section of a configuration; `None` in configurations of before there were
@@ -226,5 +251,5 @@ def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Ma
     if not isinstance(engine, Mapping):
         raise InputError(f"engine is {engine!r}; choose an engine file with engine={engine}")
     if engine.get("name") != OWN:
-        return engine
-    return read_engine(str(device["engine"])) if device.get("engine") else None
+        return written_out(engine)
+    return written_out(read_engine(str(device["engine"]))) if device.get("engine") else None
