@@ -12,8 +12,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
 
 LATER = "@{"
-"""Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, that is for
-all cells alike; these wait for the configuration of each cell."""
+"""Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
+cells alike; these wait for the configuration of each cell."""
 
 
 class GridSweeper(BasicSweeper):
