@@ -25,7 +25,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from llama import LlamaCpp, gguf
+from llama import LlamaCpp
 from paired import spread
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -41,6 +41,7 @@ from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear, packed
+from repro.validation.this_machine.gguf_files import packaged
 
 Clocked = Callable[[], float]
 """Runs once and returns the seconds it took."""
@@ -207,7 +208,7 @@ def main() -> None:
         prompt, corpus = texts(folder, args.tokens)
         runners, operations = contenders(folder, prompt, corpus)
         if args.llama:
-            server = LlamaCpp(gguf(args.checkpoint), args.threads, args.tokens + 1)
+            server = LlamaCpp(packaged(args.checkpoint), args.threads, args.tokens + 1)
             runners["llama.cpp"] = Contender(partial(server.prefill, args.tokens))
     except InputError as wrong:
         sys.exit(f"error: {wrong}")

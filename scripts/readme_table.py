@@ -3,7 +3,7 @@
 python scripts/readme_table.py
 python scripts/readme_table.py --table outputs/results/quickstart/table.md
 
-Owns the markers and which part of the table's file the README shows. Must not know what is in the table.
+Owns which part of the table's file the README shows. Must not know what is in the table.
 """
 
 from __future__ import annotations
@@ -16,40 +16,15 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.records.record import write_atomically
+from repro.reports.marked_block import filled
 
-START, END = "<!-- quickstart -->", "<!-- /quickstart -->"
+BLOCK = "quickstart"
 TABLE = Path("results/quickstart/table.md")
 
 
 def shown(table: str) -> str:
     """The part of a table's Markdown that the README shows: everything but the citations."""
     return table.partition("\n```bibtex")[0].strip()
-
-
-def block(readme: str) -> str:
-    """The text between the markers.
-
-    Raises:
-        InputError: the README lacks one of them, or has one twice.
-    """
-    for marker in (START, END):
-        if readme.count(marker) != 1:
-            raise InputError(f"README.md has {readme.count(marker)} lines {marker!r}; it needs exactly one")
-    inside, closed, _ = readme.partition(START)[2].partition(END)
-    if not closed:
-        raise InputError(f"README.md has {END!r} before {START!r}; it needs them in order")
-    return inside.strip()
-
-
-def filled(readme: str, table: str) -> str:
-    """The README with a table's Markdown between its markers.
-
-    Raises:
-        InputError: as `block`.
-    """
-    block(readme)
-    before, rest = readme.split(START)
-    return f"{before}{START}\n{shown(table)}\n{END}{rest.split(END)[1]}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.table.is_file():
             raise InputError(f"there is no table {options.table}; make it with results=results")
         readme = options.readme.read_text(encoding="utf-8")
-        write_atomically(options.readme, filled(readme, options.table.read_text(encoding="utf-8")))
+        table = shown(options.table.read_text(encoding="utf-8"))
+        write_atomically(options.readme, filled(readme, BLOCK, table, options.readme.name))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

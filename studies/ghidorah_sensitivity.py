@@ -25,6 +25,8 @@ from rich.table import Table
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import OWN, device_with_engine
+from repro.fitting.measures import model_cost
+from repro.fitting.specification import leaf
 from repro.methods.base import Serving
 from repro.methods.ghidorah.ghidorah import Ghidorah, Plan
 from repro.methods.ghidorah.medusa import Medusa
@@ -39,7 +41,6 @@ from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Session
 from repro.scenarios.generation.heads_fit import WIDTHS as FITTED_WIDTHS
 from repro.scenarios.generation.heads_fit import head_match
-from studies.fit_devices import leaf, model_cost
 
 DEVICE = "jetson_xavier_nx"
 WIDTHS = (4, 8, 16, 32, 64)
@@ -151,7 +152,7 @@ def claims(described: Mapping[str, Any]) -> Claims:
 def varied(described: Mapping[str, Any], path: str, factor: float) -> dict[str, Any]:
     """The device with one number, or all points of a curve, multiplied by a factor."""
     other: dict[str, Any] = copy.deepcopy(dict(described))
-    fact = leaf(other, path)
+    fact, _ = leaf(other, path)
     if "points" in fact:
         fact["points"] = [[x, y * factor] for x, y in fact["points"]]
     else:

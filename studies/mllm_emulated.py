@@ -29,13 +29,13 @@ from repro.device.cost import Curve, Machine
 from repro.device.device_file import machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
+from repro.fitting.measures import model_cost
 from repro.methods.base import Request
 from repro.methods.mllm_npu.mllm_npu import MllmNpu
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from studies.fit_devices import model_cost
 from studies.fit_mllm import engines, middle, said
 from studies.mllm_closed_forms import (
     BASELINES,

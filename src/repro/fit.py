@@ -1,7 +1,7 @@
 """`python -m repro.fit`: fit the numbers of device and engine files to published measurements.
 
-    python -m repro.fit                  every specification of conf/fit, and the classes of engines of the
-    phones python -m repro.fit jetson_tx2       one of them: its numbers, then each cell beside ours
+    python -m repro.fit                  every specification of conf/fit, and the phones' classes of engines
+    python -m repro.fit jetson_tx2       one of them: its numbers, then each cell beside ours
     python -m repro.fit --check          exit 1 if a file differs from its fit
     python -m repro.fit phones --write   put the fitted numbers into the files
 
@@ -60,7 +60,7 @@ def _one(name: str, options: argparse.Namespace, console: Console) -> list[str]:
     result = fit_device(specification(name))
     if not options.check:
         console.print(numbers_table(name, result), cells_table(name, result), f"{name}: {sentence(result)}")
-    if options.write:
+    if options.write and not result.specification.origin:
         for number in result.specification.numbers:
             write_number(conf_file(number.file), number.at, result.solution.values[number.name])
     return differences(result)

@@ -1,27 +1,26 @@
-"""mllm-NPU's engines: what they pay and where, and that their numbers are the fit's, of named rows."""
+"""mllm-NPU's baselines as programs of an engine: what they pay, and on which processor."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from repro.core.registry import registered
+from repro.core.registry import discover, registered
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import device_with_engine
+from repro.fitting.measures import model_cost
 from repro.methods.base import Request
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
-from studies import fit_devices, fit_engines
 
-fit: Any = fit_engines
-devices: Any = fit_devices
+discover("repro.methods")
 
-PHONE = fit.device_file("xiaomi_14")
-ENGINES = tuple(fit.COLUMNS)
+PHONE = device_with_engine("xiaomi_14")
+ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu")
 
 
 def trace(engine: str, prompt: int = 40, tokens: int = 3) -> list[Any]:
@@ -29,7 +28,7 @@ def trace(engine: str, prompt: int = 40, tokens: int = 3) -> list[Any]:
     method = registered("method")[engine]()
     device = EmulatedDevice(machine(PHONE, engine))
     session = Session(
-        Engine("target", device, fit.model_cost("gemma_2b_int8"), NoNetwork(), method.places()["target"])
+        Engine("target", device, model_cost("gemma_2b_int8"), NoNetwork(), method.places()["target"])
     )
     request = Request("one", (0,) * prompt, tokens)
     session.start(Prefix.of(request.prompt))
@@ -64,47 +63,7 @@ def test_getting_ready_takes_its_time_once_a_length() -> None:
 
 def test_every_engine_is_known_to_both_phones() -> None:
     for phone in ("xiaomi_14", "redmi_k60_pro"):
-        assert set(fit.device_file(phone)["engines"]) == set(ENGINES)
+        assert set(device_with_engine(phone)["engines"]) == set(ENGINES)
     assert {registered("method")[engine].engine for engine in ENGINES} == set(ENGINES)
-
-
-def test_the_device_file_meets_the_cells_that_it_is_fitted_to() -> None:
-    """A knob's cells are met in the mean of logarithms, which is what solving it means."""
-    for knob in fit.FIT.knobs:
-        value = devices.get(PHONE, knob.path)
-        assert devices.residual(fit.device_file("xiaomi_14"), knob, value) == pytest.approx(0, abs=0.01), (
-            knob.path
-        )
-
-
-def test_a_knob_that_is_turned_away_no_longer_meets_them() -> None:
-    (knob,) = (k for k in fit.FIT.knobs if k.engine == "powerinfer2_npu")
-    wrong = 1.1 * devices.get(PHONE, knob.path)
-    assert abs(devices.residual(fit.device_file("xiaomi_14"), knob, wrong)) > 0.03
-
-
-def test_what_is_fitted_names_its_cells() -> None:
-    fitted = {f.path: set(f.cells) for f in facts(PHONE) if f.source == "fitted" and "engines." in f.path}
-    assert fitted == {knob.path: knob.determined for knob in fit.FIT.knobs}
-    sister = facts(fit.device_file("redmi_k60_pro"))
+    sister = facts(device_with_engine("redmi_k60_pro"))
     assert {f.source for f in sister if f.path.startswith("engines.")} == {"assumed"}
-
-
-def test_only_rows_of_two_models_are_fitted_to() -> None:
-    """Of TFLite, which has neither, Gemma-2B's; never a cell of mllm-NPU's own."""
-    cells = {cell for knob in fit.FIT.knobs for cell in knob.cells}
-    assert len(cells) == 32
-    for cell in cells:
-        tflite = r"gemma_2b\.tflite"
-        assert re.fullmatch(
-            rf".*\.(qwen1_5_1_8b\.(mlc|lcpp|mnn)|llama_2_7b\.(mlc|lcpp|mnn|pi)|{tflite})", cell
-        )
-
-
-@pytest.mark.parametrize("dataset", fit.DATASETS)
-def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
-    lengths = fit.allowed(PHONE, dataset)
-    assert fit.LENGTHS[dataset] in lengths
-    near = [n for n in (fit.LENGTHS[dataset] - 1, fit.LENGTHS[dataset] + 1) if n in lengths]
-    best = fit.miss(PHONE, dataset, fit.LENGTHS[dataset])
-    assert all(fit.miss(PHONE, dataset, n) > 0.99 * best for n in near)  # the file's numbers are rounded

@@ -13,6 +13,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import FREE
 from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import device_with_engine
 from repro.fit import main
 from repro.fitting import device_fit
@@ -47,6 +48,12 @@ def tx2() -> FitResult:
 def test_the_committed_numbers_come_out(tx2: FitResult) -> None:
     assert differences(tx2) == []
     assert len(tx2.solution.values) == 2
+
+
+def test_milliseconds_are_seconds_in_a_fit_and_a_bound_is_no_aim() -> None:
+    assert published("lever.table1.qwen3_8b.compute") == pytest.approx(0.0966)
+    with pytest.raises(InputError, match="is a bound"):
+        published("mllm_npu.abstract.prefill_throughput")
 
 
 def test_four_cells_determine_two_numbers_with_any_one_left_out(tx2: FitResult) -> None:
@@ -127,9 +134,36 @@ def test_the_trivial_rule_scales_times_by_weights_and_keeps_ratios() -> None:
 
 
 def test_a_pass_computes_what_is_asked() -> None:
-    done = one_pass(FREE, model_cost("gpt2"), rows=3, context=5)
-    assert (done.end - done.start, done.rows) == (0.0, 3)
-    assert one_pass(FREE, model_cost("gpt2"), rows=4, context=0).rows == 4
+    for logits, heads in (("all", 3), ("last", 1)):
+        device = EmulatedDevice(FREE)
+        done = one_pass(device, model_cost("gpt2"), rows=3, context=5, logits=logits)
+        assert (done.end - done.start, done.rows) == (0.0, 3)
+        assert [span.rows for span in device.trace.spans if span.kind == "head"][-1] == heads
+    assert one_pass(EmulatedDevice(FREE), model_cost("gpt2"), rows=4, context=0).rows == 4
+
+
+def test_a_product_takes_its_start_and_the_longer_of_computing_and_reading() -> None:
+    on = machine(device_with_engine("xiaomi_14", "mllm_npu"))
+    start = on.processors["npu"].start["int8"].at(64)
+    for rows, seconds in ((64, 2048 * 8192 / 14.6e9), (512, 2 * 512 * 2048 * 8192 / 4.28e12)):
+        given = {"rows": rows, "inputs": 2048, "outputs": 8192}
+        assert measure("product_seconds", given)(on) == pytest.approx(start + seconds)
+
+
+def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (conf_dir() / "fit" / "mllm_npu_mnn.yaml").read_text()
+    cells = specification("mllm_npu_mnn").cells
+    assert [cell.id for cell in cells[:3]] == [
+        "mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn",
+        "mllm_npu.table4.2wiki.llama_2_7b.mnn",
+        "mllm_npu.table4.triviaqa.qwen1_5_1_8b.mnn",
+    ]
+    assert cells[2].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
+    (tmp_path / "fit").mkdir()
+    (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."))
+    monkeypatch.setattr("repro.fitting.specification.conf_dir", lambda: tmp_path)
+    with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
+        specification("wrong")
 
 
 def test_the_command_checks_writes_and_names_choices(

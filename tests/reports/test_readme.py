@@ -7,16 +7,18 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import project_root
+from repro.reports.marked_block import block, filled, markers
 from scripts import readme_table, tables
 
 README = project_root() / "README.md"
 TABLE = project_root() / readme_table.TABLE
 MARKDOWN = "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note\n\n```bibtex\n@misc{x}\n```\n"
-EMPTY = f"# repro\n\n{readme_table.START}\n{readme_table.END}\n\nThe rest.\n"
+START, END = markers(readme_table.BLOCK)
+EMPTY = f"# repro\n\n{START}\n{END}\n\nThe rest.\n"
 
 
 def test_the_readme_shows_the_table_as_the_run_wrote_it() -> None:
-    inside = readme_table.block(README.read_text(encoding="utf-8"))
+    inside = block(README.read_text(encoding="utf-8"), readme_table.BLOCK, "README.md")
     if not TABLE.is_file():
         assert inside == "", "the README shows a table that no file holds"
         pytest.skip("no quickstart has been run into results/ yet")
@@ -29,10 +31,10 @@ def test_the_script_fills_the_block_and_nothing_else(tmp_path: Path) -> None:
     table.write_text(MARKDOWN)
     assert readme_table.main(["--readme", str(readme), "--table", str(table)]) == 0
     text = readme.read_text()
-    assert readme_table.block(text) == "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
+    assert block(text, readme_table.BLOCK, "README.md") == "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
     assert text.startswith("# repro\n\n<!-- quickstart -->\n## Speeds")
     assert text.endswith("- a note\n<!-- /quickstart -->\n\nThe rest.\n")
-    assert readme_table.filled(text, MARKDOWN) == text
+    assert filled(text, readme_table.BLOCK, readme_table.shown(MARKDOWN), "README.md") == text
 
 
 def test_a_missing_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,11 +45,11 @@ def test_a_missing_table_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(
     "readme",
-    ["no markers", f"{readme_table.START} alone", f"{readme_table.END}{readme_table.START}", EMPTY + EMPTY],
+    ["no markers", f"{START} alone", f"{END}{START}", EMPTY + EMPTY],
 )
 def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
     with pytest.raises(InputError, match=r"exactly one|in order"):
-        readme_table.filled(readme, MARKDOWN)
+        filled(readme, readme_table.BLOCK, MARKDOWN, "README.md")
 
 
 def test_the_quickstarts_table_can_be_made_again_from_records_alone(

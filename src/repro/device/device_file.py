@@ -105,9 +105,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Fact:
-    """One number (or a curve's points) in SI units, with its path in the file and its source."""
+    """One number (or a curve's points) in SI units, with its path in the file, its kind and its source."""
 
     path: str
+    kind: Kind
     value: float
     points: tuple[tuple[float, float], ...]
     printed: str
@@ -180,7 +181,7 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
     value, points = _numbers(path, leaf, units[unit])
     printed = f"{leaf.get('points', leaf.get('value'))} {unit}".strip()
     _require_range(path, printed, kind, value, points, "points" not in leaf)
-    return Fact(path, value, points, printed, source, str(leaf.get("note", "")), cells)
+    return Fact(path, kind, value, points, printed, source, str(leaf.get("note", "")), cells)
 
 
 def _require_range(

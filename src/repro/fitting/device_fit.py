@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import log, sqrt
 from typing import Any
 
 import numpy as np
 
+from repro.core.errors import InputError
 from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine
 from repro.device.device_file import machine
 from repro.device.engines.engine_file import engine_of, with_engine
 from repro.fitting.held_out import leave_out
-from repro.fitting.measures import SECONDS, measure, weight_bytes
+from repro.fitting.measures import SCALED, measure, weight_bytes
 from repro.fitting.problem import Observation, Parameter, Problem, Solution, Vector, solve
 from repro.fitting.specification import FitSpecification, FittedCell, conf_file, leaf, number_at, with_number
 from repro.reports.reference.reference import find, load_cells
@@ -26,12 +28,15 @@ TOLERANCE = 0.005
 
 @cache
 def published(cell: str, end: str = "") -> float:
-    """A cell's value; for a range its `low` or `high` end, or the geometric mean of both."""
+    """A cell's value; for a range its `low` or `high` end, or the geometric mean of both.
+
+    Milliseconds are converted to seconds.
+    """
     found = find(load_cells(), cell)
     low, high = found.value_low, found.value_high
-    assert low is not None, f"{cell} has no lower end"
-    assert high is not None, f"{cell} has no upper end"
-    return {"low": low, "high": high}.get(end, sqrt(low * high))
+    if low is None or high is None:
+        raise InputError(f"{cell} is a bound, to which nothing can be fitted")
+    return {"low": low, "high": high}.get(end, sqrt(low * high)) * (1e-3 if found.unit == "ms" else 1.0)
 
 
 @dataclass(frozen=True)
@@ -42,16 +47,26 @@ class FitResult:
         specification: what was fitted to what.
         problem: the same as a problem.
         solution: the numbers.
-        left_out: by cell id, its value from a fit that did not see it; none where the others do not determine
-            it.
-        trivial: by cell id, the nearest other cell of the same measure, times are scaled by weights.
     """
 
     specification: FitSpecification
     problem: Problem
     solution: Solution
-    left_out: Mapping[str, float]
-    trivial: Mapping[str, float]
+
+    @cached_property
+    def left_out(self) -> dict[str, float]:
+        """By cell id, its value from a fit that did not see it; none where the others do not determine it."""
+        given = self.specification
+        counted = Counter(cell.mean or cell.id for cell in given.cells)
+        if len(counted) - (min(counted.values()) == 1) < len(given.numbers):
+            return {}
+        return leave_out(self.problem, self.solution, given.loss)
+
+    @property
+    def trivial(self) -> dict[str, float]:
+        """By cell id, the nearest other cell of its measure; times and energies are scaled by weights."""
+        cells = self.specification.cells
+        return {cell.id: value for cell in cells if (value := scaled(cell, cells)) is not None}
 
     @property
     def fitted(self) -> dict[str, float]:
@@ -100,17 +115,16 @@ def device_problem(given: FitSpecification) -> Problem:
         written = number_at(files[number.file], number.at)
         first = written if low <= written <= high else sqrt(low * high)
         parameters.append(Parameter(number.name, first, low, high))
-    observations = tuple(Observation(cell.id, published(cell.id, cell.end)) for cell in given.cells)
+    observations = tuple(
+        Observation(cell.id, published(cell.id, cell.end), mean=cell.mean) for cell in given.cells
+    )
     return Problem(tuple(parameters), observations, predict)
 
 
 def fit_device(given: FitSpecification) -> FitResult:
-    """Fit a specification's numbers, and predict each cell from the others where they determine it."""
+    """Fit a specification's numbers to its cells."""
     problem = device_problem(given)
-    solution = solve(problem)
-    left = leave_out(problem, solution) if len(given.cells) > len(given.numbers) else {}
-    found = {cell.id: value for cell in given.cells if (value := scaled(cell, given.cells)) is not None}
-    return FitResult(given, problem, solution, left, found)
+    return FitResult(given, problem, solve(problem, loss=given.loss))
 
 
 def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
@@ -121,7 +135,7 @@ def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
         return None
     own = weight_bytes(cell.given)
     near = min(others, key=lambda other: (abs(log(weight_bytes(other.given) / own)), other.id))
-    ratio = own / weight_bytes(near.given) if cell.measure in SECONDS else 1.0
+    ratio = own / weight_bytes(near.given) if cell.measure in SCALED else 1.0
     return published(near.id, near.end) * ratio
 
 
@@ -129,15 +143,22 @@ def differences(result: FitResult) -> list[str]:
     """Sentences on numbers of files that differ from the fit, or name other cells."""
     given, wrong = result.specification, []
     files = contents(given)
-    cells = {cell.id for cell in given.cells}
+    cells, excluded = {cell.id for cell in given.cells}, set[str]()
     for number in given.numbers:
         written, found = number_at(files[number.file], number.at), result.solution.values[number.name]
-        if abs(log(written / found)) > TOLERANCE:
+        if not given.origin and abs(log(written / found)) > TOLERANCE:
             wrong.append(f"{number.name} is {written:g}; the fit gives {found:.3g}")
         named = {str(cell) for cell in leaf(files[number.file], number.at)[0].get("cells") or ()}
-        if not named <= cells | set(number.restated):
-            extra = ", ".join(sorted(named - cells - set(number.restated)))
-            wrong.append(f"{number.name} names {extra}, to which it is not fitted")
+        excluded |= named
+        if extra := named - cells - set(number.restated):
+            wrong.append(f"{number.name} names {', '.join(sorted(extra))}, to which it is not fitted")
+        if lacking := set(number.restated) - named:
+            wrong.append(
+                f"{number.name} does not name {', '.join(sorted(lacking))}, which restates its cells"
+            )
+    wrong += [f"{name} ended at a bound of its search" for name in result.solution.at_bound]
+    if lacking := cells - excluded:
+        wrong.append(f"no number names {', '.join(sorted(lacking))}, so that it would count as predicted")
     for carried in given.carried:
         written = number_at(read_mapping(conf_file(carried.file)), carried.at)
         expected = carried.ratio * result.solution.values.get(carried.of.name, float("nan"))

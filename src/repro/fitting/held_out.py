@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from repro.fitting.problem import Observation, Problem, Solution, solve
+from repro.fitting.problem import Problem, Solution, solve
 
 
-def leave_out(
-    problem: Problem, whole: Solution, bundle: Callable[[Observation], str] | None = None
-) -> dict[str, float]:
+def leave_out(problem: Problem, whole: Solution, loss: str = "soft_l1") -> dict[str, float]:
     """Predicted values by observation id, each from a fit that saw nothing of its bundle.
 
     Args:
         problem: the whole problem; observations that it already leaves out are not predicted here.
         whole: its solution, from which each search begins.
-        bundle: what an observation is left out with; its own bundle by default.
+        loss: as of `solve`.
     """
-    name = bundle or (lambda one: one.together)
     seen = [o for o in problem.observations if o.id not in problem.absent]
     found: dict[str, float] = {}
-    for held in dict.fromkeys(name(o) for o in seen):
-        ids = [o.id for o in seen if name(o) == held]
+    for held in dict.fromkeys(o.together for o in seen):
+        ids = [o.id for o in seen if o.together == held]
         blind = problem.without(ids)
-        predicted = problem.predicted(solve(blind, whole.values).values)
+        predicted = problem.predicted(solve(blind, whole.values, loss).values)
         found |= {one: predicted[one] for one in ids}
     return found

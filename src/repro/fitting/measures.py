@@ -1,11 +1,13 @@
 """What a cell of a fit measures: forward passes and requests on an emulated machine, without weights.
 
-Must not know published values. Each measure gives the value in the unit of the cells that name it.
+Must not know published values. A time is in seconds, an energy in joules; a ratio or a share is in the unit
+of the cells that name it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -16,7 +18,7 @@ from repro.core.registry import discover, registered, unknown
 from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine
 from repro.device.emulated import EmulatedDevice
-from repro.device.op import NPU
+from repro.device.op import NPU, Op
 from repro.methods.base import Request
 from repro.models.costs.model_cost import ModelCost, Shape, precision
 from repro.models.costs.subgraphs import Layout, subgraphs
@@ -38,9 +40,6 @@ PLACEMENTS = {
 }
 """Weights stay in memory; are read while the layer before computes; are read and then computed."""
 
-SECONDS = ("pass_seconds", "request_seconds", "prefill_seconds", "npu_milliseconds", "pass_joules")
-"""Measures that are times or energies, which a trivial rule scales by weights; others are ratios."""
-
 
 @cache
 def model_cost(model: str) -> ModelCost:
@@ -55,64 +54,62 @@ def model_cost(model: str) -> ModelCost:
 
 
 def one_pass(
-    on: Machine,
+    device: EmulatedDevice,
     cost: ModelCost,
     rows: int = 1,
     context: int = CONTEXT,
     placement: Placement = RESIDENT,
+    logits: str = "all",
 ) -> Pass:
-    """A forward pass of `rows` tokens after `context` cached ones, with logits of the last row only."""
-    device = EmulatedDevice(on)
+    """A forward pass of `rows` tokens after `context` cached ones, with nothing else running.
+
+    Args:
+        device: it has the pass's spans afterwards.
+        cost: of the model.
+        rows: tokens that the pass computes.
+        context: tokens that are cached before.
+        placement: where the weights are.
+        logits: of `all` rows, as a verification gives them, or of the `last` one.
+    """
     session = Session(Engine("model", device, cost, NoNetwork(), placement))
-    text = Prefix.of([0] * context)
-    whole = text if context else Prefix.of([0] * rows)
-    for _ in range(rows if context else 0):
-        whole = whole.then(0)
-    session.start(whole)
+    cached = Prefix.of([0] * context)
+    texts = [cached.then(0) if context else Prefix.of([0])]
+    while len(texts) < rows:
+        texts.append(texts[-1].then(0))
+    session.start(cached if context else texts[-1])
 
     async def passes() -> None:
         if context:
-            await session.forward([text])
-        await session.forward([whole])
+            await session.forward([cached])
+        await session.forward(texts if logits == "all" else texts[-1:])
 
     device.play(passes())
     return session.passes[-1]
 
 
-def _placement(name: str) -> Placement:
+def _placement(name: str, on: str = "") -> Placement:
     if name not in PLACEMENTS:
         raise InputError(unknown("placement", name, PLACEMENTS))
-    return PLACEMENTS[name]
+    return replace(PLACEMENTS[name], on=on)
 
 
-def _verified(on: Machine, model: str, placement: str, rows: int) -> Pass:
-    """A pass that gives logits at all of its rows, as a verification does."""
-    return _played(EmulatedDevice(on), model, placement, rows)
-
-
-def _played(device: EmulatedDevice, model: str, placement: str, rows: int) -> Pass:
-    """As `_verified`, on a device whose trace the caller reads."""
-    session = Session(Engine("model", device, model_cost(model), NoNetwork(), _placement(placement)))
-    text = Prefix.of([0] * CONTEXT)
-    session.start(text)
-
-    async def passes() -> None:
-        await session.forward([text])
-        row = text
-        await session.forward([row := row.then(0) for _ in range(rows)])
-
-    device.play(passes())
-    return session.passes[-1]
-
-
-def pass_seconds(model: str, placement: str = "resident", rows: int = 1) -> Measure:
-    """Seconds of a pass with logits at all rows."""
+def pass_seconds(
+    model: str, placement: str = "resident", rows: int = 1, processor: str = "", context: int = CONTEXT
+) -> Measure:
+    """Seconds of a pass with logits at all rows, on a processor or on the machine's own."""
+    where = _placement(placement, processor)
 
     def measure(on: Machine) -> float:
-        done = _verified(on, model, placement, rows)
+        done = one_pass(EmulatedDevice(on), model_cost(model), rows, context, where)
         return done.end - done.start
 
     return measure
+
+
+def reading_seconds(model: str, placement: str = "swapping", context: int = CONTEXT) -> Measure:
+    """Seconds of a one-token pass that wait for flash."""
+    where = _placement(placement)
+    return lambda on: one_pass(EmulatedDevice(on), model_cost(model), 1, context, where).loading
 
 
 def verification_speedup(model: str, rows: int = 10, placement: str = "swapping") -> Measure:
@@ -129,11 +126,11 @@ def rows_growth(model: str, rows: int = 10, placement: str = "resident") -> Meas
 
 def pass_joules(model: str, placement: str = "swapping", rows: int = 1) -> Measure:
     """Energy of a pass with logits at all rows, idle power included."""
-    _placement(placement)
+    where = _placement(placement)
 
     def measure(on: Machine) -> float:
         device = EmulatedDevice(on)
-        done = _played(device, model, placement, rows)
+        done = one_pass(device, model_cost(model), rows, placement=where)
         burnt = device.trace.joules(done.start, done.end)
         assert burnt is not None, "an emulated device has an idle power"
         return burnt
@@ -143,21 +140,36 @@ def pass_joules(model: str, placement: str = "swapping", rows: int = 1) -> Measu
 
 def reading_share(models: list[str], placement: str = "swapping") -> Measure:
     """Percent of a one-token pass spent waiting for flash; geometric mean over models."""
-
-    def share(on: Machine, model: str) -> float:
-        done = _verified(on, model, placement, 1)
-        return 100 * done.loading / (done.end - done.start)
-
-    return lambda on: prod(share(on, model) for model in models) ** (1 / len(models))
-
-
-def npu_milliseconds(model: str, tokens: int) -> Measure:
-    """Busy time of the NPU in a prefill of `tokens` tokens by mllm-NPU's chunks of 256."""
-    asked = [part.op for part in subgraphs(model_cost(model), Layout(), tokens) if part.op.on == NPU]
+    reads = [reading_seconds(model, placement) for model in models]
+    passes = [pass_seconds(model, placement) for model in models]
 
     def measure(on: Machine) -> float:
-        demands = [on.demand(op) for op in asked]
-        return 1e3 * sum(demand.launch + demand.work for demand in demands)
+        shares = [100 * read(on) / whole(on) for read, whole in zip(reads, passes, strict=True)]
+        return prod(shares) ** (1 / len(shares))
+
+    return measure
+
+
+def npu_seconds(model: str, tokens: int, launches: int = 0) -> Measure:
+    """Busy time of the NPU in a prefill of `tokens` tokens by mllm-NPU's chunks of 256.
+
+    Each subgraph has so many launches; 0 for one a matrix product.
+    """
+    parts = [part.op for part in subgraphs(model_cost(model), Layout(), tokens) if part.op.on == NPU]
+    asked = [replace(op, launches=launches or op.launches) for op in parts]
+    return lambda on: sum(on.demand(op).launch + on.demand(op).work for op in asked)
+
+
+def product_seconds(
+    rows: int, inputs: int, outputs: int, processor: str = NPU, precision: str = "int8"
+) -> Measure:
+    """Seconds of a single matrix product `[rows, inputs] x [inputs, outputs]`, a byte a weight."""
+    size = inputs * outputs
+    op = Op(processor, "linear", "product", rows, 2.0 * rows * size, float(size), precision)
+
+    def measure(on: Machine) -> float:
+        demand = on.demand(op)
+        return demand.launch + demand.work
 
     return measure
 
@@ -177,29 +189,47 @@ def _request(on: Machine, method: str, model: str, prompt: int, tokens: int) -> 
     return done.first - done.arrived, done.ended - done.arrived
 
 
-def request_seconds(method: str, model: str, prompt: int, tokens: int) -> Measure:
-    """Seconds from a prompt to the last token of its answer."""
-    return lambda on: _request(on, method, model, prompt, tokens)[1]
+@cache
+def _lengths(setup: str) -> tuple[int, int]:
+    """Prompt and answer tokens of a setup."""
+    path = conf_dir() / "setup" / f"{setup}.yaml"
+    if not path.exists():
+        raise InputError(f"conf/setup/{setup}.yaml does not exist")
+    given = read_mapping(path)
+    if not given.get("prompt_tokens") or not given.get("max_tokens"):
+        raise InputError(f"conf/setup/{setup}.yaml has no prompt_tokens or no max_tokens")
+    return int(given["prompt_tokens"]), int(given["max_tokens"])
 
 
-def prefill_seconds(method: str, model: str, prompt: int, tokens: int = 2) -> Measure:
-    """Seconds from a prompt to its first token."""
-    return lambda on: _request(on, method, model, prompt, tokens)[0]
+def request_seconds(method: str, model: str, setup: str, tokens: int = 0) -> Measure:
+    """Seconds from a prompt of a setup's length to the last token of its answer.
+
+    The answer has `tokens` tokens; 0 for the setup's.
+    """
+    prompt, answer = _lengths(setup)
+    return lambda on: _request(on, method, model, prompt, tokens or answer)[1]
 
 
-MEASURES: Mapping[str, Callable[..., Measure]] = {
-    one.__name__: one
-    for one in (
-        pass_seconds,
-        verification_speedup,
-        rows_growth,
-        pass_joules,
-        reading_share,
-        npu_milliseconds,
-        request_seconds,
-        prefill_seconds,
-    )
-}
+def prefill_seconds(method: str, model: str, setup: str) -> Measure:
+    """Seconds from a prompt of a setup's length to its first token."""
+    prompt, answer = _lengths(setup)
+    return lambda on: _request(on, method, model, prompt, answer)[0]
+
+
+TIMES_AND_ENERGIES = (
+    pass_seconds,
+    reading_seconds,
+    npu_seconds,
+    product_seconds,
+    request_seconds,
+    prefill_seconds,
+    pass_joules,
+)
+RATIOS = (verification_speedup, rows_growth, reading_share)
+MEASURES: Mapping[str, Callable[..., Measure]] = {one.__name__: one for one in (*TIMES_AND_ENERGIES, *RATIOS)}
+
+SCALED = tuple(one.__name__ for one in TIMES_AND_ENERGIES)
+"""Measures that a trivial rule scales by weights; the others are ratios."""
 
 
 def measure(name: str, given: Mapping[str, Any]) -> Measure:
@@ -218,5 +248,7 @@ def measure(name: str, given: Mapping[str, Any]) -> Measure:
 
 def weight_bytes(given: Mapping[str, Any]) -> float:
     """Bytes of the weights that a cell's measure passes through; the mean over several models."""
+    if "inputs" in given:
+        return float(given["inputs"] * given["outputs"])
     models = given.get("models") or [given["model"]]
     return sum(model_cost(model).model_bytes for model in models) / len(models)

@@ -51,12 +51,15 @@ class Observation:
         measured: the published value.
         bundle: observations that are left out together; its own id if empty.
         width: standard deviation of its noise, in units of the natural logarithm.
+        mean: observations with the same name here count once, by the mean of their log ratios; alone if
+            empty.
     """
 
     id: str
     measured: float
     bundle: str = ""
     width: float = 0.1
+    mean: str = ""
 
     @property
     def together(self) -> str:
@@ -90,9 +93,18 @@ class Problem:
         return {o.id: float(value) for o, value in zip(self.observations, found, strict=True)}
 
     @property
-    def seen(self) -> Vector:
-        """Weights of the observations, `[observations]`: 0 for those left out, else one over their width."""
-        return np.array([0.0 if o.id in self.absent else 1 / o.width for o in self.observations])
+    def weights(self) -> Vector:
+        """Weight of each observation in each residual, `[residuals, observations]`.
+
+        One over its width, shared among those seen of one mean; 0 for those left out.
+        """
+        residuals = list(dict.fromkeys(o.mean or o.id for o in self.observations))
+        found = np.zeros((len(residuals), len(self.observations)))
+        for i, one in enumerate(self.observations):
+            if one.id not in self.absent:
+                found[residuals.index(one.mean or one.id), i] = 1 / one.width
+        counts = np.count_nonzero(found, axis=1, keepdims=True)
+        return found / np.maximum(counts, 1)
 
 
 @dataclass(frozen=True)
@@ -136,14 +148,14 @@ def solve(problem: Problem, start: Values | None = None, loss: str = "soft_l1") 
     centres = np.array([log(p.first) for p in prior])
     widths = np.array([p.width for p in prior])
     measured = np.log([o.measured for o in problem.observations])
-    weights = problem.seen
+    weights = problem.weights
 
     def residuals(x: Vector) -> Vector:
         predicted = problem.predict(np.exp(x))
         if not np.all(np.isfinite(predicted) & (predicted > 0)):
             wrong = problem.observations[int(np.argmin(np.isfinite(predicted) & (predicted > 0)))].id
             raise InputError(f"the prediction of {wrong} is no positive finite number")
-        data = (np.log(predicted) - measured) * weights
+        data = weights @ (np.log(predicted) - measured)
         centre = np.where(parents >= 0, x[parents], centres) if len(prior) else centres
         return np.concatenate([data, (x[own] - centre) / widths]) if len(prior) else data
 

@@ -27,7 +27,7 @@ def numbers_table(name: str, result: FitResult) -> Table:
 def cells_table(name: str, result: FitResult) -> Table:
     """Each fitted cell: published, ours, from a fit that did not see it, by the trivial rule."""
     table = Table(title=f"{name}: cells", title_justify="left")
-    for heading in ("cell", "published", "fitted", "left out", "trivial"):
+    for heading in ("cell (s, J, or as printed)", "published", "fitted", "left out", "trivial"):
         table.add_column(heading)
     fitted = result.fitted
     for cell in result.specification.cells:
@@ -39,7 +39,7 @@ def cells_table(name: str, result: FitResult) -> Table:
 
 
 def sentence(result: FitResult) -> str:
-    """The errors on one line."""
+    """The errors on one line, and what gave the files' numbers if not the fit."""
     ids = [cell.id for cell in result.specification.cells]
     truth = result.aims
     parts = []
@@ -57,4 +57,6 @@ def sentence(result: FitResult) -> str:
     own, rule = errors(result.left_out, truth, ids), errors(result.trivial, truth, ids)
     if own.n and rule.n:
         parts.append(f"skill of left out: {skill(own, rule):.2f}")
+    if result.specification.origin:
+        parts.append(f"the files' numbers are of {result.specification.origin}")
     return "; ".join(parts)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -61,6 +62,7 @@ class FittedCell:
         given: the measure's arguments.
         program: program of the device file whose rates count; empty for none.
         end: `low` or `high`, the end of a published range that is fitted; empty for its geometric mean.
+        mean: cells with the same name here count once, by the mean of their log ratios; alone if empty.
     """
 
     id: str
@@ -68,6 +70,7 @@ class FittedCell:
     given: dict[str, Any] = field(default_factory=dict)
     program: str = ""
     end: str = ""
+    mean: str = ""
 
     def __post_init__(self) -> None:
         if self.end not in ENDS:
@@ -95,6 +98,9 @@ class FitSpecification:
         numbers: what is fitted.
         cells: what it is fitted to.
         carried: numbers of other files that follow a fitted one.
+        loss: of log ratios, a name that `scipy.optimize.least_squares` knows.
+        by_default: whether a paper's setups take these numbers unless another engine is asked for.
+        origin: what gave the files' numbers, if not this fit; they may differ from it, and stay.
     """
 
     about: str
@@ -103,6 +109,9 @@ class FitSpecification:
     cells: tuple[FittedCell, ...]
     engine: str = "own"
     carried: tuple[CarriedNumber, ...] = ()
+    loss: Literal["soft_l1", "linear"] = "soft_l1"
+    by_default: bool = True
+    origin: str = ""
 
 
 def specifications() -> dict[str, Path]:
@@ -113,12 +122,37 @@ def specifications() -> dict[str, Path]:
 def specification(name: str) -> FitSpecification:
     """A specification by name.
 
+    A cell that is `over` lists of names stands for one cell of each combination; its texts have the names in
+    braces.
+
     Raises:
         InputError: there is none, or it is malformed.
     """
     if name not in specifications():
         raise InputError(unknown("fit", name, specifications()))
-    return typed(FitSpecification, read_mapping(specifications()[name]), f"conf/fit/{name}.yaml")
+    content, where = read_mapping(specifications()[name]), f"conf/fit/{name}.yaml"
+    cells = [one for cell in content.get("cells") or () for one in _each(cell, where)]
+    return typed(FitSpecification, {**content, "cells": cells}, where)
+
+
+def _each(cell: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """The cells that one entry of a specification stands for."""
+    over = cell.get("over") or {}
+    rest = {key: value for key, value in cell.items() if key != "over"}
+    for values in product(*over.values()):
+        yield _filled(rest, dict(zip(over, values, strict=True)), f"{where}, {cell.get('id')}")
+
+
+def _filled(node: Any, names: Mapping[str, Any], where: str) -> Any:
+    """A part of a cell with names in place of the braces of its texts."""
+    if isinstance(node, Mapping):
+        return {key: _filled(value, names, where) for key, value in node.items()}
+    if not isinstance(node, str) or not names:
+        return node
+    try:
+        return node.format(**names)
+    except KeyError as wrong:
+        raise InputError(f"{where}: {unknown('name in braces', str(wrong.args[0]), names)}") from None
 
 
 def conf_file(name: str) -> Path:

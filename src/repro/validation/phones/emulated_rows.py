@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from repro.device.device_file import machine
+from repro.device.emulated import EmulatedDevice
 from repro.fitting.measures import one_pass
 from repro.fitting.problem import Values
 from repro.models.runtime.placement import Placement
@@ -17,11 +18,12 @@ def emulated_seconds(quantity: Quantity, values: Values) -> float:
     """Seconds of a quantity's forward pass on the emulated machine."""
     on = machine(composed(quantity.row, values))
     done = one_pass(
-        on,
+        EmulatedDevice(on),
         model_cost(quantity.row),
         quantity.rows,
         quantity.context,
         Placement(on=quantity.row.processor),
+        logits="last",
     )
     return done.end - done.start
 

@@ -1,0 +1,214 @@
+"""The papers' device and engine files say what their fits give, and nothing else is fitted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from math import ceil, log
+
+import pytest
+
+from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
+from repro.device.device_file import facts, machine
+from repro.device.emulated import EmulatedDevice
+from repro.device.engines.engine_file import device_with_engine
+from repro.device.op import NPU
+from repro.fitting import device_fit
+from repro.fitting.device_fit import FitResult, differences, fit_device, published
+from repro.fitting.measures import measure, model_cost, one_pass
+from repro.fitting.specification import FittedNumber, specification, specifications, with_number
+from repro.methods.speculative.edgellm import EdgeLLM
+from repro.models.forward.network import NoNetwork
+from repro.models.runtime.engine import Engine
+from repro.models.runtime.placement import Placement
+from repro.reports.reference.reference import find, load_cells
+
+BASELINES = [f"mllm_baselines_{column}" for column in ("lcpp", "mnn", "mlc", "tflite", "pi")]
+
+
+@cache
+def fitted(name: str) -> FitResult:
+    return fit_device(specification(name))
+
+
+@pytest.mark.parametrize("name", specifications())
+def test_every_file_says_what_its_fit_gives(name: str) -> None:
+    assert differences(fitted(name)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["jetson_tx2", "jetson_orin_nx", "xiaomi_10", "xiaomi_14", "oneplus_12", "lever_serial"]
+)
+def test_a_fit_meets_its_cells(name: str) -> None:
+    result = fitted(name)
+    for cell, value in result.fitted.items():
+        assert value == pytest.approx(result.aims[cell], rel=0.03), cell
+
+
+def test_nothing_is_fitted_that_no_specification_fits() -> None:
+    """Of the rest, whole numbers and a ratio, the file has the arithmetic."""
+    numbers = {number.name for name in specifications() for number in specification(name).numbers}
+    places = {re.sub(r"\[-?\d+\]$", "", name) for name in numbers}
+    found = set()
+    for path in sorted((conf_dir() / "device").glob("*.yaml")):
+        device = read_mapping(path)
+        if device.get("kind") == "emulated":
+            found |= {f"device/{path.stem}: {fact.path}" for fact in facts(device) if fact.source == "fitted"}
+    apart = {
+        "device/jetson_xavier_nx: processors.cpu.tile",
+        "device/jetson_xavier_nx: processors.gpu.tile",
+        "device/jetson_xavier_nx: processors.cpu.slower.sparse",
+    }
+    assert found - places == apart
+    assert not [fact for fact in facts(device_with_engine("xiaomi_11")) if fact.source == "fitted"]
+
+
+def test_only_baselines_and_single_passes_are_fitted_to() -> None:
+    """Of mllm-NPU's latency table the rows of two models, of TFLite, which has neither, Gemma-2B's."""
+    cells = {cell.id for name in specifications() for cell in specification(name).cells}
+    table = {cell for cell in cells if cell.startswith("mllm_npu.table4")}
+    assert len(table) == 32
+    for cell in table:
+        chosen = r"qwen1_5_1_8b\.(mlc|lcpp|mnn)|llama_2_7b\.(mlc|lcpp|mnn|pi)|gemma_2b\.tflite"
+        assert re.fullmatch(rf".*\.({chosen})", cell)
+    rest = {cell.rpartition(".")[0] for cell in cells - table}
+    assert rest == {
+        "edgellm.fig3",
+        "edgellm.fig5",
+        "edgellm.fig9.tree_latency",
+        "edgellm.fig20.mt5",
+        "edgellm.fig20.gpt2",
+        "edgellm.fig20.llama2",
+        "edgellm.table5.mt5.iwslt17_de_en",
+        "edgellm.table5.t5.cnn_daily",
+        "edgellm.table5.t5.squad",
+        "edgellm.table5.llama2.cnn_daily",
+        "edgellm.table5.llama2.truthful_qa",
+        "edgellm.table5.vicuna.wmt22_de_en",
+        "lever.table1.qwen3_8b",
+        "lever.table2.qwen3_8b.budget16",
+        "lever.table2.qwen3_8b.budget32",
+        "mllm_npu.text.3_4",
+        *(f"mllm_npu_v2.table3.{size}" for size in ("64x2048x2048", "64x2048x8192", "64x2048x11008")),
+        *(f"mllm_npu_v2.table3.{size}" for size in ("32x4096x4096", "32x4096x8192", "32x4096x11008")),
+    }
+
+
+def test_numbers_of_one_mean_are_met_in_the_mean_of_logarithms() -> None:
+    result = fitted("mllm_baselines_mnn")
+    for group in ("small", "short", "long"):
+        own = [cell.id for cell in result.specification.cells if cell.mean == group]
+        misses = [log(result.fitted[one] / result.aims[one]) for one in own]
+        assert sum(misses) / len(misses) == pytest.approx(0, abs=1e-3)
+        assert max(map(abs, misses)) > 0.005, "no cell of its own is met"
+
+
+def test_every_cell_of_a_mean_can_be_left_out() -> None:
+    result = fitted("mllm_baselines_pi")
+    assert set(result.left_out) == set(result.aims)
+    assert all(result.left_out[one] != result.fitted[one] for one in result.aims)
+
+
+def test_the_tx2_meets_figure_5_without_an_exponent() -> None:
+    ours = measure("verification_speedup", {"model": "mt5_large"})(machine(device_with_engine("jetson_tx2")))
+    assert ours == pytest.approx(9.9, rel=0.02)  # the upper end of the range over both models
+
+
+def test_a_device_that_carries_another_fit_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = fitted("xiaomi_10")
+    moved = with_number(read_mapping(conf_dir() / "device" / "xiaomi_11.yaml"), "flash.bandwidth[-1]", 0.6)
+    monkeypatch.setattr(
+        device_fit, "read_mapping", lambda path: moved if path.stem == "xiaomi_11" else read_mapping(path)
+    )
+    assert differences(result) == ["device/xiaomi_11: flash.bandwidth[-1] is 0.6; the ratio gives 0.519"]
+
+
+def test_cells_that_no_value_meets_are_noticed() -> None:
+    given = specification("jetson_tx2")
+    launch, flash = given.numbers
+    faster = FittedNumber(flash.file, flash.at, (1.0, 2.0), flash.restated)
+    wrong = differences(fit_device(replace(given, numbers=(launch, faster))))
+    assert "device/jetson_tx2: flash.bandwidth[-1] ended at a bound of its search" in wrong
+
+
+def test_a_fitted_cell_that_no_number_names_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = fitted("jetson_orin_nx")
+    other = replace(result.specification.cells[0], id="edgellm.fig5.nav_reduction")
+    wrong = differences(replace(result, specification=replace(result.specification, cells=(other,))))
+    assert any("no number names edgellm.fig5.nav_reduction" in sentence for sentence in wrong)
+
+
+LENGTHS = {"2wiki": 9, "triviaqa": 10, "clock": 16, "applauncher": 13}
+"""Answer tokens of the first form of mllm-NPU's baselines."""
+
+
+def test_the_first_form_s_answers_have_these_lengths() -> None:
+    for name in BASELINES:
+        for cell in specification(name).cells:
+            assert cell.given["tokens"] == LENGTHS[cell.given["setup"].removeprefix("mllm_")]
+
+
+@pytest.mark.parametrize("dataset", LENGTHS)
+def test_an_answer_is_as_long_as_suits_the_quick_engines(dataset: str) -> None:
+    """Among lengths for which llama.cpp's share of prefill is as printed."""
+
+    def seconds(method: str, model: str, tokens: int) -> float:
+        given = {"method": method, "model": f"{model}_int8", "setup": f"mllm_{dataset}", "tokens": tokens}
+        return measure("request_seconds", given)(machine(device_with_engine("xiaomi_14"), method))
+
+    def miss(tokens: int) -> float:
+        quick = {"tflite_gpu": ("gemma_2b", "tflite"), "powerinfer2_npu": ("llama_2_7b", "pi")}
+        ratios = [
+            seconds(method, model, tokens) / published(f"mllm_npu.table4.{dataset}.{model}.{column}")
+            for method, (model, column) in quick.items()
+        ]
+        return sum(log(ratio) ** 2 for ratio in ratios)
+
+    share = find(load_cells(), "mllm_npu.fig1b.prefill_share")
+    assert share.value_low is not None
+    assert share.value_high is not None
+    whole = published(f"mllm_npu.table4.{dataset}.qwen1_5_1_8b.lcpp")
+    token = (seconds("llama_cpp_cpu", "qwen1_5_1_8b", 11) - seconds("llama_cpp_cpu", "qwen1_5_1_8b", 1)) / 10
+    low, high = (1 + whole * (1 - one / 100) / token for one in (share.value_high, share.value_low))
+    allowed, length = range(ceil(low), int(high) + 1), LENGTHS[dataset]
+    assert length in allowed
+    near = [n for n in (length - 1, length + 1) if n in allowed]
+    assert all(miss(n) > 0.99 * miss(length) for n in near)  # the file's numbers are rounded
+
+
+PAIRS = [  # EdgeLLM Table III
+    ("jetson_tx2", "mt5_large", "mt5_small"),
+    ("jetson_tx2", "bart_large", "bart_base"),
+    ("jetson_orin_nx", "t5_large", "t5_small"),
+    ("jetson_orin_nx", "gpt2_large", "gpt2"),
+    ("xiaomi_10", "vicuna_13b", "vicuna_7b"),
+    ("xiaomi_11", "llama_2_13b_chat", "llama_2_7b_chat"),
+]
+
+
+@pytest.mark.parametrize(("name", "target", "draft"), PAIRS)
+def test_a_pair_fits_its_device_beside_500_tokens(name: str, target: str, draft: str) -> None:
+    device = EmulatedDevice(machine(device_with_engine(name)))
+    for role, model in (("draft", draft), ("target", target)):
+        place = EdgeLLM().places()[role]
+        Engine(role, device, model_cost(model), NoNetwork(), place, tokens=500).reserve()
+    assert 0 < device.memory.peak <= device.memory.budget
+
+
+@pytest.mark.parametrize(("rows", "on", "computing"), [(1, "", 0.0966), (17, NPU, 0.817), (33, NPU, 1.229)])
+def test_lever_s_serial_engine_adds_reads_to_what_is_computed(rows: int, on: str, computing: float) -> None:
+    """Passes of Qwen3-8B: Table 1's one token, and Table 2's verifications with Table 1's reads."""
+    machines = [
+        machine(device_with_engine("oneplus_12", f"lever_{form}")) for form in ("serial", "overlapped")
+    ]
+    streamed = Placement(on=on, resident=0.0, prefetch=1)
+    serial, overlapped = (
+        one_pass(EmulatedDevice(each), model_cost("qwen3_8b_q4_0"), rows, placement=streamed)
+        for each in machines
+    )
+    assert serial.end - serial.start == pytest.approx(0.9534 + computing, rel=0.01)
+    assert serial.loading == pytest.approx(0.9534, rel=0.01)
+    longer = max(0.9534, computing)
+    assert 0.99 * longer < overlapped.end - overlapped.start < 1.1 * longer, "the head follows the last read"
