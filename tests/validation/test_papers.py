@@ -7,33 +7,77 @@ from pathlib import Path
 
 import pytest
 
-from repro.fitting.device_fit import FitResult, fit_device
-from repro.fitting.specification import specification
+from repro.fitting.device_fit import fit_device
+from repro.fitting.specification import specification, specifications
 from repro.validation.__main__ import main
-from repro.validation.papers import cell_rows, summary, write_papers
+from repro.validation.papers import (
+    HEADINGS,
+    PAPERS,
+    BaselineCell,
+    baseline_cells,
+    draw_papers,
+    markdown,
+    summary,
+    write_papers,
+)
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, FitResult]:
-    return {name: fit_device(specification(name)) for name in ("jetson_tx2", "jetson_orin_nx")}
+def cells() -> list[BaselineCell]:
+    names = ("jetson_tx2", "jetson_orin_nx", "edgellm_xiaomi_11")
+    return list(baseline_cells({name: fit_device(specification(name)) for name in names}))
 
 
-def test_every_cell_is_listed_with_what_was_left_out(found: dict[str, FitResult], tmp_path: Path) -> None:
-    write_papers(tmp_path, found)
-    rows = list(csv.DictReader((tmp_path / "table.csv").open()))
-    assert [row["cell"] for row in rows] == [row[2] for row in cell_rows(found)]
-    assert len(rows) == 5
-    left = {row["cell"]: row["left out"] for row in rows}
+def test_every_cell_is_listed_with_what_was_left_out(cells: list[BaselineCell], tmp_path: Path) -> None:
+    write_papers(tmp_path, cells)
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    assert [row["cell"] for row in rows] == [cell.id for cell in cells]
+    assert [row["by_default"] for row in rows] == ["yes"] * 5 + ["no"] * 6
+    left = {row["cell"]: row["left_out"] for row in rows}
     assert left.pop("edgellm.fig3.io_share") == ""
     assert all(left.values())
+    lines = list(csv.reader((tmp_path / "table.csv").open()))
+    assert lines == [list(HEADINGS), *summary(cells)]
+    assert (tmp_path / "table.md").read_text() == markdown(cells)
 
 
-def test_the_summary_counts_what_can_be_left_out(found: dict[str, FitResult]) -> None:
-    table = {row[0]: row[1:] for row in summary(found)}
-    assert table["left out"][0] == table["trivial"][0] == table["fitted"][0] == "4"
-    assert table["fitted, where no cell can be left out"][0] == "1"
-    assert float(table["left out"][1]) < 6
-    assert float(table["left out"][3]) > 0.9
+def test_the_summary_counts_what_can_be_left_out_by_paper(cells: list[BaselineCell]) -> None:
+    table = {row[0]: dict(zip(HEADINGS, row, strict=True)) for row in summary(cells)}
+    assert list(table) == ["all papers", "EdgeLLM", "forms that no setup takes"]
+    assert table["EdgeLLM"] == {**table["all papers"], "cells": "EdgeLLM"}
+    assert (table["EdgeLLM"]["n"], table["EdgeLLM"]["not determined"]) == ("4", "1")
+    assert float(table["EdgeLLM"]["median error, %"]) < 6
+    assert float(table["EdgeLLM"]["skill vs trivial"]) > 0.9
+    other = table["forms that no setup takes"]
+    assert (other["n"], other["not determined"]) == ("6", "0")
+    assert float(other["skill vs trivial"]) < 0, "copying another baseline's joules is better"
+
+
+def test_errors_are_those_of_the_cells_that_were_left_out() -> None:
+    invented = [
+        BaselineCell("one", 1, True, f"lever.x{i}", 10.0, 10.0, 10.0 + i, 20.0) for i in (1, 2, 3)
+    ] + [BaselineCell("one", 1, True, "lever.y", 10.0, 5.0, None, None)]
+    line = dict(zip(HEADINGS, summary(invented)[1], strict=True))
+    assert (line["cells"], line["n"], line["not determined"]) == ("LEVER", "3", "1")
+    assert (line["median error, %"], line["trivial: median, %"], line["fitted: median, %"]) == (
+        "20.0",
+        "100.0",
+        "0.0",
+    )
+    assert line["skill vs trivial"] == "0.80"
+
+
+def test_every_fitted_cell_is_of_a_named_paper() -> None:
+    found = {
+        cell.id.partition(".")[0].removesuffix("_v2")
+        for name in specifications()
+        for cell in specification(name).cells
+    }
+    assert found == set(PAPERS)
+
+
+def test_the_picture_is_the_same_for_the_same_cells(cells: list[BaselineCell]) -> None:
+    assert draw_papers(cells) == draw_papers(cells) != draw_papers(cells[:5])
 
 
 def test_an_unknown_validation_and_negative_draws_are_errors(capsys: pytest.CaptureFixture[str]) -> None:

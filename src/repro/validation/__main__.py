@@ -3,11 +3,13 @@
     python -m repro.validation phones [--out FOLDER] [--draws N]
     python -m repro.validation papers [--out FOLDER]
     python -m repro.validation this_machine [--help]
+    python -m repro.validation summary [--results FOLDER]
 
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
-core). `papers` repeats every fit of conf/fit without each of its cells in turn. `this_machine` calibrates
-this machine, predicts passes of real models and measures them.
+core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
+calibrates this machine, predicts passes of real models and measures them. `summary` writes the tables'
+headlines into docs/emulator.md.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from rich.table import Table
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import unknown
-from repro.validation.papers import fit_all, summary, write_papers
+from repro.validation.papers import HEADINGS as PAPER_HEADINGS
+from repro.validation.papers import baseline_cells, fit_all, summary, write_papers
 from repro.validation.phones.comparison import DRAWS, compare
 from repro.validation.phones.page import HEADINGS, cells_of, lines, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.rows import committed_roles, phone_rows
+from repro.validation.summary import write_accuracy
 from repro.validation.this_machine import command as this_machine
 
-PHONES, PAPERS = NAMES = ("phones", "papers")
+PHONES, PAPERS, SUMMARY = NAMES = ("phones", "papers", "summary")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join((*NAMES, this_machine.NAME))}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/validation/NAME")
+    parser.add_argument("--results", type=Path, metavar="FOLDER", help="of `summary`: results/validation")
     parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of the bands ({DRAWS})")
     options = parser.parse_args(given)
     try:
@@ -52,8 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(unknown("validation", options.name, (*NAMES, this_machine.NAME)))
         if options.draws < 0:
             raise InputError(f"--draws is {options.draws}; it must be 0 or more")
-        folder = options.out or project_root() / "results" / "validation" / options.name
-        if options.name == PAPERS:
+        results = options.results or project_root() / "results" / "validation"
+        folder = options.out or results / options.name
+        if options.name == SUMMARY:
+            Console().print(f"written to {write_accuracy(results)}")
+        elif options.name == PAPERS:
             _papers(folder)
         else:
             _phones(folder, options.draws)
@@ -64,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _papers(folder: Path) -> None:
-    found = fit_all()
+    found = list(baseline_cells(fit_all()))
     write_papers(folder, found)
-    table = Table("values", "n", "median error, %", "p90, %", "skill vs trivial")
+    table = Table(*PAPER_HEADINGS)
     for row in summary(found):
         table.add_row(*row)
     Console().print(table, f"written to {folder}")
