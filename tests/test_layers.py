@@ -36,7 +36,10 @@ BELOW = {
         "experiments.cli",  # which composes a configuration
     ),
     "fitting": ("core", "device", "records", "models", "methods", "reports.reference"),
-    "validation": ("core", "device", "records", "models", "reports", "fitting"),
+    "validation": (
+        *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
+        *("experiments.cli", "experiments.composing", "experiments.tables"),  # tables of committed cells
+    ),
     "experiments": (
         "core",
         "device",

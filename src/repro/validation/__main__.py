@@ -3,12 +3,14 @@
     python -m repro.validation phones [--out FOLDER] [--draws N]
     python -m repro.validation papers [--out FOLDER]
     python -m repro.validation this_machine [--help]
+    python -m repro.validation bands [--help]
     python -m repro.validation summary [--results FOLDER]
 
 `phones` fits the classes of engines to the fitted rows of conf/reference/phones.csv, predicts all other rows
 by the emulator, and writes table.md, table.csv, rows.csv, figure.png and figure.pdf (some ten minutes on one
 core). `papers` repeats every fit of conf/fit without each of its cells in turn (some minutes). `this_machine`
-calibrates this machine, predicts passes of real models and measures them. `summary` writes the tables'
+calibrates this machine, predicts passes of real models and measures them. `bands` says how far the papers'
+headline figures move with what is assumed of their machines. `summary` writes the tables'
 headlines into docs/emulator.md.
 """
 
@@ -25,6 +27,7 @@ from rich.table import Table
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.registry import unknown
+from repro.validation.bands import command as bands
 from repro.validation.papers import HEADINGS as PAPER_HEADINGS
 from repro.validation.papers import baseline_cells, fit_all, summary, write_papers
 from repro.validation.phones.comparison import DRAWS, compare
@@ -35,26 +38,28 @@ from repro.validation.summary import write_accuracy
 from repro.validation.this_machine import command as this_machine
 
 PHONES, PAPERS, SUMMARY = NAMES = ("phones", "papers", "summary")
+ALL = (*NAMES, this_machine.NAME, bands.NAME)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 for an input that does not exist."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == [this_machine.NAME]:
-        return this_machine.main(given[1:])
+    for command in (this_machine, bands):
+        if given[:1] == [command.NAME]:
+            return command.main(given[1:])
     parser = argparse.ArgumentParser(
         prog="python -m repro.validation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join((*NAMES, this_machine.NAME))}")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(ALL)}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: results/validation/NAME")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="of `summary`: results/validation")
     parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=f"of the bands ({DRAWS})")
     options = parser.parse_args(given)
     try:
         if options.name not in NAMES:
-            raise InputError(unknown("validation", options.name, (*NAMES, this_machine.NAME)))
+            raise InputError(unknown("validation", options.name, ALL))
         if options.draws < 0:
             raise InputError(f"--draws is {options.draws}; it must be 0 or more")
         results = options.results or project_root() / "results" / "validation"

@@ -1,0 +1,192 @@
+"""The bands of a committed table's figures: the table built again from cells of drawn machines.
+
+Owns what a band is relative to, and which conclusion it may change. Must not know how cells are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from repro.core.errors import InputError
+from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
+from repro.records.packed import Member
+from repro.records.record import Record
+from repro.records.results import Results
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.table import Table
+from repro.validation.bands.draws import AssumedNumbers, assumed_numbers
+from repro.validation.bands.replay import Figures, Replayed, described, reads_texts
+
+Place = tuple[str, str]
+"""Id of a row and key of a column."""
+
+Run = Callable[[Record, Replayed], Figures]
+
+
+@dataclass(frozen=True)
+class CommittedTable:
+    """A table of the results with the records of its cells."""
+
+    asked: Asked
+    section: Mapping[str, Any]
+    members: Sequence[Member]
+    records: Sequence[Record]
+
+    @classmethod
+    def read(cls, results: Results, name: str) -> CommittedTable:
+        """A table by name.
+
+        Raises:
+            InputError: it has no cells, or none of an emulated machine.
+        """
+        members = results.members(name)
+        config = composed(*overrides_of(name, members))
+        section = table_section(config)
+        records = [one for one in results.records(members) if one.done]
+        if section is None or not any(one.provenance.clock == "virtual" for one in records):
+            raise InputError(f"{name} has no cells of an emulated machine in {results.root}")
+        return cls(asked_of(name, members, axes(config)), section, members, records)
+
+    def built(self, figures: Mapping[str, Figures] | None = None) -> Table:
+        """The table, from the cells' figures by key in place of the records' own if they are given."""
+        records = self.records
+        if figures is not None:
+            records = [
+                replace(one, values={**one.values, **figures[one.key]}, uncertainty={}) for one in records
+            ]
+        return made_table(self.asked, self.section, self.members, records, older=())
+
+
+@dataclass(frozen=True)
+class Band:
+    """A figure and its range over the draws.
+
+    Attributes:
+        row: id of its row.
+        column: its column.
+        value: as committed.
+        replayed: by the replay of the machine as it is, on the replay's prompts.
+        low: 2.5% quantile over the draws, carried over to the committed value.
+        high: 97.5% quantile, likewise.
+    """
+
+    row: str
+    column: ColumnSpec
+    value: float
+    replayed: float
+    low: float
+    high: float
+
+    @property
+    def conclusion(self) -> str:
+        """For a comparison: whether the whole band says the same of the two as the value; else empty."""
+        column = self.column
+        if not (column.relative_to or column.over):
+            return ""
+        even = 1.0 if column.compare == "ratio" else 0.0
+        sides = {end > even for end in (self.low, self.value, self.high)}
+        return "undetermined" if len(sides) > 1 else "above" if sides.pop() else "below"
+
+
+@dataclass(frozen=True)
+class TableBands:
+    """The bands of a table.
+
+    Attributes:
+        table: its name.
+        bands: of all figures that depend on clock or costs.
+        draws: how many machines were drawn.
+        prompts: the most prompts that a cell replayed; 0 if no cell reads prompts.
+        assumed: how many of the machines' numbers are assumed.
+    """
+
+    table: str
+    bands: tuple[Band, ...]
+    draws: int
+    prompts: int
+    assumed: AssumedNumbers
+
+
+def figures_of(table: Table) -> dict[Place, float]:
+    """The numbers of a table that depend on clock or costs."""
+    return {
+        (row.id, column.key): float(entry.ours)
+        for row in table.rows
+        for column, entry in zip(table.columns, row.entries, strict=True)
+        if column.timed and isinstance(entry.ours, int | float)
+    }
+
+
+def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) -> TableBands:
+    """The bands of a table.
+
+    Args:
+        name: the table's.
+        table: with its records.
+        plan: how often cells are replayed, and on how many prompts.
+        run: gives a cell's figures in a replay.
+    """
+    texts = any(map(reads_texts, table.records))
+    draws = plan.draws_of(texts)
+
+    def replayed(draw: int | None) -> dict[Place, float]:
+        how = Replayed(draw, plan.prompts, plan.data_dir)
+        return figures_of(table.built({one.key: run(one, how) for one in table.records}))
+
+    committed, columns = table.built(), {}
+    columns = {column.key: column for column in committed.columns}
+    own, base = figures_of(committed), replayed(None)
+    drawn = [replayed(draw) for draw in range(draws)]
+    bands = tuple(
+        _band(place, columns[place[1]], value, base[place], [one[place] for one in drawn if place in one])
+        for place, value in own.items()
+        if place in base
+    )
+    described_as = {str(i): one for i, one in enumerate(_distinct(table.records))}
+    return TableBands(name, bands, draws, plan.prompts if texts else 0, assumed_numbers(described_as))
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """How cells are replayed.
+
+    Attributes:
+        draws: of tables whose cells read no prompts.
+        text_draws: of tables whose cells do; their decisions may depend on costs and are made anew.
+        prompts: at most so many of a cell's.
+        data_dir: a folder of datasets, or None.
+    """
+
+    draws: int
+    text_draws: int
+    prompts: int
+    data_dir: str | None = None
+
+    def draws_of(self, texts: bool) -> int:
+        """The number of draws for a table."""
+        return min(self.draws, self.text_draws) if texts else self.draws
+
+
+def _band(place: Place, column: ColumnSpec, value: float, base: float, drawn: Sequence[float]) -> Band:
+    """A band; of a difference it is carried over by adding, of any other figure by multiplying."""
+    low, high = (float(end) for end in np.quantile(drawn or [base], (0.025, 0.975)))
+    if column.compare == "ratio" and base:
+        ends = value * low / base, value * high / base
+    else:
+        ends = value + low - base, value + high - base
+    return Band(place[0], column, value, base, min(ends), max(ends))
+
+
+def _distinct(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The descriptions of the machines of cells, each once."""
+    found: list[dict[str, Any]] = []
+    for record in records:
+        one = described(record)
+        if one not in found:
+            found.append(one)
+    return found

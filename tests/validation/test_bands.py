@@ -1,0 +1,216 @@
+"""Bands: what is drawn and what is held, replays that go on, and a table's figures over the draws."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro.core.paths import project_root
+from repro.device.device_file import facts, machine
+from repro.device.engines.engine_file import device_with_engine
+from repro.experiments.cli import cell_config
+from repro.experiments.composing import load_components
+from repro.records.record import Record
+from repro.records.results import open_results
+from repro.scenarios.registry import made
+from repro.validation.__main__ import main
+from repro.validation.bands import draws
+from repro.validation.bands.draws import DRAWS, assumed_numbers, can_be_drawn, drawn, factor
+from repro.validation.bands.page import HEADINGS, write_bands
+from repro.validation.bands.replay import Figures, Replayed, ReplayFile
+from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
+
+ASSUMED, KNOWN = {"source": "assumed"}, {"source": "datasheet"}
+TOY: dict[str, Any] = {
+    "name": "Toy",
+    "processors": {
+        "cpu": {
+            "peak": {"int8": {"value": 1.0, "unit": "TOP/s", **ASSUMED}},
+            "efficiency": {"points": [[1, 0.5], [8, 0.99]], "unit": "share", **ASSUMED},
+            "bandwidth": {"value": 10, "unit": "GB/s", **KNOWN},
+            "tile": {"value": 16, "unit": "rows", **ASSUMED},
+            "launch": {"value": 0, "unit": "us", **ASSUMED},
+        }
+    },
+    "flash": {"bandwidth": {"value": 1, "unit": "GB/s", **ASSUMED}},
+    "dram": {
+        "budget": {"value": 6, "unit": "GB", **ASSUMED},
+        "bandwidth": {"value": 20, "unit": "GB/s", **KNOWN},
+        "read_ahead": {"value": 0.9, "unit": "share", **ASSUMED},
+    },
+    "power": {"idle": {"value": 1, "unit": "W", **ASSUMED}},
+}
+
+
+def values(described: Mapping[str, Any]) -> dict[str, Any]:
+    return {fact.path: fact.points or fact.value for fact in facts(described)}
+
+
+def test_factors_are_fixed_log_uniform_and_within_30_percent() -> None:
+    found = [log(factor("Toy", f"place{i}", draw)) / log(1.3) for i in range(40) for draw in range(DRAWS)]
+    assert all(-1 <= one <= 1 for one in found)
+    assert sum(found) / len(found) == pytest.approx(0, abs=0.05)
+    assert sum(one > 0.5 for one in found) / len(found) == pytest.approx(0.25, abs=0.03)
+    assert factor("Toy", "flash.bandwidth", 3) == factor("Toy", "flash.bandwidth", 3)
+    assert (
+        len({factor("Toy", "a", 0), factor("Toy", "b", 0), factor("Toy", "a", 1), factor("Other", "a", 0)})
+        == 4
+    )
+
+
+def test_assumed_rates_are_drawn_and_sizes_whole_numbers_and_sources_held() -> None:
+    before = values(TOY)
+    after = values(drawn(TOY, 0))
+    changed = {path for path, value in before.items() if after[path] != value}
+    assert changed == {
+        "processors.cpu.peak.int8",
+        "processors.cpu.efficiency",
+        "flash.bandwidth",
+        "dram.read_ahead",
+        "power.idle",
+    }
+    assert values(TOY) == before, "a draw changes no description that it is given"
+    assert after["flash.bandwidth"] == pytest.approx(1e9 * factor("Toy", "flash.bandwidth", 0))
+
+
+def test_a_curve_has_one_factor_and_a_share_stays_a_share() -> None:
+    for draw in range(DRAWS):
+        found = values(drawn(TOY, draw))
+        (_, low), (_, high) = found["processors.cpu.efficiency"]
+        assert high / low == pytest.approx(0.99 / 0.5)
+        assert found["dram.read_ahead"] <= 1.0
+    assert any(values(drawn(TOY, draw))["dram.read_ahead"] == 1.0 for draw in range(DRAWS))
+
+
+def test_a_phone_is_drawn_alike_under_two_engines_and_is_a_machine() -> None:
+    own, other = (device_with_engine("xiaomi_14", engine) for engine in ("own", "mllm_npu"))
+    one, two = values(drawn(own, 5)), values(drawn(other, 5))
+    assert one["processors.gpu.watts"] == two["processors.gpu.watts"] != values(own)["processors.gpu.watts"]
+    for draw in range(3):
+        assert machine(drawn(other, draw), "mnn_cpu").dram_budget == machine(other).dram_budget
+
+
+def test_the_share_of_assumed_numbers_counts_what_costs_depend_on() -> None:
+    counted = assumed_numbers({"a": TOY, "again": TOY})
+    assert (counted.assumed, counted.numbers) == (5, 7)
+    assert {fact.path for fact in facts(TOY) if not can_be_drawn(fact)} == {
+        "processors.cpu.tile",
+        "processors.cpu.launch",
+        "dram.budget",
+    }
+
+
+@pytest.fixture(scope="module")
+def cost_only() -> Record:
+    """A cell of llama.cpp that reads no text."""
+    load_components()
+    config = cell_config(
+        *("method=llama_cpp_cpu", "device=xiaomi_14", "engine=mllm_npu", "prompts=1", "max_tokens=3"),
+        *("model@target=qwen1_5_1_8b_int8", "target.checkpoint=null", "prompt_tokens=64"),
+    )
+    return made(config).run(lambda what, done, total: None).record
+
+
+def test_a_replay_of_the_same_machine_gives_the_record_s_figures(cost_only: Record, tmp_path: Path) -> None:
+    found = ReplayFile(tmp_path / "r.jsonl").figures(Replayed(None, 5, None).config(cost_only))
+    assert found == {n: v for n, v in cost_only.values.items() if isinstance(v, int | float)}
+
+
+def test_a_drawn_machine_takes_another_time(
+    cost_only: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ReplayFile(tmp_path / "r.jsonl")
+    found = [file.figures(Replayed(draw, 5, None).config(cost_only))["decode_seconds"] for draw in (0, 1)]
+    assert found[0] != found[1]
+    assert all(1 / 1.3 <= one / cost_only.values["decode_seconds"] <= 1.3 for one in found)  # type: ignore[operator]
+    monkeypatch.setattr(draws, "factor", lambda name, path, draw: 1.0)
+    same = ReplayFile(tmp_path / "same.jsonl").figures(Replayed(0, 5, None).config(cost_only))
+    assert same["decode_seconds"] == pytest.approx(cost_only.values["decode_seconds"])
+
+
+def test_a_replay_that_is_known_is_not_computed_again(cost_only: Record, tmp_path: Path) -> None:
+    path, how = tmp_path / "r.jsonl", Replayed(0, 5, None)
+    first = ReplayFile(path)
+    figures = first.figures(how.config(cost_only))
+    path.write_text(path.read_text() + '{"key": "unfini')
+    again = ReplayFile(path)
+    assert again.figures(how.config(cost_only)) == figures
+    assert (first.computed, again.computed) == (1, 0)
+    again.figures(Replayed(1, 5, None).config(cost_only))
+    assert len(ReplayFile(path).known) == 2
+
+
+def test_only_cells_that_read_texts_get_fewer_prompts(cost_only: Record) -> None:
+    config = {**cost_only.provenance.config, "prompts": 50}
+    blank = replace(cost_only, provenance=replace(cost_only.provenance, config=config))
+    assert Replayed(None, 5, None).config(blank)["prompts"] == 50
+    config = {**config, "target": {**config["target"], "checkpoint": {"name": "any"}}}
+    texts = replace(cost_only, provenance=replace(cost_only.provenance, config=config))
+    assert Replayed(None, 5, None).config(texts)["prompts"] == 5
+    assert (ReplayPlan(64, 8, 5).draws_of(False), ReplayPlan(64, 8, 5).draws_of(True)) == (64, 8)
+
+
+@pytest.fixture(scope="module")
+def quickstart() -> CommittedTable:
+    load_components()
+    return CommittedTable.read(open_results(project_root() / "results"), "quickstart")
+
+
+def slower(record: Record, how: Replayed) -> Figures:
+    """Chain-SD takes twice or half its time on drawn machines, and Std some percent more or less."""
+    figures = {n: float(v) for n, v in record.values.items() if isinstance(v, int | float)}
+    factors = {"chain_sd": (3.0, 1 / 3.0), "std": (1.05, 1 / 1.05)}.get(record.labels["method"], (1.0, 1.0))
+    figures["decode_seconds"] *= 1.0 if how.draw is None else factors[how.draw]
+    return figures
+
+
+def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: CommittedTable) -> None:
+    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5), slower)
+    bands = {(band.row, band.column.key): band for band in found.bands}
+    assert ("std", "acceptance_length") not in bands, "no clock and no cost decides it"
+    same = bands["flash_ar", "speed"]
+    assert same.low == same.value == same.replayed == same.high
+    own = bands["chain_sd", "speed"]
+    low, high = (1 / 3 + 8 / 3 * share for share in (0.025, 0.975))  # between a third and three times
+    assert (own.low / own.value, own.high / own.value) == pytest.approx((low, high))
+    assert own.conclusion == "", "a speed compares nothing"
+    assert bands["chain_sd", "speedup"].conclusion == "undetermined"
+    assert bands["std", "speedup"].conclusion == "above"
+    assert found.draws == 2
+    assert 0 < found.assumed.share < 1
+
+
+def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:
+    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5), slower)
+    other = TableBands("another", found.bands[:3], 1, 0, found.assumed)
+    for one in (found, other, replace(found, draws=1)):
+        write_bands(tmp_path, one)
+    lines = list(csv.DictReader((tmp_path / "table.csv").open()))
+    assert [line["table"] for line in lines] == ["another"] * 3 + ["quickstart"] * len(found.bands)
+    assert {line["draws"] for line in lines} == {"1"}
+    assert tuple(lines[0]) == HEADINGS
+    compared = [line for line in lines if line["conclusion"]]
+    page = (tmp_path / "table.md").read_text()
+    undetermined = sum(line["conclusion"] == "undetermined" for line in compared)
+    assert undetermined >= 1
+    assert f"Of {len(compared)} comparisons {undetermined} may turn" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--paper", "levers"], "lever"),
+        (["--draws", "0"], "--draws is 0"),
+        (["--text-draws", "0"], "--text-draws is 0"),
+        (["--table", "lever/claims"], "lever/claims"),
+    ],
+)
+def test_wrong_input_is_a_sentence(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bands", *given]) == 2
+    assert said in capsys.readouterr().err
