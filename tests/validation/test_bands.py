@@ -97,7 +97,7 @@ def test_a_phone_is_drawn_alike_under_two_engines_and_is_a_machine() -> None:
 
 
 def test_the_share_of_assumed_numbers_counts_what_costs_depend_on() -> None:
-    counted = assumed_numbers({"a": TOY, "again": TOY})
+    counted = assumed_numbers([TOY, TOY])
     assert (counted.assumed, counted.numbers) == (5, 7)
     assert {fact.path for fact in facts(TOY) if not can_be_drawn(fact)} == {
         "processors.cpu.tile",
@@ -153,7 +153,7 @@ def test_only_cells_that_read_texts_get_fewer_prompts(cost_only: Record) -> None
     config = {**config, "target": {**config["target"], "checkpoint": {"name": "any"}}}
     texts = replace(cost_only, provenance=replace(cost_only.provenance, config=config))
     assert Replayed(None, 5, None).config(texts)["prompts"] == 5
-    assert (ReplayPlan(64, 8, 5).draws_of(False), ReplayPlan(64, 8, 5).draws_of(True)) == (64, 8)
+    assert [ReplayPlan(64, 8, 5, 12).draws_of(texts) for texts in (False, True)] == [64, 8]
 
 
 @pytest.fixture(scope="module")
@@ -163,32 +163,55 @@ def quickstart() -> CommittedTable:
 
 
 def slower(record: Record, how: Replayed) -> Figures:
-    """Chain-SD takes twice or half its time on drawn machines, and Std some percent more or less."""
+    """Chain-SD takes nine times or a ninth of its time on drawn machines, Std some percent more or less."""
     figures = {n: float(v) for n, v in record.values.items() if isinstance(v, int | float)}
-    factors = {"chain_sd": (3.0, 1 / 3.0), "std": (1.05, 1 / 1.05)}.get(record.labels["method"], (1.0, 1.0))
+    factors = {"chain_sd": (9.0, 1 / 9.0), "std": (1.05, 1 / 1.05)}.get(record.labels["method"], (1.0, 1.0))
     figures["decode_seconds"] *= 1.0 if how.draw is None else factors[how.draw]
     return figures
 
 
 def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: CommittedTable) -> None:
-    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5), slower)
+    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5, 12), slower)
     bands = {(band.row, band.column.key): band for band in found.bands}
     assert ("std", "acceptance_length") not in bands, "no clock and no cost decides it"
     same = bands["flash_ar", "speed"]
     assert same.low == same.value == same.replayed == same.high
     own = bands["chain_sd", "speed"]
-    low, high = (1 / 3 + 8 / 3 * share for share in (0.025, 0.975))  # between a third and three times
+    low, high = (1 / 9 + 80 / 9 * share for share in (0.025, 0.975))  # between a ninth and nine times
     assert (own.low / own.value, own.high / own.value) == pytest.approx((low, high))
     assert own.conclusion == "", "a speed compares nothing"
     assert bands["chain_sd", "speedup"].conclusion == "undetermined"
     assert bands["std", "speedup"].conclusion == "above"
-    assert found.draws == 2
+    assert (found.draws, found.cells) == (2, 5)
     assert 0 < found.assumed.share < 1
 
 
+def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: CommittedTable) -> None:
+    """Here rows are means over `scope`: two datasets of all methods are two configurations."""
+    both = [
+        replace(one, key=f"{one.key[:-1]}{i}", labels={**one.labels, "dataset": name, "scope": "all"})
+        for i, name in enumerate(("humaneval", "mbpp"))
+        for one in quickstart.records
+    ]
+    rows = {"by": "scope", "names": {"all": "All"}}
+    section = {
+        "title": "Means",
+        "rows": rows,
+        "columns": [{"metric": "decode_speed", "aggregate": "geomean"}],
+    }
+    means = replace(quickstart, records=both, section=section)
+    assert len(means.sampled(12).records) == 10
+    one = means.sampled(1).records
+    assert len(one) == 5
+    assert len({record.labels["dataset"] for record in one}) == 1
+    assert len({record.labels["method"] for record in one}) == 5
+    assert one == means.sampled(1).records
+    assert len(quickstart.sampled(1).records) == 5, "rows of single methods stay whole"
+
+
 def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:
-    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5), slower)
-    other = TableBands("another", found.bands[:3], 1, 0, found.assumed)
+    found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5, 12), slower)
+    other = TableBands("another", found.bands[:3], 1, 0, 5, found.assumed)
     for one in (found, other, replace(found, draws=1)):
         write_bands(tmp_path, one)
     lines = list(csv.DictReader((tmp_path / "table.csv").open()))

@@ -38,7 +38,7 @@ HEADLINES = {
 }
 """Tables with a paper's headline claims."""
 
-TEXT_DRAWS, PROMPTS = 8, 5
+TEXT_DRAWS, PROMPTS, CONFIGURATIONS = 8, 5, 12
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,13 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"of cells without texts ({DRAWS})")
     parser.add_argument("--text-draws", type=int, default=TEXT_DRAWS, help=f"of others ({TEXT_DRAWS})")
     parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"that those answer ({PROMPTS})")
+    parser.add_argument(
+        "--configurations",
+        type=int,
+        default=CONFIGURATIONS,
+        help=f"of a row that is a mean ({CONFIGURATIONS})",
+    )
     parser.add_argument("--data", default=os.environ.get("REPRO_DATA"), help="a folder of dataset rows")
     parser.add_argument("--results", type=Path, default=project_root() / "results")
     parser.add_argument("--out", type=Path, help="default: validation/bands of the results")
     parser.add_argument("--work", type=Path, default=project_root() / "outputs" / "validation" / NAME)
     given, console = parser.parse_args(arguments), Console()
     try:
-        for name in ("draws", "text_draws", "prompts"):
+        for name in ("draws", "text_draws", "prompts", "configurations"):
             if getattr(given, name) < 1:
                 raise InputError(
                     f"--{name.replace('_', '-')} is {getattr(given, name)}; it must be 1 or more"
@@ -68,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = [given.paper] if given.paper else [*HEADLINES]
         names = [given.table] if given.table else [name for paper in chosen for name in HEADLINES[paper]]
         results = open_results(given.results)
-        plan = ReplayPlan(given.draws, given.text_draws, given.prompts, given.data)
+        plan = ReplayPlan(given.draws, given.text_draws, given.prompts, given.configurations, given.data)
         out = given.out or given.results / "validation" / NAME
         for name in names:
             started = sum(os.times()[:2])

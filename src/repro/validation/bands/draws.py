@@ -6,12 +6,13 @@ Owns which numbers of a description are drawn, and their factors. Must not know 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from repro.device.device_file import Fact, facts
+from repro.records.record import canonical
 
 DRAWS = 64
 WITHIN = 0.3
@@ -84,11 +85,12 @@ class AssumedNumbers:
         return self.assumed / self.numbers if self.numbers else 0.0
 
 
-def assumed_numbers(described: Mapping[str, Mapping[str, Any]]) -> AssumedNumbers:
-    """The counts over several descriptions by name, each place of a device counted once."""
+def assumed_numbers(described: Iterable[Mapping[str, Any]]) -> AssumedNumbers:
+    """The counts over several descriptions, each place of a device counted once."""
+    distinct = {canonical(one): one for one in described}
     sources = {
         (str(one.get("name", "")), fact.path): fact.source
-        for one in described.values()
+        for one in distinct.values()
         for fact in facts(one)
         if can_be_drawn(fact)
     }

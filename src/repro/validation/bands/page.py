@@ -16,7 +16,7 @@ NAME = "bands"
 COMMAND = f"python -m repro.validation {NAME}"
 HEADINGS = (
     *("table", "row", "column", "heading", "unit", "value", "band_low", "band_high", "conclusion"),
-    *("replayed", "draws", "prompts", "assumed_share", "assumed", "numbers"),
+    *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers"),
 )
 
 
@@ -24,7 +24,7 @@ def row_of(found: TableBands, band: Band) -> list[str]:
     """A band as `table.csv` has it."""
     numbers = [f"{one:.4g}" for one in (band.value, band.low, band.high)]
     about = [found.table, band.row, band.column.key, band.column.heading, band.column.unit]
-    counts = [str(found.draws), str(found.prompts), f"{found.assumed.share:.3f}"]
+    counts = [str(found.draws), str(found.prompts), str(found.cells), f"{found.assumed.share:.3f}"]
     counts += [str(found.assumed.assumed), str(found.assumed.numbers)]
     return [*about, *numbers, band.conclusion, f"{band.replayed:.4g}", *counts]
 
@@ -48,7 +48,7 @@ def write_bands(folder: Path, found: TableBands) -> None:
 
 SHOWN = (
     *("table", "row", "heading", "value", "band_low", "band_high", "conclusion"),
-    *("replayed", "draws", "prompts"),
+    *("replayed", "draws", "prompts", "cells"),
 )
 
 
@@ -63,9 +63,9 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        "range over the draws. Shown are comparisons; `table.csv` has all figures. *replayed* is the figure on the",
-        "replay's prompts and the machine as it is: the band is carried over from it to the committed value.",
-        "docs/bands.md says what is drawn and what is held.",
+        "range over the draws. Shown are comparisons; `table.csv` has all figures. *replayed* is the figure",
+        "of the replayed cells and prompts on the machine as it is: the band is carried over from it to the",
+        "committed value. docs/bands.md says what is drawn and what is held.",
         "",
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (undetermined). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",

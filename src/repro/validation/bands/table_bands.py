@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
 from repro.records.packed import Member
-from repro.records.record import Record
+from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import Table
@@ -61,6 +61,27 @@ class CommittedTable:
             ]
         return made_table(self.asked, self.section, self.members, records, older=())
 
+    def sampled(self, configurations: int) -> CommittedTable:
+        """The table with at most so many configurations a row, a fixed choice by the hash of their labels.
+
+        A configuration is what several methods have in common; a table whose rows are single ones stays
+        whole.
+        """
+        by = self.asked.spec(self.section).rows.by
+
+        def row(record: Record) -> str:
+            return canonical([record.labels.get(name, "") for name in by])
+
+        def configuration(record: Record) -> str:
+            return content_hash({n: v for n, v in record.labels.items() if n not in ("method", "agreement")})
+
+        known = sorted({(row(one), configuration(one)) for one in self.records})
+        kept = {
+            pair for pair in known if sum(pair[0] == r and c < pair[1] for r, c in known) < configurations
+        }
+        chosen = [one for one in self.records if (row(one), configuration(one)) in kept]
+        return replace(self, records=chosen)
+
 
 @dataclass(frozen=True)
 class Band:
@@ -102,6 +123,7 @@ class TableBands:
         bands: of all figures that depend on clock or costs.
         draws: how many machines were drawn.
         prompts: the most prompts that a cell replayed; 0 if no cell reads prompts.
+        cells: how many cells were replayed in each draw.
         assumed: how many of the machines' numbers are assumed.
     """
 
@@ -109,6 +131,7 @@ class TableBands:
     bands: tuple[Band, ...]
     draws: int
     prompts: int
+    cells: int
     assumed: AssumedNumbers
 
 
@@ -132,13 +155,13 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
         run: gives a cell's figures in a replay.
     """
     texts = any(map(reads_texts, table.records))
-    draws = plan.draws_of(texts)
+    draws, chosen = plan.draws_of(texts), table.sampled(plan.configurations) if texts else table
 
     def replayed(draw: int | None) -> dict[Place, float]:
         how = Replayed(draw, plan.prompts, plan.data_dir)
-        return figures_of(table.built({one.key: run(one, how) for one in table.records}))
+        return figures_of(chosen.built({one.key: run(one, how) for one in chosen.records}))
 
-    committed, columns = table.built(), {}
+    committed = table.built()
     columns = {column.key: column for column in committed.columns}
     own, base = figures_of(committed), replayed(None)
     drawn = [replayed(draw) for draw in range(draws)]
@@ -147,8 +170,8 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
         for place, value in own.items()
         if place in base
     )
-    described_as = {str(i): one for i, one in enumerate(_distinct(table.records))}
-    return TableBands(name, bands, draws, plan.prompts if texts else 0, assumed_numbers(described_as))
+    assumed = assumed_numbers(map(described, table.records))
+    return TableBands(name, bands, draws, plan.prompts if texts else 0, len(chosen.records), assumed)
 
 
 @dataclass(frozen=True)
@@ -159,12 +182,14 @@ class ReplayPlan:
         draws: of tables whose cells read no prompts.
         text_draws: of tables whose cells do; their decisions may depend on costs and are made anew.
         prompts: at most so many of a cell's.
+        configurations: at most so many of those that a row of such a table is the mean of.
         data_dir: a folder of datasets, or None.
     """
 
     draws: int
     text_draws: int
     prompts: int
+    configurations: int
     data_dir: str | None = None
 
     def draws_of(self, texts: bool) -> int:
@@ -180,13 +205,3 @@ def _band(place: Place, column: ColumnSpec, value: float, base: float, drawn: Se
     else:
         ends = value + low - base, value + high - base
     return Band(place[0], column, value, base, min(ends), max(ends))
-
-
-def _distinct(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The descriptions of the machines of cells, each once."""
-    found: list[dict[str, Any]] = []
-    for record in records:
-        one = described(record)
-        if one not in found:
-            found.append(one)
-    return found
