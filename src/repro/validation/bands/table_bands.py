@@ -75,12 +75,11 @@ class CommittedTable:
         def configuration(record: Record) -> str:
             return content_hash({n: v for n, v in record.labels.items() if n not in ("method", "agreement")})
 
-        known = sorted({(row(one), configuration(one)) for one in self.records})
-        kept = {
-            pair for pair in known if sum(pair[0] == r and c < pair[1] for r, c in known) < configurations
-        }
-        chosen = [one for one in self.records if (row(one), configuration(one)) in kept]
-        return replace(self, records=chosen)
+        known: dict[str, set[str]] = {}
+        for one in self.records:
+            known.setdefault(row(one), set()).add(configuration(one))
+        kept = {name: sorted(own)[:configurations] for name, own in known.items()}
+        return replace(self, records=[one for one in self.records if configuration(one) in kept[row(one)]])
 
 
 @dataclass(frozen=True)
