@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -38,15 +38,20 @@ from repro.validation.summary import write_accuracy
 from repro.validation.this_machine import command as this_machine
 
 PHONES, PAPERS, SUMMARY = NAMES = ("phones", "papers", "summary")
-ALL = (*NAMES, this_machine.NAME, bands.NAME)
+COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    this_machine.NAME: this_machine.main,
+    bands.NAME: bands.main,
+}
+"""Validations with options of their own."""
+
+ALL = (*NAMES, *COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 2 for an input that does not exist."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    for command in (this_machine, bands):
-        if given[:1] == [command.NAME]:
-            return command.main(given[1:])
+    if given and given[0] in COMMANDS:
+        return COMMANDS[given[0]](given[1:])
     parser = argparse.ArgumentParser(
         prog="python -m repro.validation",
         description=__doc__,

@@ -25,10 +25,11 @@ from repro.core.registry import unknown
 from repro.experiments.composing import load_components
 from repro.records.results import open_results
 from repro.validation.bands.draws import DRAWS
-from repro.validation.bands.page import COMMAND, NAME, write_bands
+from repro.validation.bands.page import COMMAND, write_bands
 from repro.validation.bands.replay import ReplayFile
 from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, table_bands
 
+NAME = "bands"
 HEADLINES = {
     "lever": ("lever/fig10_mean",),
     "mllm_npu": ("mllm_npu/table4",),
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             started = sum(os.times()[:2])
             file = ReplayFile(given.work / f"{name.replace('/', '.')}.jsonl")
             table = CommittedTable.read(results, name)
-            found = table_bands(name, table, plan, lambda one, how, file=file: file.figures(how.config(one)))
+            found = table_bands(name, table, plan, file.replay)
             write_bands(out, found)
             seconds = sum(os.times()[:2]) - started
             console.print(f"{name}: {len(found.bands)} figures, {found.draws} draws, {file.computed} replays")

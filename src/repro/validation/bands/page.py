@@ -12,8 +12,7 @@ from pathlib import Path
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
-NAME = "bands"
-COMMAND = f"python -m repro.validation {NAME}"
+COMMAND = "python -m repro.validation bands"
 HEADINGS = (
     *("table", "row", "column", "heading", "unit", "value", "band_low", "band_high", "conclusion"),
     *("replayed", "draws", "prompts", "cells", "assumed_share", "assumed", "numbers"),

@@ -72,6 +72,10 @@ class ReplayFile:
         for line in map(json.loads, whole):
             self.known[line["key"]] = line["figures"]
 
+    def replay(self, record: Record, how: Replayed) -> Figures:
+        """The figures of a record's cell in a replay."""
+        return self.figures(how.config(record))
+
     def figures(self, config: Mapping[str, Any]) -> Figures:
         """A cell's figures that are numbers, computed unless they are known."""
         cell = made(config)
