@@ -109,8 +109,8 @@ def test_requests_come_in_a_poisson_process_and_shuffled() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"requests": 0}, "0 requests"),
-        ({"rate": 0.0}, "0.0 an hour"),
+        ({"requests": 0}, "trace.requests is 0"),
+        ({"rate": 0.0}, "trace.rate is 0.0"),
         ({"apps": []}, "at least one"),
         ({"skew": 1.0}, "skew"),
     ],

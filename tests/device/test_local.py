@@ -420,8 +420,8 @@ def with_value(path: str, value: object) -> dict:
         ("dram.budget.value", 1e6, r"budget is 1000000\.0 GB, but this machine has"),
         ("dram.budget.unit", "gigs", r"dram\.budget: unit 'gigs' is none of GB"),
         ("dram", {}, r"lacks dram\.budget"),
-        ("pace.value", 0, r"Local CPU: pace: 0 GB/s must be above 0"),
-        ("flash.slots.value", 0, r"flash\.slots: 0 must be at least 1"),
+        ("pace.value", 0, r"Local CPU: pace: 0 GB/s must be a number above 0"),
+        ("flash.slots.value", 0, r"flash\.slots: 0 must be a whole number from 1"),
         ("processors", {"npu": {}}, r"processors are npu; choices: cpu, or cpu and gpu"),
     ],
 )

@@ -228,9 +228,9 @@ def test_sampling_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"fallback": 1.5}, "method.fallback is 1.5; it is a probability from 0 to 1"),
-        ({"rollback": -1.0}, "method.rollback is -1.0; it is a -log p in nats, 0 or more"),
-        ({"most": 0}, "method.most is 0; the draft needs at least 1 token in a row"),
+        ({"fallback": 1.5}, "method.fallback is 1.5; it must be a number from 0 to 1"),
+        ({"rollback": -1.0}, "method.rollback is -1.0; it must be a number from 0"),
+        ({"most": 0}, "method.most is 0; it must be a whole number from 1"),
     ],
 )
 def test_impossible_settings_are_refused(given: dict[str, float], said: str) -> None:

@@ -1,6 +1,7 @@
 """Scales that move between norms and linears, and the compressions that round in groups."""
 
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -302,15 +303,15 @@ def test_clips_are_those_of_the_least_error_of_each_group() -> None:
 @pytest.mark.parametrize(
     ("compression", "message"),
     [
-        (KQuant("q4_km"), "there is no mix 'q4_km'. Did you mean q4_k_m"),
-        (PerGroup(bits=1), "2 to 16 bits"),
-        (Awq(bits=9), "2 to 8 bits"),
+        (lambda: KQuant("q4_km"), "there is no compression.mix 'q4_km'. Did you mean q4_k_m"),
+        (lambda: PerGroup(bits=1), "compression.bits is 1; it must be a whole number from 2 to 16"),
+        (lambda: Awq(bits=9), "compression.bits is 9; it must be a whole number from 2 to 8"),
     ],
-    ids=str,
+    ids=["k_quant", "per_group", "awq"],
 )
-def test_wrong_settings_are_named(compression: Compression, message: str) -> None:
+def test_wrong_settings_are_named(compression: Callable[[], Compression], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        compression.compress(decoder("llama-2"), corpus())
+        compression().compress(decoder("llama-2"), corpus())
 
 
 def test_packed_weights_cannot_be_compressed() -> None:

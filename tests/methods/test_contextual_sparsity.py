@@ -100,7 +100,7 @@ def test_a_predicted_linear_is_stored_like_the_whole_one_and_weighs_what_it_read
         ({"share": 0.0}, "share is 0.0"),
         ({"share": 1.5}, "share is 1.5"),
         ({"rank": 0}, "rank is 0"),
-        ({"epochs": 0}, "epochs 0"),
+        ({"epochs": 0}, "epochs is 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(fields: dict[str, Any], said: str) -> None:

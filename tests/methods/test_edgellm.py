@@ -213,9 +213,9 @@ def test_places(provisional: str, target: Placement, draft: Placement) -> None:
         ({"verification": "batch"}, "'batch'.*branches.*tree|'batch'.*tree.*branches"),
         ({"provisional": "always"}, "'always'.*gaps.*naive.*never"),
         ({"alpha": 1.0}, r"method.alpha is 1.0; it is a probability between 0 and 1"),
-        ({"choices": 0}, r"method.choices is 0; it must be at least 1"),
-        ({"limit": 0}, r"method.limit is 0; it must be at least 1"),
-        ({"length": 0}, r"method.length is 0; it must be at least 1"),
+        ({"choices": 0}, r"method.choices is 0; it must be a whole number from 1"),
+        ({"limit": 0}, r"method.limit is 0; it must be a whole number from 1"),
+        ({"length": 0}, r"method.length is 0; it must be a whole number from 1"),
     ],
 )
 def test_what_cannot_work_is_refused(given: dict[str, object], message: str) -> None:

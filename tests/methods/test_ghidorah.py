@@ -134,7 +134,7 @@ def test_a_tree_holds_the_tokens_of_its_ranks_and_asks_each_head_once() -> None:
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (lambda: Medusa(width=65), "width is 65; a verification has 1 to 64 rows"),
+        (lambda: Medusa(width=65), "width is 65; it must be a whole number from 1 to 64"),
         (lambda: Ghidorah(attention="dinamic"), r"no method\.attention 'dinamic'. Did you mean dynamic"),
     ],
 )

@@ -322,7 +322,7 @@ def test_impossible_candidates_are_never_inserted() -> None:
 
 @pytest.mark.parametrize("name", ["depth", "limit", "batch"])
 def test_impossible_settings_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"a tree's {name} is 0; it must be at least 1"):
+    with pytest.raises(InputError, match=f"method.{name} is 0; it must be a whole number from 1"):
         Growth(**{name: 0})
 
 

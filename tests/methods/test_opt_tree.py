@@ -150,11 +150,11 @@ def test_sampled_answers_have_the_targets_distribution() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"nodes": 0}, "method.nodes is 0; a layer has 1 to 64 nodes"),
+        ({"nodes": 0}, "method.nodes is 0; it must be a whole number from 1 to 64"),
         ({"nodes": 65}, "method.nodes is 65"),
-        ({"threshold": -0.1}, "method.threshold is -0.1; a layer adds 0 to 1"),
+        ({"threshold": -0.1}, "method.threshold is -0.1; it must be a number from 0 to 1"),
         ({"threshold": 1.1}, "method.threshold is 1.1"),
-        ({"depth": 0}, "method.depth is 0; a tree has at least 1 layer"),
+        ({"depth": 0}, "method.depth is 0; it must be a whole number from 1"),
     ],
 )
 def test_impossible_settings_are_refused(given: dict[str, Any], said: str) -> None:

@@ -306,7 +306,7 @@ def test_loading_reads_once_what_stays() -> None:
     ("given", "message"),
     [
         ({"on": "tpu"}, "'tpu'.*cpu.*gpu.*npu"),
-        ({"resident": 1.5}, "placement.resident is 1.5; it is a share from 0 to 1"),
+        ({"resident": 1.5}, "placement.resident is 1.5; it must be a number from 0 to 1"),
         ({"prefetch": -1}, "placement.prefetch is -1"),
     ],
 )

@@ -91,7 +91,5 @@ def test_a_dimension_below_one_is_named(whole: dict[str, int], wrong: object) ->
 
 
 def test_an_encoder_has_layers() -> None:
-    with pytest.raises(
-        InputError, match=r"shape\.encoder\.layers is 0; it must be a whole number of at least 1"
-    ):
+    with pytest.raises(InputError, match=r"shape\.encoder\.layers is 0; it must be a whole number from 1"):
         Shape.parse({**PLAIN, "encoder": {"layers": 0, "intermediate": 8}})

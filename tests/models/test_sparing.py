@@ -252,8 +252,8 @@ def test_lever_samples_when_it_is_asked_to() -> None:
         ({"projection": "lazy"}, "on_demand_cpu"),
         ({"candidates": 0}, "64"),
         ({"threshold": 2.0}, "0 to 1"),
-        ({"batch": 0}, "at least 1"),
-        ({"reliability_decay": 1.0}, "below 1"),
+        ({"batch": 0}, "a whole number from 1"),
+        ({"reliability_decay": 1.0}, "0 to 0.9999"),
     ],
 )
 def test_wrong_settings_end_with_the_right_choices(wrong: dict[str, object], named: str) -> None:

@@ -74,7 +74,8 @@ def lookup(group: str, name: str) -> type:
         InputError: there is none; the message has near misses and all choices. Or it is a user's, and its
             module fails to import.
     """
-    if name not in _components.get(group, {}) and name in _modules.get(group, {}):
+    require_choice(group, name, names(group))
+    if name not in _components.get(group, {}):
         _import(group, name, _modules[group][name])
     return _known(group, name)
 
@@ -98,10 +99,17 @@ def _known(group: str, name: str) -> type:
     return _components[group][name]
 
 
-def unknown(what: str, name: str, choices: Iterable[str]) -> str:
+def require_choice(what: str, name: object, choices: Iterable[str]) -> None:
+    """InputError unless a name is one of some choices; it may be anything that a configuration can hold."""
+    names = list(choices)
+    if not isinstance(name, str) or name not in names:
+        raise InputError(unknown(what, name, names))
+
+
+def unknown(what: str, name: object, choices: Iterable[str]) -> str:
     """The error message for an unknown name: near misses first, then all choices."""
     names = sorted(choices)
-    near = get_close_matches(name, names, n=3)
+    near = get_close_matches(name, names, n=3) if isinstance(name, str) else []
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return f"there is no {what} {name!r}.{hint} Choices: {', '.join(names)}"
 

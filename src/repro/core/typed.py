@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,7 +40,7 @@ def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
         where: what is being read, for error messages.
 
     Raises:
-        InputError: a key is unknown or missing, or a value has the wrong type.
+        InputError: a key is unknown or missing, a value has the wrong type, or a number is not finite.
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where}: {mapping!r} is {_kind(type(mapping))}; it must be a mapping")
@@ -76,12 +77,22 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return {str(key): _value(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
         return typed(hint, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _finite(value, where)
     # bool is an int to Python, yet `version: true` is a mistake.
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     raise InputError(f"{where}: {value!r} is {_kind(type(value))}; it must be {_kind(origin or hint)}")
+
+
+def _finite(value: float, where: str) -> float:
+    """A number that is finite, also as a float."""
+    try:
+        if isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        pass
+    raise InputError(f"{where}: {value!r} is not a finite number")
 
 
 def _kind(cls: type) -> str:

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.typed import typed
+
+LENGTH = Range(least=1, most=1_000_000, whole=True)
+"""Tokens of a prompt or an answer."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +89,21 @@ def parse_trace(mapping: Mapping[str, Any]) -> TraceConfig:
     """
     config = typed(TraceConfig, mapping, "a trace")
     names = [app.name for app in config.apps]
-    if not names or len(set(names)) < len(names):
+    if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"trace {config.name}: apps are {names}; name at least one, and none twice")
-    if config.requests < 1 or config.rate <= 0 or config.answer < 1:
-        raise InputError(
-            f"trace {config.name}: {config.requests} requests at {config.rate} an hour of {config.answer} "
-            "tokens; all must be above 0"
-        )
-    if not 0.0 < config.concise <= 1.0:
-        raise InputError(
-            f"trace {config.name}: concise is {config.concise}; it must be above 0 and at most 1"
-        )
+    if not config.name:
+        raise InputError("trace.name is empty; it must be a text")
+    ranges = {"requests": Range(least=1, most=100_000, whole=True), "rate": Range(above=True, most=1e9)}
+    ranges |= {"answer": LENGTH, "concise": Range(above=True, most=1.0), "alpha": Range(least=-100, most=100)}
+    require("trace", config, ranges | {"seed": Range(whole=True)})
     for app in config.apps:
-        if (app.dataset is None) == (app.tokens is None) or (app.tokens or 1) < 1:
+        if (app.dataset is None) == (app.tokens is None) or app.dataset == "":
             raise InputError(
                 f"trace {config.name}: app {app.name} has dataset {app.dataset} and tokens {app.tokens}; "
-                "give one of them, tokens of at least 1"
+                "give one of them"
             )
+        shares = dict.fromkeys(("ttft", "tpot", "time", "energy"), Range(above=True, most=1.0))
+        require(f"trace {config.name}: app {app.name}", app, shares | {"tokens": LENGTH})
     return config
 
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range
 from repro.core.registry import unknown
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
+from repro.device.facts.kinds import KINDS, UNITS, Kind
+
+ENTRIES = ("value", "points", "unit", "source", "note", "cells")
+"""What a fact may say."""
 
 SOURCES = ("paper", "datasheet", "measured", "fitted", "assumed")
-UNITS: dict[str, dict[str, float]] = {
-    "rate": {"TFLOP/s": 1e12, "GFLOP/s": 1e9, "TOP/s": 1e12, "GOP/s": 1e9},
-    "bandwidth": {"GB/s": 1e9, "MB/s": 1e6},
-    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6},
-    "size": {"GB": 1e9, "MB": 1e6, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10},
-    "power": {"W": 1.0},
-    "count": {"": 1.0, "rows": 1.0},
-    "factor": {"x": 1.0, "share": 1.0},
-}
 SECTIONS = ("processors", "flash", "dram", "power", "overhead")
 """Parts of a file that hold facts; `processors` has one table for each processor."""
 
@@ -39,68 +35,13 @@ WORDS = {
 """Settings of an engine that are words, with their choices; the first is the default."""
 
 
-class Kind(NamedTuple):
-    """What a number may be: its dimension, and the range of its value in SI units.
+KNOWN = (
+    *("name", "kind", "main", "verifies", "soc", "papers", "note", "pace", "engine", "engines"),
+    *(*SECTIONS, *WORDS),
+)
+"""What a device file may say."""
 
-    Attributes:
-        dimension: key of `UNITS`.
-        least: smallest value; itself allowed unless `above`.
-        above: whether the value must be larger than `least`.
-        most: largest value.
-        whole: whether it must be a whole number.
-    """
-
-    dimension: str
-    least: float = 0.0
-    above: bool = False
-    most: float = inf
-    whole: bool = False
-
-    def wrong(self, value: float) -> str:
-        """What a value must be, if it is not; "" for a value in range."""
-        if not isfinite(value):
-            return "a finite number"
-        if self.whole and value != int(value):
-            return "a whole number"
-        if value < self.least or (self.above and value == self.least):
-            return f"{'above' if self.above else 'at least'} {self.least:g}"
-        return f"at most {self.most:g}" if value > self.most else ""
-
-
-COUNT = Kind("count", least=1, whole=True)
-TIME, POWER, SHARE = Kind("time"), Kind("power"), Kind("factor", most=1.0)
-KINDS = {
-    "peak": Kind("rate", above=True),
-    "rate": SHARE._replace(above=True),
-    "bandwidth": Kind("bandwidth", above=True),
-    "bandwidth_share": SHARE._replace(above=True),
-    "launch": TIME,
-    "start": TIME,
-    "start_exponent": Kind("count"),
-    "watts": POWER,
-    "efficiency": Kind("factor", above=True),
-    "attention": Kind("rate", above=True),
-    "tile": COUNT,
-    "shapes": COUNT,
-    "graph_seconds": TIME,
-    "window": Kind("size"),
-    "sessions.count": COUNT,
-    "sessions.size": Kind("size", above=True),
-    "slower": Kind("factor", above=True),
-    "slots": COUNT,
-    "threads": COUNT,
-    "rows_exponent": Kind("count"),
-    "rows_quadratic": Kind("count"),
-    "latency": TIME,
-    "capacity": Kind("size", above=True),
-    "budget": Kind("size", above=True),
-    "read_ahead": SHARE,
-    "idle": POWER,
-    "constant": POWER,
-    "sync": TIME,
-    "token": TIME,
-}
-"""What each entry may be, by its name."""
+TEXTS = ("name", "kind", "main", "verifies", "soc", "note", *WORDS)
 
 
 @dataclass(frozen=True)
@@ -117,6 +58,21 @@ class Fact:
     cells: tuple[str, ...]
 
 
+def require_entries(device: Mapping[str, Any]) -> None:
+    """InputError for an entry that no device file has, or one of the wrong type; facts are checked apart."""
+    name = str(device.get("name", "device"))
+    for key, value in device.items():
+        if key not in KNOWN:
+            raise InputError(f"{name}: {unknown('entry', key, KNOWN)}")
+        if key in TEXTS and not isinstance(value, str):
+            raise InputError(f"{name}: {key} is {value!r}; it must be a text")
+        if key in SECTIONS:
+            _mapping(f"{name}: {key}", value)
+    papers = device.get("papers", [])
+    if not isinstance(papers, list) or not all(isinstance(paper, str) for paper in papers):
+        raise InputError(f"{name}: papers is {papers!r}; it must be a list of keys of the bibliography")
+
+
 def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
     """All facts of a device file, in file order.
 
@@ -125,15 +81,20 @@ def facts(device: Mapping[str, Any]) -> Iterator[Fact]:
             valid choices.
     """
     for section in SECTIONS:
-        tables = device.get(section) or {}
-        if section == "processors" and not isinstance(tables, Mapping):
-            raise InputError(f"processors: {tables!r} must be a mapping of cpu, gpu or npu")
+        tables = _mapping(section, device.get(section))
         named = {f"{section}.{name}": table for name, table in tables.items()}
         for place, table in named.items() if section == "processors" else ((section, tables),):
             yield from _table(place, table)
-    for engine, tables in (device.get("engines") or {}).items():
-        for name, table in tables.items():
+    for engine, tables in _mapping("engines", device.get("engines")).items():
+        for name, table in _mapping(f"engines.{engine}", tables).items():
             yield from _table(f"engines.{engine}.{name}", table)
+
+
+def _mapping(place: str, tables: Any) -> Mapping[str, Any]:
+    """A part of a file that is a mapping, or absent."""
+    if tables is not None and not isinstance(tables, Mapping):
+        raise InputError(f"{place}: {tables!r} must be a mapping")
+    return tables or {}
 
 
 def _table(place: str, table: Any) -> Iterator[Fact]:
@@ -169,8 +130,13 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
     Raises:
         InputError: as `facts`.
     """
+    for key in leaf:
+        if key not in ENTRIES:
+            raise InputError(f"{path}: {unknown('entry', key, ENTRIES)}")
     unit, source = str(leaf.get("unit", "")), leaf.get("source")
     units = UNITS[kind.dimension]
+    if not isinstance(leaf.get("note", ""), str):
+        raise InputError(f"{path}: note {leaf['note']!r} is no text")
     if source not in SOURCES:
         raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
     if unit not in units:
@@ -178,26 +144,28 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
     cells = _cells(path, leaf)
     if source == "fitted" and not cells:
         raise InputError(f"{path}: a fitted number names the reference cells that it was fitted to")
+    if isinstance(leaf.get("value"), (list, tuple)) and not kind.several:
+        raise InputError(f"{path}: value {leaf['value']!r} is a list, and it is one number")
     value, points = _numbers(path, leaf, units[unit])
     printed = f"{leaf.get('points', leaf.get('value'))} {unit}".strip()
-    _require_range(path, printed, kind, value, points, "points" not in leaf)
+    _require_range(path, printed, kind.range.over(units[unit]), value / units[unit], points, units[unit])
+    if not points and "points" in leaf:
+        raise InputError(f"{path}: {printed} has no point")
     return Fact(path, kind, value, points, printed, source, str(leaf.get("note", "")), cells)
 
 
 def _require_range(
     path: str,
     printed: str,
-    kind: Kind,
+    allowed: Range,
     value: float,
     points: tuple[tuple[float, float], ...],
-    has_value: bool,
+    scale: float,
 ) -> None:
     """InputError for a value or a point out of range, and for points whose first numbers do not rise."""
-    for number in [y for _, y in points] or [value]:
-        if wrong := kind.wrong(number):
+    for number in [y / scale for _, y in points] or [value]:
+        if wrong := allowed.wrong(number):
             raise InputError(f"{path}: {printed} must be {wrong}")
-    if not points and not has_value:
-        raise InputError(f"{path}: {printed} has no point")
     xs = [x for x, _ in points]
     if not all(isfinite(x) and x > 0 for x in xs):
         raise InputError(f"{path}: {printed}: a point's first number must be above 0 and finite")
@@ -207,9 +175,11 @@ def _require_range(
 
 def _cells(path: str, leaf: Mapping[str, Any]) -> tuple[str, ...]:
     cells = leaf.get("cells") or ()
-    if isinstance(cells, str):
+    if not isinstance(cells, (list, tuple)):
         raise InputError(f"{path}: cells {cells!r} is no list; write [{cells}]")
-    return tuple(str(cell) for cell in cells)
+    if wrong := [cell for cell in cells if not isinstance(cell, str) or not cell]:
+        raise InputError(f"{path}: cells has {wrong[0]!r}; it lists ids of reference cells")
+    return tuple(cells)
 
 
 def _numbers(
@@ -247,6 +217,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
             program.
     """
     name = str(device.get("name", "device"))
+    require_entries(device)
     try:
         known = {fact.path: fact for fact in facts(device)}
     except InputError as wrong:

@@ -15,8 +15,9 @@ from typing import Any, Protocol, Self
 
 from repro.core.errors import InputError
 from repro.device.clock import Future, Wake, WallClock
-from repro.device.device_file import KINDS, facts, read_fact
+from repro.device.device_file import facts, read_fact
 from repro.device.emulated import Device
+from repro.device.facts.kinds import KINDS
 from repro.device.memory import Memory
 from repro.device.op import CPU, FLASH, GPU, Op
 from repro.device.trace import Span

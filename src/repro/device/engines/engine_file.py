@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
-from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact
+from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact, require_entries
 
 OWN = "own"
 """The engine that stands for the one that a device file names: what its paper ran there."""
@@ -53,6 +53,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
         InputError: the engine is malformed or out of range, names a processor that the device lacks, has no
             numbers for the device, or the device is no emulated one.
     """
+    require_entries(device)
     found: dict[str, Any] = {key: value for key, value in device.items() if key != "engine"}
     if not engine:
         return found
@@ -101,7 +102,13 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     for key in engine:
         if key not in KNOWN:
             raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
-    devices = engine.get("devices") or {}
+    for key in ("name", "note", *ROLES):
+        if not isinstance(engine.get(key, ""), str):
+            raise InputError(f"{name}: {key} is {engine[key]!r}; it must be a text")
+    papers = engine.get("papers", [])
+    if not isinstance(papers, list) or not all(isinstance(paper, str) for paper in papers):
+        raise InputError(f"{name}: papers is {papers!r}; it must be a list of keys of the bibliography")
+    devices = {} if engine.get("devices") is None else engine["devices"]
     if not isinstance(devices, Mapping):
         raise InputError(f"{name}: devices is {devices!r}; it must be a mapping of devices or chips")
     for where, part in {"": {k: v for k, v in engine.items() if k in PARTS}, **devices}.items():
@@ -124,9 +131,12 @@ def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> I
     common = {key: value for key, value in engine.items() if key in PARTS}
     known = engine.get("devices") or {}
     own = [known[key] for key in (device.get("soc"), device.get("name")) if key in known]
+    if not known and not common and not any(role in engine for role in ROLES):
+        raise InputError(f"{name} has no numbers; it has some in {', '.join(PARTS)}")
     if known and not own and not common:
         raise InputError(
-            f"{name} has no numbers for {device.get('name')}; it has some for {', '.join(known)}"
+            f"{name} has no numbers for {device.get('name')} (soc {device.get('soc', '')!r}); it has some "
+            f"for {', '.join(known)}"
         )
     yield from (common, *own) if common else own
 
@@ -250,6 +260,11 @@ def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Ma
         return None
     if not isinstance(engine, Mapping):
         raise InputError(f"engine is {engine!r}; choose an engine file with engine={engine}")
-    if engine.get("name") != OWN:
+    if not isinstance(engine.get("name"), str) or not engine["name"]:
+        raise InputError(f"engine.name is {engine.get('name')!r}; it must be a text")
+    if engine["name"] != OWN:
         return written_out(engine)
+    for key in engine:
+        if key not in ("name", "note", "papers"):
+            raise InputError(f"engine {OWN}: {unknown('entry', key, ('name',))}")
     return written_out(read_engine(str(device["engine"]))) if device.get("engine") else None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Serving, Sessions
@@ -40,8 +41,7 @@ class Medusa(Method):
     width: int = 64
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= WIDTHS[-1]:
-            raise InputError(f"method.width is {self.width}; a verification has 1 to {WIDTHS[-1]} rows")
+        Range(least=1, most=WIDTHS[-1], whole=True).require("method.width", self.width)
 
     def places(self) -> Mapping[str, Placement]:
         """Target and heads in memory."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.device.emulated import Device
 from repro.device.op import CPU, Op
@@ -27,6 +28,9 @@ else:
     torch = late("torch")
 
 OURS = "optimized"
+MOST = Range(least=1, most=4096, whole=True)
+"""Heads of a layer, and elements of a head."""
+
 CALLS = 10
 """Kernel calls per clock reading, so that the overhead of an op is negligible."""
 
@@ -50,11 +54,8 @@ class TreeAttention(Medusa):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.heads < 1 or self.head_dim < 1 or self.rounds < 2:
-            raise InputError(
-                f"method.heads, head_dim and rounds are {self.heads}, {self.head_dim} and {self.rounds}; "
-                "they must be at least 1, 1 and 2"
-            )
+        sizes = {"heads": MOST, "head_dim": MOST, "rounds": Range(least=2, most=100_000, whole=True)}
+        require("method", self, sizes)
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Time the kernels, then decode with the same tree.

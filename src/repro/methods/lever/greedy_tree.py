@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import NamedTuple
 
-from repro.core.errors import InputError
+from repro.core.ranges import SHARE, require
+from repro.methods.base import DRAFTED
 from repro.methods.lever.latency_profile import DraftLatency, LatencyProfile
 from repro.methods.lever.token_gain import calibrate
 from repro.models.tokens.prefix import Prefix
@@ -74,16 +75,8 @@ class Growth:
     wide: str = "npu"
 
     def __post_init__(self) -> None:
-        for name in ("depth", "limit", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"a tree's {name} is {getattr(self, name)}; it must be at least 1")
-
-        if self.switch < 0:
-            raise InputError(
-                f"a tree's switch is {self.switch}; it is a count, or 0 to choose by measured seconds"
-            )
-        if not 0 <= self.reach <= 1:
-            raise InputError(f"a tree's reach is {self.reach}; it is a probability, 0 to 1")
+        ranges = {"depth": DRAFTED, "limit": DRAFTED, "batch": DRAFTED, "reach": SHARE}
+        require("method", self, ranges | {"switch": replace(DRAFTED, least=0)})
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
 from repro.device.op import CPU, NPU
@@ -36,6 +37,9 @@ SCHEDULES = {"batched": (CPU, NPU), "serial_cpu": (CPU, CPU), "serial_npu": (NPU
 PROJECTIONS = {"on_demand_cpu": (CPU, True), "on_demand_npu": (NPU, True), "eager_npu": (NPU, False)}
 OFFLINE = ((1, 1), (9, 1), (17, 1), (17, 8), (33, 1), (65, 1))
 """Rows and leaves of the verifications measured before the first request."""
+DECAY = Range(most=0.9999)
+"""Weights of old averages; with 1 nothing would be learned."""
+
 GROUPS = (1, 2, 4, 8, 16)
 """Nodes of the draft passes measured before the first request; without them batching never seems cheaper."""
 
@@ -104,8 +108,9 @@ class Lever(Method):
         if not 1 <= self.candidates <= RANKED:
             raise InputError(f"method.candidates is {self.candidates}; a node has 1 to {RANKED} candidates")
         _ = self.growth, self.rule  # which validate their settings
-        Reliability(self.reliability_decay)
-        LatencyProfile(decay=self.latency_decay, penalty=self.penalty)
+        require(
+            "method", self, dict.fromkeys(("reliability_decay", "latency_decay"), DECAY) | {"penalty": SHARE}
+        )
 
     @property
     def growth(self) -> Growth:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.ranges import SHARE, Range, require
 from repro.models.drafting.early_exit import Candidates
 from repro.models.drafting.exit_scores import ExitScores
 from repro.models.tokens.prefix import Prefix
@@ -55,13 +56,9 @@ class PruningRule:
     least_leaves: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold <= 1:
-            raise InputError(f"pruning.threshold is {self.threshold}; a normalised score is 0 to 1")
-        if not self.temperature > 0:
-            raise InputError(f"pruning.temperature is {self.temperature}; it must be above 0")
-        for name in ("backbone", "near_root", "near_children", "least_nodes", "least_leaves"):
-            if getattr(self, name) < 0:
-                raise InputError(f"pruning.{name} is {getattr(self, name)}; it is a count, 0 or more")
+        counts = ("backbone", "near_root", "near_children", "least_nodes", "least_leaves")
+        ranges = dict.fromkeys(counts, Range(most=1024, whole=True))
+        require("method", self, ranges | {"threshold": SHARE, "temperature": Range(above=True, most=1e6)})
 
     def keep(self, tree: TokenTree, candidates: Sequence[Candidates], scores: Sequence[Tensor]) -> list[int]:
         """The kept nodes, sorted: always the root, and no node without its parent.

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from math import inf
 from typing import Any, ClassVar
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register, unknown
 from repro.device.clock import Future
 from repro.device.emulated import Device
@@ -36,6 +36,9 @@ from repro.models.runtime.forward_pass import ForwardPass
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.records.record import Scalar
+
+LONGEST = 65_536
+"""Most tokens of a chunk."""
 
 
 @register("method", "mllm_npu")
@@ -71,8 +74,8 @@ class MllmNpu(Method):
     window: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise InputError(f"method.chunk is {self.chunk}; a chunk has 1 row or more")
+        ranges = dict.fromkeys(("pruned", "outliers", "hot", "cold"), SHARE) | {"window": Range(most=1e15)}
+        require("method", self, ranges | {"chunk": Range(least=1, most=LONGEST, whole=True)})
         if self.order not in ORDERS:
             raise InputError(unknown("method.order", self.order, ORDERS))
         if not self.chunks and self.order != "in_order":
@@ -80,10 +83,6 @@ class MllmNpu(Method):
                 f"method.order is {self.order!r}, but a prompt without chunks has one order; choose "
                 "method.order=in_order"
             )
-        if not 0 <= self.hot <= 1:
-            raise InputError(f"method.hot is {self.hot}; it is a share from 0 to 1")
-        if not 0 <= self.window < inf:
-            raise InputError(f"method.window is {self.window}; it is 0 or a number of bytes, such as 4e9")
 
     def places(self) -> Mapping[str, Placement]:
         """The target in memory, on the CPU except for prefill."""

@@ -6,7 +6,7 @@ Owns the figures for one layer. Must not know how a loss is computed (`models/an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import ClassVar
@@ -14,8 +14,9 @@ from typing import ClassVar
 import torch
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
-from repro.methods.probes.base import Texts
+from repro.methods.probes.base import TOKENS, Texts
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.transformer.decoder import Decoder
 from repro.records.record import Scalar
@@ -38,6 +39,9 @@ class LeftOut:
     tokens: int = 64
 
     calibrated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require("probe", self, {"layer": Range(most=10_000, whole=True), "tokens": replace(TOKENS, least=2)})
 
     def look(self, decoder: Decoder, corpus: Texts, texts: Texts) -> dict[str, Scalar]:
         """See `Probe`.

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, require
 from repro.core.registry import register, unknown
-from repro.methods.probes.base import Texts
+from repro.methods.probes.base import TOKENS, Texts
 from repro.models.analysis import outlier_channels as channels
 from repro.models.analysis.hooks import PARTS, Place, places
 from repro.models.analysis.outlier_channels import Counted
@@ -61,14 +62,10 @@ class Outliers:
     calibrated: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("quantile", "hot", "depth"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise InputError(f"{name} of probe outliers is {value}; it is a share, 0 to 1")
+        ranges = dict.fromkeys(("quantile", "hot", "depth"), SHARE)
+        require("probe", self, ranges | {"tokens": TOKENS})
         if self.part not in (*PARTS, ALL):
-            raise InputError(unknown("linear of a layer", self.part, (*PARTS, ALL)))
-        if self.tokens < 1:
-            raise InputError(f"tokens of probe outliers is {self.tokens}; it must be at least 1")
+            raise InputError(unknown("probe.part", self.part, (*PARTS, ALL)))
 
     def look(self, decoder: Decoder, corpus: Texts, texts: Texts) -> dict[str, Scalar]:
         """See `Probe`.

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Request, Sessions
+from repro.methods.base import DRAFTED, Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Logits
@@ -82,12 +83,7 @@ class BigLittle(Speculative):
     prefetch: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fallback <= 1:
-            raise InputError(f"method.fallback is {self.fallback}; it is a probability from 0 to 1")
-        if self.rollback < 0:
-            raise InputError(f"method.rollback is {self.rollback}; it is a -log p in nats, 0 or more")
-        if self.most < 1:
-            raise InputError(f"method.most is {self.most}; the draft needs at least 1 token in a row")
+        require("method", self, {"fallback": SHARE, "rollback": Range(most=1e4), "most": DRAFTED})
 
     def check(self, sampling: Sampling) -> None:
         """InputError for sampled answers: which tokens are accepted does not depend on a draw."""

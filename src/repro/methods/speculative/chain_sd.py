@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.methods.base import Decoding
+from repro.methods.base import DRAFTED, Decoding
 from repro.methods.speculative.speculative import Speculative
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
@@ -20,8 +19,7 @@ class ChainSD(Speculative):
     length: int = 8
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise InputError(f"method.length is {self.length}; a chain needs at least 1 draft token")
+        DRAFTED.require("method.length", self.length)
 
     @property
     def drafted(self) -> int:

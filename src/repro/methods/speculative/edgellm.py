@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request, Sessions
+from repro.methods.base import DRAFTED, Decoding, Generation, Method, Request, Sessions
 from repro.methods.speculative.speculative import begin
+from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session, Verification
 from repro.models.tokens.tree import TokenTree
@@ -90,9 +92,9 @@ class EdgeLLM(Method):
                 raise InputError(unknown(what, value, choices))
         if not 0 < self.alpha < 1:
             raise InputError(f"method.alpha is {self.alpha}; it is a probability between 0 and 1")
-        for name in ("choices", "limit", "length"):
-            if getattr(self, name) < 1:
-                raise InputError(f"method.{name} is {getattr(self, name)}; it must be at least 1")
+        ranges = {"choices": Range(least=1, most=RANKED, whole=True), "shrink": Range(above=True, most=1.0)}
+        ranges |= {"limit": DRAFTED, "length": DRAFTED, "ahead": replace(DRAFTED, least=0), "memory": SHARE}
+        require("method", self, ranges)
 
     def places(self) -> Mapping[str, Placement]:
         """Target in flash, read ahead even between verifications; draft in memory, one op per layer to fit

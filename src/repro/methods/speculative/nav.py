@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Method, Request, Sessions
+from repro.methods.base import DRAFTED, Decoding, Generation, Method, Request, Sessions
 from repro.models.runtime.placement import Placement
 from repro.models.tokens.sampling import Sampling
 from repro.models.tokens.tree import TokenTree
@@ -31,8 +31,7 @@ class Nav(Method):
     prefetch: int = 0
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise InputError(f"method.batch is {self.batch}; a verification has at least 1 sequence")
+        DRAFTED.require("method.batch", self.batch)
 
     def check(self, sampling: Sampling) -> None:
         """InputError for a sampled answer, which is not known beforehand."""

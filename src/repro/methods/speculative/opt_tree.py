@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import register
-from repro.methods.base import Decoding
+from repro.methods.base import DRAFTED, Decoding
 from repro.methods.speculative.speculative import Speculative
 from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.session import Session
@@ -45,12 +45,8 @@ class OptTree(Speculative):
     depth: int = 10
 
     def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= RANKED:
-            raise InputError(f"method.nodes is {self.nodes}; a layer has 1 to {RANKED} nodes")
-        if not 0 <= self.threshold <= 1:
-            raise InputError(f"method.threshold is {self.threshold}; a layer adds 0 to 1 expected tokens")
-        if self.depth < 1:
-            raise InputError(f"method.depth is {self.depth}; a tree has at least 1 layer")
+        layer = Range(least=1, most=RANKED, whole=True)
+        require("method", self, {"nodes": layer, "threshold": SHARE, "depth": DRAFTED})
 
     @property
     def drafted(self) -> int:

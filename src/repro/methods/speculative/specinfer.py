@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range, require_each
 from repro.core.registry import register
 from repro.device.emulated import Device
-from repro.methods.base import Decoding, Generation, Request, Sessions
+from repro.methods.base import DRAFTED, Decoding, Generation, Request, Sessions
 from repro.methods.speculative.speculative import Speculative, speculate
 from repro.models.forward.network import RANKED
 from repro.models.runtime.placement import RESIDENT, Placement
 from repro.models.runtime.session import Session
 from repro.models.tokens.tree import TokenTree
+
+MODELS = 16
+"""Most models that draft."""
 
 
 @register("method", "specinfer")
@@ -40,11 +44,10 @@ class SpecInfer(Speculative):
     prefetch: int = 0
 
     def __post_init__(self) -> None:
-        if not self.expansion or not all(1 <= width <= RANKED for width in self.expansion):
-            given = list(self.expansion)
-            raise InputError(f"method.expansion is {given}; it lists children a step, each 1 to {RANKED}")
-        if self.drafts < 1:
-            raise InputError(f"method.drafts is {self.drafts}; at least 1 model must draft")
+        require_each("method.expansion", self.expansion, Range(least=1, most=RANKED, whole=True))
+        nodes = sum(prod(self.expansion[: depth + 1]) for depth in range(len(self.expansion)))
+        DRAFTED.require("method.expansion lists children a step, and the number of nodes", nodes)
+        Range(least=1, most=MODELS, whole=True).require("method.drafts", self.drafts)
 
     def places(self) -> Mapping[str, Placement]:
         """The target in flash, the drafts in memory."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.ranges import Range
+from repro.core.registry import require_choice
 from repro.core.typed import typed
 
 
@@ -52,16 +53,22 @@ PRECISIONS = {
 
 def precision(name: str) -> Precision:
     """Look up a stored precision; InputError for an unknown name."""
-    if name not in PRECISIONS:
-        raise InputError(unknown("precision", name, PRECISIONS))
+    require_choice("precision", name, PRECISIONS)
     return PRECISIONS[name]
 
 
+LARGEST = {"layers": 10_000, "heads": 10_000, "kv_heads": 10_000, "medusa": 1_000, "blocks": 1_000}
+"""Largest counts of a shape; widths are at most `WIDEST`."""
+
+WIDEST = 10_000_000
+
+
 def _require_counts(where: str, least: int = 1, **counts: object) -> None:
-    """InputError for a dimension that is no whole number or is below the least one."""
+    """InputError for a dimension that is no whole number, below the least one or beyond any model's."""
     for name, count in counts.items():
-        if type(count) is not int or count < least:
-            raise InputError(f"{where}.{name} is {count!r}; it must be a whole number of at least {least}")
+        Range(least, most=LARGEST.get(name, WIDEST), whole=True).require(f"{where}.{name}", count)
+        if type(count) is not int:
+            raise InputError(f"{where}.{name} is {count!r}; it must be a whole number")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.records.record import Scalar
 
 FULL = 32
@@ -42,11 +43,10 @@ class Sharding:
 
     def __post_init__(self) -> None:
         if not self.widths or any(type(w) is not int or not 1 <= w <= 8 for w in self.widths):
-            raise InputError(f"widths are {list(self.widths)}; each must be a whole number of bits, 1 to 8")
-        if self.latency <= 0:
-            raise InputError(f"latency is {self.latency}; it is a share of the streamed model's, above 0")
-        if not 0 <= self.preload <= 1:
-            raise InputError(f"preload is {self.preload}; it is a share of the layers' bytes, from 0 to 1")
+            raise InputError(
+                f"method.widths is {list(self.widths)}; each must be a whole number of bits, 1 to 8"
+            )
+        require("method", self, {"latency": Range(above=True, most=1e3), "preload": SHARE})
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from repro.core.ranges import Range
+
+GROUP = Range(least=1, most=65_536, whole=True)
+"""Inputs that share a scale."""
+
 SMALLEST_STEP = 1e-5
 """Lower bound of scales, as in AWQ and SmoothQuant."""
 

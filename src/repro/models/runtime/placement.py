@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE, Range, require
 from repro.core.registry import unknown
 from repro.device.memory import Memory
 from repro.device.op import PROCESSORS
@@ -52,11 +53,8 @@ class Placement:
         for processor in (self.on, self.head):
             if processor and processor not in PROCESSORS:
                 raise InputError(unknown("processor", processor, PROCESSORS))
-        for name, share in (("resident", self.resident), ("fill", self.fill or 0.0)):
-            if not 0 <= share <= 1:
-                raise InputError(f"placement.{name} is {share}; it is a share from 0 to 1")
-        if self.prefetch < 0:
-            raise InputError(f"placement.prefetch is {self.prefetch}; it must be 0 or more layers")
+        ranges = {"resident": SHARE, "fill": SHARE, "prefetch": Range(most=10_000, whole=True)}
+        require("placement", self, ranges)
         if self.policy not in POLICIES:
             raise InputError(unknown("placement policy", self.policy, POLICIES))
 

@@ -57,9 +57,11 @@ class AttnDrop:
 
     calibrated: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        checked(self.level)
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        checked(self.level)
         made = _without(decoder, self._gone(decoder, self._order(decoder, corpus)))
         layers = resident(made)
         kept = {

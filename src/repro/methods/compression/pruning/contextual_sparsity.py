@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place, watched
@@ -57,9 +58,12 @@ class ContextualSparsity:
 
     calibrated: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        ranges = {"share": Range(above=True, most=1.0), "rank": Range(least=1, most=65_536, whole=True)}
+        require("compression", self, ranges | {"epochs": Range(least=1, most=100_000, whole=True)})
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        self._check()
         if sum(map(len, corpus)) < 2:
             raise InputError(
                 "predictors are fitted to tokens of a corpus, and tried on others; raise corpus.texts"
@@ -75,12 +79,6 @@ class ContextualSparsity:
             recalls.append(recall)
         made = Decoder(decoder.config, layers, decoder.ends)
         return Compressed(made, {**figures, "recall": sum(recalls) / len(recalls)})
-
-    def _check(self) -> None:
-        if not 0.0 < self.share <= 1.0:
-            raise InputError(f"compression.share is {self.share}; it must be above 0 and at most 1")
-        if self.rank < 1 or self.epochs < 1:
-            raise InputError(f"rank is {self.rank} and epochs {self.epochs}; both are at least 1")
 
     def _fitted(self, seen: Seen, kept: int) -> tuple[ActivationPredictor, float]:
         """A layer's predictor and its recall on held-out tokens."""

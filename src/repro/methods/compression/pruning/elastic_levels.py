@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from repro.core.errors import InputError
+from repro.core.registry import unknown
 from repro.methods.compression.pruning.level import checked
 from repro.models.elastic.submodels import Kept, neuron_parameters, unit_parameters
 from repro.models.transformer.config import DecoderConfig
@@ -29,12 +30,21 @@ def anchors_of(losses: Sequence[float], share: float) -> tuple[int, ...]:
     Raises:
         InputError: the share is not in [0, 1).
     """
-    if not 0.0 <= share < 1.0:
-        raise InputError(
-            f"compression.anchors is {share}; it must be a share of the layers from 0 to below 1"
-        )
+    require_anchors(share)
     count = max(1, round(share * len(losses))) if share else 0
     return tuple(sorted(sorted(range(len(losses)), key=losses.__getitem__)[len(losses) - count :]))
+
+
+def require_anchors(share: float, group: str = "compression") -> None:
+    """InputError for a share of anchors that is not in [0, 1)."""
+    if not 0.0 <= share < 1.0:
+        raise InputError(f"{group}.anchors is {share}; it must be a share of the layers from 0 to below 1")
+
+
+def require_rule(rule: str, group: str = "compression") -> None:
+    """InputError for an unknown rule of `kept_at`."""
+    if rule not in RULES:
+        raise InputError(unknown(f"{group}.rule", rule, RULES))
 
 
 def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: str = "paper") -> Kept:
@@ -54,8 +64,7 @@ def kept_at(config: DecoderConfig, level: float, locked: Collection[int], rule: 
         InputError: an invalid level or rule, unknown locked layers, or no layer left to prune.
     """
     checked(level)
-    if rule not in RULES:
-        raise InputError(f"compression.rule is {rule!r}; choose from {', '.join(RULES)}")
+    require_rule(rule)
     free = len(set(range(config.layers)).difference(locked))
     if not free or free != config.layers - len(set(locked)):
         raise InputError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.registry import unknown
 from repro.models.elastic import elastic_profile, lora
 from repro.models.elastic.elastic_profile import ElasticProfile
 from repro.models.elastic.submodels import (
@@ -47,6 +48,12 @@ class Cut:
     adapted: int
 
 
+def require_source(source: str, group: str = "compression") -> None:
+    """InputError for an unknown source of the order of units."""
+    if source not in SOURCES:
+        raise InputError(unknown(f"{group}.order", source, SOURCES))
+
+
 def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Measure) -> Ranked:
     """Rank the units of a decoder by importance.
 
@@ -60,8 +67,7 @@ def ranked(decoder: Decoder, corpus: Sequence[Tensor], source: str, measure: Mea
     Raises:
         InputError: an unknown source, or as `elastic_profile.profiled`.
     """
-    if source not in SOURCES:
-        raise InputError(f"compression.order is {source!r}; choose from {', '.join(SOURCES)}")
+    require_source(source)
     wanted = source != "corpus" and measure == Measure()
     folder = elastic_profile.committed(decoder) if wanted else None
     if folder is not None:

@@ -13,8 +13,20 @@ from torch import Tensor
 
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.elastic_levels import anchors_of, kept_at
-from repro.methods.compression.pruning.elastication import cut, figures, parts_read, ranked
+from repro.methods.compression.pruning.elastic_levels import (
+    anchors_of,
+    kept_at,
+    require_anchors,
+    require_rule,
+)
+from repro.methods.compression.pruning.elastication import (
+    cut,
+    figures,
+    parts_read,
+    ranked,
+    require_source,
+)
+from repro.methods.compression.pruning.level import checked
 from repro.models.elastic.unit_importance import Measure
 from repro.models.transformer.decoder import Decoder
 
@@ -45,6 +57,13 @@ class ElastiLM:
     lora: bool = True
 
     calibrated: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        checked(self.level)
+        require_anchors(self.anchors)
+        require_rule(self.rule)
+        require_source(self.order)
+        Measure(self.aggregate, self.pairing)  # which validates them
 
     def inputs(self) -> dict[str, str]:
         """See `identity.ReadsFiles`."""

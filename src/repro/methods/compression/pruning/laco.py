@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
-from repro.methods.compression.pruning.level import checked, figures_of, layers_at
+from repro.methods.compression.pruning.level import LAYERS, checked, figures_of, layers_at
 from repro.models.analysis.hooks import PARTS
 from repro.models.analysis.layer_dropping import of_layers, resident
 from repro.models.analysis.layer_importance import hidden_rows, rows_from, through
@@ -68,14 +69,18 @@ class Laco:
 
     calibrated: ClassVar[bool] = True
 
-    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
-        """See `Compression`; InputError also for settings with which no merge would be tried."""
+    def __post_init__(self) -> None:
         checked(self.level)
-        if self.merged < 2 or min(self.interval, self.texts) < 1 or self.step <= 0.0:
-            raise InputError(
-                f"merged is {self.merged}, interval {self.interval}, step {self.step}, texts {self.texts}; "
-                "a merge takes 2 layers or more, an interval and texts are at least 1, and a step is above 0"
-            )
+        ranges = {"merged": replace(LAYERS, least=2), "interval": replace(LAYERS, least=1)}
+        ranges |= {
+            "texts": Range(least=1, most=1_000_000, whole=True),
+            "lowest": LAYERS,
+            "threshold": Range(least=-1, most=1),
+        }
+        require("compression", self, ranges | {"step": Range(least=0.001, most=2)})
+
+    def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
+        """See `Compression`."""
         wanted = layers_at(self.level, decoder.config.layers)
         if not 0 <= self.lowest < wanted:
             raise InputError(

@@ -33,8 +33,10 @@ class Layerwise:
 
     calibrated: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        checked(self.level)
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        checked(self.level)
         made = most_important(decoder, losses_without(decoder, corpus), self.level)
         return Compressed(made, figures_of(made, decoder))

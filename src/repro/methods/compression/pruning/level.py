@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range
 from repro.models.analysis.layer_dropping import block_elements, of_layers
 from repro.models.transformer.decoder import Decoder
+
+LEVEL = Range(above=True, most=1.0)
+LAYERS = Range(most=10_000, whole=True)
+"""Numbers and places of layers."""
 
 
 def checked(level: float) -> float:
@@ -20,8 +24,7 @@ def checked(level: float) -> float:
     Raises:
         InputError: the level is not above 0 and at most 1.
     """
-    if not 0.0 < level <= 1.0:
-        raise InputError(f"compression.level is {level}; it must be above 0 and at most 1")
+    LEVEL.require("compression.level", level)
     return level
 
 

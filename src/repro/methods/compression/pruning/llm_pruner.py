@@ -11,11 +11,18 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repro.core.errors import InputError
+from repro.core.ranges import require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.methods.compression.pruning.elastic_levels import kept_at
-from repro.methods.compression.pruning.elastication import cut, figures, parts_read, ranked
+from repro.methods.compression.pruning.elastication import (
+    cut,
+    figures,
+    parts_read,
+    ranked,
+    require_source,
+)
+from repro.methods.compression.pruning.level import LAYERS, checked
 from repro.models.elastic.lora import merged
 from repro.models.elastic.submodels import copied
 from repro.models.elastic.unit_importance import Measure
@@ -47,16 +54,18 @@ class LLMPruner:
 
     calibrated: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        checked(self.level)
+        require("compression", self, dict.fromkeys(("spare_first", "spare_last"), LAYERS))
+        require_source(self.order)
+        Measure(self.aggregate)  # which validates it
+
     def inputs(self) -> dict[str, str]:
         """See `identity.ReadsFiles`."""
         return parts_read(self.order)
 
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if min(self.spare_first, self.spare_last) < 0:
-            raise InputError(
-                f"spare_first={self.spare_first}, spare_last={self.spare_last}: both are at least 0"
-            )
         count = decoder.config.layers
         locked = [i for i in range(count) if i < self.spare_first or i >= count - self.spare_last]
         found = ranked(decoder, corpus, self.order, Measure(self.aggregate))

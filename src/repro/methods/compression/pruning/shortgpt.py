@@ -34,8 +34,10 @@ class ShortGpt:
 
     calibrated: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        checked(self.level)
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        checked(self.level)
         made = most_important(decoder, block_influences(decoder, corpus), self.level)
         return Compressed(made, figures_of(made, decoder))

@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.activation_sampling import Sample, samples
 from repro.models.analysis.hooks import PARTS, Place, matrices, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, asymmetric, grouped, groups_of
+from repro.models.quantization.grouped import GROUP, SCALE_BITS, asymmetric, grouped, groups_of
 from repro.models.quantization.scale_folding import feeds, folded, plain, scaled_inputs, scaled_outputs
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
@@ -62,13 +62,17 @@ class Awq:
     clip: bool = True
     rows: int = 512
 
+    def __post_init__(self) -> None:
+        ranges = {
+            "bits": Range(least=2, most=8, whole=True),
+            "group": GROUP,
+            "rows": Range(1, most=1_000_000, whole=True),
+        }
+        require("compression", self, ranges)
+
     @torch.no_grad()
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if not 2 <= self.bits <= 8 or self.group < 1 or self.rows < 1:
-            raise InputError(
-                f"AWQ needs 2 to 8 bits, a group and rows, got {self.bits}, {self.group} and {self.rows}"
-            )
         seen = samples(decoder, corpus, self.rows)
         config, layers = decoder.config, list(decoder.layers)
         made: dict[Place, BlockLinear] = {}

@@ -41,10 +41,12 @@ class KQuant:
 
     mix: str = "q4_k_m"
 
+    def __post_init__(self) -> None:
+        if self.mix not in MIXES:
+            raise InputError(unknown("compression.mix", self.mix, MIXES))
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if self.mix not in MIXES:
-            raise InputError(unknown("mix", self.mix, MIXES))
         config = decoder.config
         made = {place: _rounded(config, place, plain(held), self.mix) for place, held in places(decoder)}
         return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})

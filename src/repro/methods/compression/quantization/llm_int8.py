@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
@@ -35,10 +35,11 @@ class LlmInt8:
 
     threshold: float = 6.0
 
+    def __post_init__(self) -> None:
+        Range(above=True, most=1e6).require("compression.threshold", self.threshold)
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if self.threshold <= 0.0:
-            raise InputError(f"llm_int8.threshold must be positive, got {self.threshold}")
         dense = {place: plain(linear) for place, linear in places(decoder)}
         made = {
             place: RowwiseLinear(Int8Weight.of(linear, scale_per_output(linear.weight)), self.threshold)

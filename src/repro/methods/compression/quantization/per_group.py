@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import places, replaced
 from repro.models.quantization.block_linear import BlockLinear, bits_per_weight
-from repro.models.quantization.grouped import SCALE_BITS, groups_of, symmetric
+from repro.models.quantization.grouped import GROUP, SCALE_BITS, groups_of, symmetric
 from repro.models.quantization.scale_folding import plain
 from repro.models.transformer.decoder import Decoder
 from repro.models.transformer.linear import PlainLinear
@@ -41,10 +41,11 @@ class PerGroup:
     bits: int = 8
     group: int = 128
 
+    def __post_init__(self) -> None:
+        require("compression", self, {"bits": Range(least=2, most=16, whole=True), "group": GROUP})
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if not 2 <= self.bits <= 16 or self.group < 1:
-            raise InputError(f"need 2 to 16 bits and groups of 1 or more, got {self.bits} and {self.group}")
         made = {place: self._rounded(plain(linear)) for place, linear in places(decoder)}
         return Compressed(replaced(decoder, made), {"bits_per_weight": bits_per_weight(made.values())})
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from repro.core.errors import InputError
-from repro.core.registry import register
+from repro.core.ranges import SHARE, Range, require
+from repro.core.registry import register, unknown
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
 from repro.models.analysis.outliers import OutlierProfile, profile
@@ -45,9 +46,13 @@ class Shadow:
     quantile: float = 0.999
     rest: str = "clamp"
 
+    def __post_init__(self) -> None:
+        require("compression", self, {"pruned": SHARE, "quantile": Range(above=True, most=1.0)})
+        if self.rest not in RESTS:
+            raise InputError(unknown("compression.rest", self.rest, RESTS))
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        self._check()
         found = profile(decoder, corpus, self.quantile)
         if silent := [place for place, one in found.items() if one.threshold == 0.0]:
             raise InputError(
@@ -62,14 +67,6 @@ class Shadow:
         }
         figures = {"bits_per_weight": 8, "shadowed_linears": len(kept), "linears": len(found)}
         return Compressed(static(decoder, steps, kept), figures)
-
-    def _check(self) -> None:
-        if not 0.0 <= self.pruned <= 1.0:
-            raise InputError(f"shadow.pruned is a share between 0 and 1, got {self.pruned}")
-        if not 0.0 < self.quantile <= 1.0:
-            raise InputError(f"shadow.quantile lies above 0 and up to 1, got {self.quantile}")
-        if self.rest not in RESTS:
-            raise InputError(f"shadow.rest is {' or '.join(RESTS)}, got {self.rest!r}")
 
 
 def important(profiles: Mapping[Place, OutlierProfile], pruned: float) -> frozenset[Place]:

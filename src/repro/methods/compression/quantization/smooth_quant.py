@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.ranges import SHARE
 from repro.core.registry import register
 from repro.methods.compression.base import Compressed
 from repro.models.analysis.hooks import Place
@@ -38,10 +39,11 @@ class SmoothQuant:
 
     alpha: float = 0.5
 
+    def __post_init__(self) -> None:
+        SHARE.require("compression.alpha", self.alpha)
+
     def compress(self, decoder: Decoder, corpus: Sequence[Tensor]) -> Compressed:
         """See `Compression`."""
-        if not 0.0 <= self.alpha <= 1.0:
-            raise InputError(f"smooth_quant.alpha lies between 0 and 1, got {self.alpha}")
         if not feeds(decoder.config):
             raise InputError(
                 f"smooth_quant needs norms that feed linears alone, and a decoder whose block is "

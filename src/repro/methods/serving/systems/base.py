@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import unknown
 from repro.device.emulated import Device
 from repro.methods.compression.base import Compression
@@ -104,13 +105,13 @@ class Service(ABC):
     """Raised by hand when a service's decisions or costs change (docs/identity.md)."""
 
     def __post_init__(self) -> None:
-        """InputError for an unknown name or a granule below 1."""
+        """InputError for an unknown name, or a level or granule out of range."""
         named = {"decider": DECIDERS, "scorer": SCORERS, "check": CHECKS, "fallback": FALLBACKS}
         for name, choices in named.items():
             if getattr(self, name) not in choices:
                 raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
-        if self.granule < 1:
-            raise InputError(f"service.granule is {self.granule}; it must be at least 1 token")
+        ranges = dict.fromkeys(("fixed_prompt", "fixed_model"), Range(above=True, most=1.0))
+        require("service", self, ranges | {"granule": Range(least=1, most=65_536, whole=True)})
 
     @abstractmethod
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
@@ -138,13 +139,17 @@ class Service(ABC):
         return found
 
 
+FINEST = 0.01
+"""Smallest step between levels."""
+
+
 def levels_by(step: float) -> tuple[float, ...]:
     """Equally spaced levels from the smallest to 1.
 
     Raises:
         InputError: no number of steps reaches 1.
     """
-    count = round((1.0 - LEVELS[0]) / step) if step > 0 else 0
+    count = round((1.0 - LEVELS[0]) / step) if step >= FINEST else 0
     if not count or abs(count * step - (1.0 - LEVELS[0])) > 1e-9:
         raise InputError(f"service.step is {step}; steps go from {LEVELS[0]} to 1, such as 0.05, 0.1 or 0.2")
     # Rounded to nine decimals, so that 0.2 + 0.1 equals 0.3.

@@ -12,7 +12,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning import elastilm
-from repro.methods.compression.pruning.elastic_levels import kept_at
+from repro.methods.compression.pruning.elastic_levels import kept_at, require_anchors, require_rule
 from repro.methods.compression.pruning.elastication import SOURCES
 from repro.methods.serving.switching import POINTERS, Pointer
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System, levels_by
@@ -55,6 +55,9 @@ class ElastiLMService(Service):
         for name, choices in (("order", SOURCES), ("pointer", tuple(POINTERS))):
             if getattr(self, name) not in choices:
                 raise InputError(unknown(f"service.{name}", getattr(self, name), choices))
+        require_anchors(self.anchors, "service")
+        require_rule(self.rule, "service")
+        levels_by(self.step)  # which validates it
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""

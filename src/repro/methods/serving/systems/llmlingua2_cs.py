@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from repro.core.errors import InputError
+from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
@@ -42,10 +42,8 @@ class LLMLingua2CSService(Service):
     def __post_init__(self) -> None:
         """See `Service`."""
         super().__post_init__()
-        if not 0.0 < self.efficiency <= 1.0:
-            raise InputError(f"service.efficiency is {self.efficiency}; it must be above 0 and at most 1")
-        if self.rank < 1:
-            raise InputError(f"service.rank is {self.rank}; it must be at least 1")
+        ranges = {"efficiency": Range(above=True, most=1.0), "rank": Range(least=1, most=65_536, whole=True)}
+        require("service", self, ranges)
 
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""

@@ -1,0 +1,1 @@
+"""What a number of a device or engine file may be: its units and its range."""
