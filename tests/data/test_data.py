@@ -506,14 +506,10 @@ def test_a_file_that_does_not_fit_is_refused(changes: dict[str, Any], says: str)
     assert says in str(caught.value)
 
 
-def test_an_unknown_way_to_name_an_answer_brings_the_choices(tmp_path: Path) -> None:
+def test_an_unknown_way_to_name_an_answer_brings_the_choices() -> None:
     scoring = {"kind": "choice", "choices": ["question"], "answer": "question", "answer_is": "letter"}
-    config = simple(scoring=scoring)
-    write(tmp_path, "mine.jsonl", [{"question": "a"}])
-    with pytest.raises(
-        InputError, match=r"no way to name an answer 'letter'.*index, label, marks, number, text"
-    ):
-        prompts(config, load_rows(config, 1, tmp_path), Bytes())
+    with pytest.raises(InputError, match=r"no scoring.answer_is 'letter'.*index, label, marks, number, text"):
+        simple(scoring=scoring)
 
 
 def test_a_lacking_field_is_named() -> None:

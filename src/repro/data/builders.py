@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.data.template import Row, at, fill
+from repro.data.template import Row, at, fill, paths
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -30,6 +31,10 @@ class TemplateText:
     template: str
     preamble: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.template.strip():
+            raise InputError("template is empty; it is the prompt, with {column} for a row's values")
+
     adds: ClassVar[tuple[str, ...]] = ()
     """Names that `extra` adds for the templates, beside the columns."""
 
@@ -44,6 +49,11 @@ class TemplateText:
     def text(self, row: Row) -> str:
         """The question without its answer, stripped, since empty columns leave whitespace at the ends."""
         return fill(self.template, row, self.extra(row)).strip()
+
+    def is_empty(self, row: Row) -> bool:
+        """Whether all values that the template inserts are blank, so that nothing is asked."""
+        values, inserted = {**row, **self.extra(row)}, paths(self.template)
+        return bool(inserted) and not any(str(at(values, path)).strip() for path in inserted)
 
     def opening(self, row: Row) -> str:
         """The text before the few-shot examples and the question."""

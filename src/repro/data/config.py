@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.core.registry import lookup, unknown
+from repro.core.ranges import COUNT, Range
+from repro.core.registry import lookup, require_choice, unknown
+from repro.core.registry import names as registry_names
 from repro.core.typed import typed
+from repro.core.yaml_file import read_mapping
 from repro.data.builders import TemplateText
 from repro.data.scoring import Scoring
 from repro.data.template import names
@@ -41,6 +42,11 @@ class HubSource:
     revision: str | None = None
     data_files: str | None = None
     streaming: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("id", "config", "split", "revision", "data_files"):
+            if getattr(self, name) == "":
+                raise InputError(f"hub.{name} is empty; it must be a text")
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,8 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
 
     Raises:
         InputError: a field is unknown, missing or of the wrong type; the builder or kind of scoring is
-            unknown; a template uses a column that `columns` lacks; a value of `max_words` is below 1; a chat
-            prompt has scored continuations.
+            unknown; a template uses a column that `columns` lacks; a count is out of range; a chat prompt has
+            scored continuations.
     """
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
@@ -120,11 +126,19 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
             f"dataset {config.name!r} uses {', '.join(missing)}, "
             f"which is not among its columns {', '.join(config.columns)}"
         )
+    place = f"dataset {config.name!r}"
+    for name, value in (("name", config.name), ("file", config.file), ("licence", config.licence)):
+        if not value:
+            raise InputError(f"{place}: {name} is empty; it must be a text")
+    if not all(config.columns):
+        raise InputError(f"{place}: one of its columns is empty: {list(config.columns)}")
     for column, most in config.max_words.items():
-        if most < 1:
-            raise InputError(
-                f"dataset {config.name!r}: max_words.{column} is {most}; a text keeps at least 1 word"
-            )
+        COUNT.require(f"{place}: max_words.{column}", most)
+    for column, least in config.min_words.items():
+        Range(whole=True).require(f"{place}: min_words.{column}", least)
+    COUNT.require(f"{place}: version", config.version)
+    if config.shots:
+        Range(most=1000, whole=True).require(f"{place}: shots.count", config.shots.count)
     if config.chat and scoring.scores_continuations:
         raise InputError(
             f"dataset {config.name!r} scores continuations ({config.scoring['kind']}), "
@@ -143,7 +157,7 @@ def read_config(name: str) -> DatasetConfig:
     path = folder / f"{name}.yaml"
     if not path.is_file():
         raise InputError(unknown("dataset", name, [found.stem for found in folder.glob("*.yaml")]))
-    return parse(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return parse(read_mapping(path))
 
 
 def builder_of(config: DatasetConfig) -> TemplateText:
@@ -163,5 +177,6 @@ def _component(group: str, key: str, fields: Mapping[str, Any], dataset: str) ->
         raise InputError(
             f"dataset {dataset!r}: its {group} has no {key!r}, only {', '.join(fields) or 'nothing'}"
         )
+    require_choice(f"{group} {key}", fields[key], registry_names(group))
     rest = {name: value for name, value in fields.items() if name != key}
     return typed(lookup(group, fields[key]), rest, f"dataset {dataset!r}, {group} {fields[key]!r}")

@@ -48,6 +48,13 @@ class Named(Choice):
     answer_is: str = "text"
     best: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.best < len(self.choices):
+            raise InputError(
+                f"best is {self.best}; of {len(self.choices)} names 1 to {len(self.choices) - 1} may count"
+            )
+
     def columns(self) -> set[str]:
         """The answer's column."""
         return {self.answer.split(".")[0]}
@@ -62,12 +69,8 @@ class Named(Choice):
         """The names, and the index of the correct one.
 
         Raises:
-            InputError: the answer is not one of them, or `best` is below 1 or not below their number.
+            InputError: the answer is not one of them.
         """
-        if not 1 <= self.best < len(self.choices):
-            raise InputError(
-                f"best is {self.best}; of {len(self.choices)} names 1 to {len(self.choices) - 1} may count"
-            )
         answer = str(at(row, self.answer))
         if answer not in self.choices:
             raise InputError(unknown("name among the choices", answer, self.choices))

@@ -63,8 +63,8 @@ def prompts(config: DatasetConfig, rows: Rows, tokenizer: Tokenizer) -> list[Pro
     """One prompt per example, in order.
 
     Raises:
-        InputError: an example lacks a value that a template or the scoring needs, or has too few matching
-            few-shot examples.
+        InputError: an example lacks a value that a template or the scoring needs, its text is no Unicode,
+            or it has too few matching few-shot examples.
     """
     builder, scoring = builder_of(config), scoring_of(config)
     return [_prompt(config, i, rows, builder, scoring, tokenizer) for i in range(len(rows.rows))]
@@ -85,6 +85,7 @@ def _prompt(
         text = "\n\n".join(part for part in parts[:-1] if part)
         text = f"{text}\n\n{parts[-1]}" if text else parts[-1]
         target = scoring.target(row, text)
+        _require_unicode(text, *(part for pair in target.continuations for part in pair))
     except InputError as error:
         raise InputError(f"prompt {name}: {error}") from error
     if config.chat and tokenizer.has_chat:
@@ -94,6 +95,16 @@ def _prompt(
     return Prompt(
         name, tuple(token_ids), text, target.reference, _continuations(target, tokenizer), target.answer
     )
+
+
+def _require_unicode(*texts: str) -> None:
+    """InputError for text that cannot be encoded, which no tokenizer reads."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as wrong:
+            character = ascii(text[wrong.start])
+            raise InputError(f"character {wrong.start} of its text, {character}, is no Unicode") from wrong
 
 
 def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Sequence[JsonRow]:

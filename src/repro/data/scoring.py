@@ -101,6 +101,9 @@ class LastWord:
         return Target(word, ((context, f" {word}"),), (word,), 0)
 
 
+METRICS = ("acc", "acc_norm")
+
+
 @register("scoring", "choice")
 @dataclass(frozen=True)
 class Choice:
@@ -127,6 +130,18 @@ class Choice:
 
     scores_continuations: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        for what, value, choices in (
+            ("scoring.answer_is", self.answer_is, _ANSWERS),
+            ("scoring.metric", self.metric, METRICS),
+        ):
+            if value not in choices:
+                raise InputError(unknown(what, value, choices))
+        if not self.choices or not all(self.choices):
+            raise InputError(f"scoring.choices is {list(self.choices)}; it lists columns, none of them empty")
+        if not self.answer:
+            raise InputError("scoring.answer is empty; it must be a column")
+
     def columns(self) -> set[str]:
         """The columns of the choices, the answer and the labels."""
         return {path.split(".")[0] for path in (*self.choices, self.answer, self.labels) if path}
@@ -141,15 +156,13 @@ class Choice:
         """The choices' texts, and the index of the correct one.
 
         Raises:
-            InputError: the answer is not one of them, or `answer_is` is unknown.
+            InputError: the answer is not one of them.
         """
         found: list[str] = []
         for path in self.choices:
             value = at(row, path)
             found += map(str, value) if isinstance(value, (list, tuple)) else [str(value)]
         texts = tuple(map(without_markup, found) if self.markup else found)
-        if self.answer_is not in _ANSWERS:
-            raise InputError(unknown("way to name an answer", self.answer_is, _ANSWERS))
         value = at(row, self.answer)
         among = list(at(row, self.labels)) if self.labels else found
         try:

@@ -18,7 +18,10 @@ class _Filler(Formatter):
     """Formats with dotted paths; values are inserted verbatim, so braces in an example are harmless."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
-        return at(kwargs, field_name), field_name
+        value = at(kwargs, field_name)
+        if value is None:
+            raise InputError(f"a row's {field_name!r} is null, where a prompt needs a text")
+        return value, field_name
 
 
 def at(row: Row, path: str) -> Any:
@@ -41,13 +44,18 @@ def fill(template: str, row: Row, extra: Mapping[str, str] | None = None) -> str
     """The template with each `{path}` replaced by its value in `extra` or in the example.
 
     Raises:
-        InputError: neither has a path.
+        InputError: neither has a path, or its value is null.
     """
     return _Filler().vformat(template, (), {**row, **(extra or {})})
 
 
 def names(template: str) -> set[str]:
-    """The first part of every path in a template: columns, or names that a builder adds.
+    """The first part of every path: columns, or names that a builder adds; errors as in `paths`."""
+    return {path.split(".")[0] for path in paths(template)}
+
+
+def paths(template: str) -> list[str]:
+    """Every path in a template.
 
     Raises:
         InputError: the braces do not match, or a field has no name.
@@ -58,4 +66,4 @@ def names(template: str) -> set[str]:
         raise InputError(f"template {template!r}: {error}; write a literal brace twice") from None
     if "" in found:
         raise InputError(f"template {template!r} has an empty field {{}}; name a column, as in {{question}}")
-    return {field.split(".")[0] for field in found}
+    return found
