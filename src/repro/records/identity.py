@@ -21,7 +21,7 @@ OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 PROSE = frozenset({"source", "note", "soc", "papers"})
 """Entries of a device file that explain its numbers; not part of keys."""
 
-ABSOLUTE = re.compile(r"(?<![\w.~/-])/(?:[\w.+-]+/)+([\w.+-]+)")
+ABSOLUTE = re.compile(r"(?:(?<=file://)|(?<![\w.~/-]))/(?:[\w.+-]+/)+([\w.+-]+)")
 """An absolute path of at least two parts; the group is the last part."""
 
 PLACES = frozenset({"file", "hub", "wheel", "licence"})
@@ -103,15 +103,26 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
 def portable_text(text: str) -> str:
     """A traceback or message without machine-specific folders.
 
-    Module paths become relative to `sys.path`; other absolute paths are reduced to their last part.
+    Module paths become relative to `sys.path`, and what lies in the home or working folder to `~` or `.`;
+    other absolute paths are reduced to their last part.
     """
     for folder in sorted(filter(os.path.isabs, sys.path), key=len, reverse=True):
         text = text.replace(f"{folder.rstrip('/')}/", "")
+    for folder, symbol in _places():
+        text = re.sub(rf"(?<![\w.~/-]){re.escape(folder)}(?![\w.-])", symbol, text)
     return ABSOLUTE.sub(r"\1", text)
 
 
+def _places() -> list[tuple[str, str]]:
+    """Folders of this machine and user, the longest first, with what stands for each in a text."""
+    found = {str(Path.cwd()): ".", str(Path.home()): "~"}
+    long = [(folder, symbol) for folder, symbol in found.items() if folder != "/"]
+    return sorted(long, key=lambda one: len(one[0]), reverse=True)
+
+
 def _is_place(text: str) -> bool:
-    return Path(text).is_absolute() and "\n" not in text
+    outside = Path(text).is_absolute() or text.startswith("~") or ".." in Path(text).parts
+    return outside and "\n" not in text
 
 
 def _strings(value: Any, change: Callable[[str], str]) -> Any:

@@ -113,3 +113,12 @@ def opened(
         finished = True
     finally:
         run.finish(exit_code=int(spec.failed or not finished))
+        if finished and mode == "offline":
+            _remove_logs(run)
+
+
+def _remove_logs(run: Run) -> None:
+    """Remove wandb's logs of a run that is complete: they name folders of the machine."""
+    for link in (run.settings.log_symlink_user, run.settings.log_symlink_internal):
+        Path(link).unlink(missing_ok=True)
+    shutil.rmtree(run.settings.log_dir, ignore_errors=True)
