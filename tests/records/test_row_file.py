@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from repro.core.errors import InputError
 from repro.records.row_file import RowFile
 
 
@@ -66,7 +65,13 @@ def test_exchanged_entries_are_found(path: Path, caplog: pytest.LogCaptureFixtur
         assert file.get("a", b"l") == b"2"
 
 
-def test_a_file_that_cannot_be_opened_is_an_input_error(path: Path) -> None:
+def test_without_a_file_entries_are_kept_until_it_is_closed(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path.mkdir(parents=True)
-    with pytest.raises(InputError, match=f"cannot use {path}"):
-        RowFile(path, ("a",))
+    with closing(RowFile(path, ("a",))) as file:
+        file.put("a", [(b"k", b"1")])
+        assert file.get("a", b"k") == b"1"
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: cannot use the cache {path} (unable to open database file)")
+    assert "set REPRO_CACHE to a writable folder with free space" in said

@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -30,7 +29,7 @@ from repro.experiments.progress.timings import read as read_timings
 from repro.experiments.tables import Asked, made_table, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
-from repro.records.build_cache import cache_root
+from repro.records.build_cache import one_at_a_time
 from repro.records.effort import counting
 from repro.records.packed import Member
 from repro.records.record import Record, Round, write_atomically
@@ -53,6 +52,7 @@ from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.base import Progress, Scenario
 from repro.scenarios.registry import made
+from repro.scenarios.sections import check_known, check_places
 
 MODES = ("run", "list", "retry", "force")
 MANY = 8
@@ -77,7 +77,9 @@ class Sweep:
     """
 
     def __init__(self, config: Mapping[str, Any], console: Console | None = None) -> None:
-        """Read the run's settings; InputError for an unknown mode."""
+        """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
+        check_known(config)
+        check_places(config)
         self.mode = str(config["sweep"])
         if self.mode not in MODES:
             raise InputError(unknown("sweep mode", self.mode, MODES))
@@ -169,7 +171,7 @@ class Sweep:
         if cell.emulated:
             yield
             return
-        with FileLock(cache_root() / "wall-clock.lock"):
+        with one_at_a_time("wall-clock"):
             yield
 
     def finish(self, asked: Asked, spec: Mapping[str, Any] | None, notes: list[Note]) -> dict[str, Path]:

@@ -7,6 +7,8 @@ and the check for free space. Must not know what is cached.
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
 import shutil
@@ -15,16 +17,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from repro.core.errors import InputError
+from repro.core.errors import InputError, warn
 from repro.records.record import flush
 
 log = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "REPRO_CACHE"
 
+ADVICE = f"set {CACHE_VARIABLE} to a writable folder with free space"
+"""What to do about a cache that cannot be written."""
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -92,6 +97,8 @@ def build_once(
     with _errors_of_the_disk(target), _alone(target):
         if is_whole(target):
             return target
+        if target.exists():
+            log.warning("%s is damaged or of another version; it is made again", target)
         scratch = target.with_name(f"{target.name}.partial")
         _remove(scratch)
         _remove(target)
@@ -105,6 +112,62 @@ def build_once(
         finally:
             _remove(scratch)
     return target
+
+
+def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
+    """Plain data that are computed once and kept in a JSON file with a checksum.
+
+    A damaged file is named and made again. If none can be written, a warning says so and nothing is kept.
+    Files of before there were checksums hold the bare data, a list.
+    """
+    if (found := _checked(path)) is not None:
+        return found
+    computed: list[Any] = []
+
+    def build(scratch: Path) -> Path:
+        computed.append(compute())
+        text = json.dumps(computed[0])
+        made = scratch / path.name
+        made.write_text(json.dumps({"sha256": _sum(text), "data": text}))
+        return made
+
+    try:
+        build_once(path, build, is_whole=lambda kept: _checked(kept) is not None)
+    except InputError as wrong:
+        if not computed:
+            computed.append(compute())
+        warn(f"{wrong}; until then the run goes on without this cache")
+    return computed[0] if computed else _checked(path)
+
+
+def _checked(path: Path) -> Any:
+    """The data of a file of `computed_once`; None if there is none or it is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, list):
+            return found
+        return json.loads(found["data"]) if _sum(found["data"]) == found["sha256"] else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _sum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def one_at_a_time(what: str) -> Iterator[None]:
+    """Hold a lock of all processes that share the cache; if it cannot be written, only a warning says so."""
+    lock = FileLock(cache_root() / f"{what}.lock")
+    try:
+        cache_root().mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as wrong:
+        warn(f"cannot lock {lock.lock_file} ({wrong.strerror}), so others may run beside this; {ADVICE}")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def require_space(folder: Path, need: int, what: str) -> None:

@@ -77,7 +77,7 @@ class Line:
         about = self.content
         try:
             spreads = about.get("uncertainty", {}).items()
-            return Record(
+            found = Record(
                 key=self.key,
                 experiment=about["experiment"],
                 labels=about.get("own_labels", about["labels"]),
@@ -87,6 +87,8 @@ class Line:
                 uncertainty={n: tuple(v) if isinstance(v, list) else v for n, v in spreads},
                 error=about.get("error"),
             )
+            found.require_parts()
+            return found
         except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(f"{self.place}, is damaged: {wrong}") from wrong
 

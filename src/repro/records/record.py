@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -106,9 +107,21 @@ class Record:
             plain["provenance"] = Provenance(**plain["provenance"])
             spreads = plain.get("uncertainty", {}).items()
             plain["uncertainty"] = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
-            return cls(**plain)
-        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
+            found = cls(**plain)
+            found.require_parts()
+            return found
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as wrong:
             raise InputError(f"not a record: {wrong}") from wrong
+
+    def require_parts(self) -> None:
+        """InputError for a part that other cells' tables read and that a stored record lacks."""
+        about = self.provenance
+        if not isinstance(self.labels, Mapping) or not isinstance(self.labels.get("method"), str):
+            raise InputError(f"its labels are {self.labels!r}; there must be a method")
+        if not isinstance(about.config, Mapping) or not about.config:
+            raise InputError(f"its provenance.config is {about.config!r}; it must be the settings")
+        for name in ("started", "finished"):
+            datetime.fromisoformat(getattr(about, name))
 
 
 def require_finite_numbers(value: object, place: str = "") -> None:

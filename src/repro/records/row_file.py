@@ -1,7 +1,7 @@
 """A file of small computed entries, shared by processes: keyed blobs in SQLite, each with a checksum.
 
-Owns the file, and what happens when it is damaged or not writable. Must not know what the blobs mean. Entries
-are written once; a killed process leaves whole entries.
+Owns the file, and what happens when it is damaged or not writable: a cache is a convenience, so the run goes
+on. Must not know what the blobs mean. Entries are written once; a killed process leaves whole entries.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
-from repro.core.errors import InputError
-from repro.records.build_cache import CACHE_VARIABLE
+from repro.core.errors import warn
+from repro.records.build_cache import ADVICE
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,16 @@ Found = TypeVar("Found")
 
 
 class RowFile:
-    """Tables of blobs by key. What is damaged is named, left out and computed again."""
+    """Tables of blobs by key.
+
+    What is damaged is named, left out and computed again. If the file cannot be used (a read-only or full
+    disk, a folder in its place), a warning says so, and entries are kept in memory until the file is closed.
+    """
 
     def __init__(self, path: Path, tables: Sequence[str]) -> None:
-        """Open or create the file with these tables.
-
-        Raises:
-            InputError: the file cannot be opened for writing.
-        """
+        """Open or create the file with these tables."""
         self.path = path
         self._tables = tables
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as wrong:
-            raise _unwritable(path, wrong) from wrong
         self._file = self._opened()
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -54,11 +50,7 @@ class RowFile:
         return value
 
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]], replace: bool = False) -> None:
-        """Store blobs in one transaction; existing entries are kept, or replaced.
-
-        Raises:
-            InputError: the disk is full or read-only.
-        """
+        """Store blobs in one transaction; existing entries are kept, or replaced."""
         rows = [(key, _sum(key, value) + value) for key, value in items]
         other = "replace" if replace else "ignore"
 
@@ -81,28 +73,41 @@ class RowFile:
         self._file.close()
 
     def _safely(self, work: Callable[[sqlite3.Connection], Found]) -> Found:
-        """Do some work; if the file turns out to be damaged, make it again and repeat the work."""
+        """Do some work; if the file turns out to be damaged or unusable, repeat it with another one."""
         try:
             return work(self._file)
         except sqlite3.OperationalError as wrong:
-            raise _unwritable(self.path, wrong) from wrong
+            self._file.close()
+            self._file = self._in_memory(wrong)
         except sqlite3.DatabaseError as wrong:
             self._file.close()
-            self._set_aside(wrong)
-            self._file = self._opened()
-            return work(self._file)
+            self._file = self._made_again(wrong)
+        return work(self._file)
 
     def _opened(self) -> sqlite3.Connection:
         try:
-            return self._connected()
-        except sqlite3.OperationalError as wrong:
-            raise _unwritable(self.path, wrong) from wrong
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self._connected(self.path)
+        except (OSError, sqlite3.OperationalError) as wrong:
+            return self._in_memory(wrong)
         except sqlite3.DatabaseError as wrong:
-            self._set_aside(wrong)
-            return self._connected()
+            return self._made_again(wrong)
 
-    def _connected(self) -> sqlite3.Connection:
-        file = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+    def _made_again(self, damage: sqlite3.DatabaseError) -> sqlite3.Connection:
+        """A new file in place of a damaged one."""
+        try:
+            self._set_aside(damage)
+            return self._connected(self.path)
+        except (OSError, sqlite3.OperationalError) as wrong:
+            return self._in_memory(wrong)
+
+    def _in_memory(self, wrong: Exception) -> sqlite3.Connection:
+        """Tables without a file, since it cannot be used."""
+        warn(f"cannot use the cache {self.path} ({wrong}), so its results are computed; {ADVICE}")
+        return self._connected(":memory:")
+
+    def _connected(self, place: Path | str) -> sqlite3.Connection:
+        file = sqlite3.connect(place, timeout=60, isolation_level=None)
         try:
             file.execute("pragma journal_mode = wal")
             file.execute("pragma synchronous = normal")
@@ -132,9 +137,3 @@ def _checked(key: bytes, stored: object) -> bytes | None:
     if not isinstance(stored, bytes) or stored[:CHECKSUM] != _sum(key, stored[CHECKSUM:]):
         return None
     return stored[CHECKSUM:]
-
-
-def _unwritable(path: Path, wrong: Exception) -> InputError:
-    return InputError(
-        f"cannot use {path}: {wrong}; set {CACHE_VARIABLE} to a writable folder with free space"
-    )

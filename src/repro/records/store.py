@@ -194,7 +194,9 @@ class Store:
     def _read(self, path: Path) -> Record:
         try:
             record = Record.from_json(path.read_text(encoding="utf-8"))
-        except (InputError, UnicodeDecodeError) as wrong:
+        except FileNotFoundError:
+            raise
+        except (InputError, OSError, UnicodeDecodeError) as wrong:
             raise InputError(
                 f"{path} is corrupt ({wrong}); move it away and its cell will run again"
             ) from wrong

@@ -6,7 +6,6 @@ model is compressed, nor how likelihoods are computed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -26,7 +25,7 @@ from repro.data.prompts import Prompt
 from repro.data.scoring import Choice, Scoring
 from repro.methods.compression.base import Compressed, Compression
 from repro.models.analysis.likelihood import Likelihood, Reader
-from repro.records.build_cache import build_once, memory_root
+from repro.records.build_cache import computed_once, memory_root
 from repro.records.effort import count
 from repro.records.identity import dataset_asked
 from repro.records.record import Round, Scalar, Spread, content_hash
@@ -133,13 +132,8 @@ class AccuracyScenario(OfflineScenario):
             [self.target.digest, self.rows.digest, dataset_asked(self.config["dataset"]), made_by]
         )
 
-        def build(scratch: Path) -> Path:
-            path = scratch / "scores.json"
-            path.write_text(json.dumps(self._said(self._baseline, progress)))
-            return path
-
         kept = memory_root() / "scores" / f"{key}.json"
-        scores, figures = json.loads(build_once(kept, build).read_text())
+        scores, figures = computed_once(kept, lambda: self._said(self._baseline, progress))
         count(found=((self._baseline, i) for i in range(len(scores))))
         return ScoredRows([[Likelihood(*one) for one in row] for row in scores], figures)
 

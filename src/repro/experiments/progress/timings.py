@@ -16,7 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from repro.records.build_cache import cache_root
+from repro.core.errors import warn
+from repro.core.typed import typed
+from repro.records.build_cache import ADVICE, cache_root
 from repro.scenarios.registry import scenario_of
 
 LEAST_SHARE = 0.5
@@ -82,18 +84,29 @@ def expected(work: CellWork, timings: Iterable[Timing]) -> float | None:
 
 
 def read() -> list[Timing]:
-    """All timings, the latest first."""
-    path = _path()
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [found for line in reversed(lines) if (found := _parsed(line))]
+    """All timings, the latest first; none if there is no file, or it cannot be read."""
+    try:
+        lines = _path().read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as wrong:
+        warn(f"cannot read {_path()} ({wrong.strerror}), so no time is expected of a cell; {ADVICE}")
+        return []
+    found = [_parsed(line) for line in reversed(lines)]
+    if None in found:
+        warn(f"{found.count(None)} of {len(found)} lines of {_path()} are damaged and left out")
+    return [one for one in found if one]
 
 
 def keep(timing: Timing) -> None:
-    """Append a timing."""
+    """Append a timing; a warning if the file cannot be written."""
     path = _path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(timing)) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(timing)) + "\n")
+    except OSError as wrong:
+        warn(f"cannot note how long the cell took in {path} ({wrong.strerror}); {ADVICE}")
 
 
 def stopwatch() -> Callable[[], float]:
@@ -107,9 +120,10 @@ def _path() -> Path:
 
 
 def _parsed(line: str) -> Timing | None:
-    """A line's timing; `None` if a killed writer left it incomplete."""
+    """A line's timing; `None` if it is incomplete or damaged."""
     try:
         plain = json.loads(line)
-        return Timing(CellWork(**plain["work"]), plain["seconds"], plain["share"])
-    except (ValueError, KeyError, TypeError):
+        found = typed(Timing, plain, "a timing")
+    except (ValueError, RecursionError):
         return None
+    return found if found.work.amount > 0 and found.seconds >= 0 <= found.share else None

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from repro.core.errors import InputError
 from repro.models.checkpoints import hub, wheels
+from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.models.checkpoints.validate import (
     CONFIG,
@@ -163,6 +164,7 @@ def _converted(
         facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
         facts["content"] = content_hash(folder)
         facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        facts["digest"] = digest(folder)  # which leaves a file of its own
         (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n")
         return folder
 
@@ -222,7 +224,10 @@ class CheckpointTokenizer:
 
         if lack := missing_from(folder):
             raise InputError(f"no tokenizer in {folder}: {lack}; a draft's is its target's")
-        self._inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        try:
+            self._inner = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # `tokenizers` raises that class itself
+            raise InputError(f"the tokenizer in {folder} cannot be read: {_why(error)}") from error
         self._folder = folder
         self.eos_ids: frozenset[int] = self._ends()
 
@@ -283,6 +288,13 @@ class CheckpointTokenizer:
                     named = part.get("eos_token_id")
                     ends.update(named if isinstance(named, list) else [named])
         return frozenset(ends - {None})
+
+
+def _why(error: Exception) -> str:
+    """Why a tokenizer cannot be read; transformers would advise to run its code."""
+    if "trust_remote_code" in str(error):
+        return "it is code of its own, which is never run"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import logging
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.records.record import content_hash
+from repro.records.record import content_hash, write_atomically
+
+log = logging.getLogger(__name__)
 
 DIGESTS = ".digests.json"
-FORM = 2
+FORM = 3
 """Format version of `.digests.json`; files of other versions are rebuilt."""
 TENSORS = ".safetensors"
 OUR_NOTES = "repro.json"
@@ -41,8 +42,9 @@ def digest(folder: Path | str) -> str:
     Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`.
     So the same weights have the same digest wherever and with whichever package version they were converted.
 
-    Each file's hash is cached in the folder's `.digests.json` with its size and modification time, and
-    recomputed when either changes.
+    Each file's hash is cached in the folder's `.digests.json` with its size and the times of its last
+    modification and last change, and recomputed when one of them changes. A program can set the former, but
+    not the latter, so bytes that changed behind a kept modification time are found.
     """
     folder = Path(folder)
     files = sorted(path for path in folder.iterdir() if _counts(path))
@@ -52,8 +54,8 @@ def digest(folder: Path | str) -> str:
     fresh = {path.name: _file_digest(path, known.get(path.name)) for path in files}
     if fresh != known:
         _remember(folder / DIGESTS, fresh)
-    weights = sorted({one for path in files if path.suffix == TENSORS for one in fresh[path.name][2]})
-    others = [f"{path.name}\0{fresh[path.name][2]}" for path in files if path.suffix != TENSORS]
+    weights = sorted({one for path in files if path.suffix == TENSORS for one in fresh[path.name][3]})
+    others = [f"{path.name}\0{fresh[path.name][3]}" for path in files if path.suffix != TENSORS]
     return hashlib.sha256("\n".join([*weights, *others]).encode()).hexdigest()
 
 
@@ -64,11 +66,12 @@ def _counts(path: Path) -> bool:
 
 
 def _file_digest(path: Path, known: list[Any] | None) -> list[Any]:
-    """Size in bytes, modification time in ns, and digest of one file (a list, per tensor, for tensors)."""
+    """Size in bytes, both times in ns, and digest of one file (a list, per tensor, for tensors)."""
     stat = path.stat()
-    if known is not None and known[:2] == [stat.st_size, stat.st_mtime_ns]:
+    now = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    if known is not None and known[:3] == now:
         return known
-    return [stat.st_size, stat.st_mtime_ns, _content(path)]
+    return [*now, _content(path)]
 
 
 def _content(path: Path) -> str | list[str]:
@@ -77,7 +80,7 @@ def _content(path: Path) -> str | list[str]:
     if path.suffix == ".json":
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is not valid JSON: {error}") from error
         return content_hash(_lasting(found))
     with path.open("rb") as file:
@@ -113,19 +116,23 @@ def _lasting(value: Any) -> Any:
 
 def _known_digests(path: Path) -> dict[str, list[Any]]:
     """The cached hashes of a folder's files; empty if the cache is damaged or of another version."""
+    if not path.exists():
+        return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(found, dict) or found.pop("form", None) != FORM:
-        return {}
-    return {name: noted for name, noted in found.items() if isinstance(noted, list) and len(noted) == 3}
+        if found.pop("form") != FORM:
+            return {}
+        if found.pop("sha256") == content_hash(found):
+            return dict(found)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
+        log.info("%s: %s", path, wrong)
+    log.warning("%s is damaged; the hashes of its folder are computed again", path)
+    return {}
 
 
 def _remember(path: Path, digests: dict[str, list[Any]]) -> None:
-    """Write the hashes atomically; no effect in a read-only folder, which is then hashed on every call."""
-    if not os.access(path.parent, os.W_OK):
-        return
-    with NamedTemporaryFile("w", dir=path.parent, prefix=DIGESTS, delete=False, encoding="utf-8") as file:
-        json.dump({"form": FORM, **digests}, file)
-    Path(file.name).replace(path)
+    """Write the hashes atomically; no effect where none can be written: they are then computed each time."""
+    try:
+        write_atomically(path, json.dumps({"form": FORM, "sha256": content_hash(digests), **digests}))
+    except OSError as wrong:
+        log.info("hashes of %s are not kept: %s", path.parent, wrong)

@@ -12,10 +12,10 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.registry import require_choice, unknown
+from repro.core.typed import typed
+from repro.core.yaml_file import read_mapping
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
@@ -29,6 +29,11 @@ class Hub:
 
     repo: str
     revision: str | None
+
+    def __post_init__(self) -> None:
+        for name in ("repo", "revision"):
+            if getattr(self, name) == "":
+                raise InputError(f"checkpoint.hub.{name} is empty; it must be a text")
 
 
 @dataclass(frozen=True)
@@ -63,26 +68,27 @@ class Checkpoint:
         """From a mapping in YAML or a resolved config; InputError for missing, unknown or invalid keys."""
         given = dict(mapping)
         _check_keys("checkpoint", given, Checkpoint)
-        if given["store"] not in STORES:
-            raise InputError(unknown("precision to store", str(given["store"]), STORES))
+        require_choice("precision to store", given["store"], STORES)
         for key in ("name", "licence"):
             if not isinstance(given[key], str) or not given[key]:
                 raise InputError(f"checkpoint.{key} must be a text, not {given[key]!r}")
+        if Path(given["name"]).name != given["name"]:  # it names files in the cache
+            raise InputError(f"checkpoint.name is {given['name']!r}; it must be a name without folders")
         if given["hub"] is not None:
             _check_keys("checkpoint.hub", given["hub"], Hub)
-            given["hub"] = Hub(**given["hub"])
+            given["hub"] = typed(Hub, given["hub"], "checkpoint.hub")
         if given["wheel"] is not None:
             _check_keys("checkpoint.wheel", given["wheel"], Wheel)
-            given["wheel"] = Wheel(**{**given["wheel"], "packages": tuple(given["wheel"]["packages"])})
+            given["wheel"] = typed(Wheel, given["wheel"], "checkpoint.wheel")
+        for key in ("folder", "shares_embeddings_with", "predictor"):
+            if given.get(key) is not None and (not isinstance(given[key], str) or not given[key]):
+                raise InputError(f"checkpoint.{key} must be a text or null, not {given[key]!r}")
         return Checkpoint(**given)
 
     @staticmethod
     def from_yaml(path: Path) -> Checkpoint:
         """From a file in `conf/model/checkpoint/`."""
-        content = yaml.safe_load(path.read_text())
-        if not isinstance(content, Mapping):
-            raise InputError(f"{path} holds no mapping")
-        return Checkpoint.from_mapping(content)
+        return Checkpoint.from_mapping(read_mapping(path))
 
 
 def _check_keys(where: str, given: Any, shape: type) -> None:

@@ -33,7 +33,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
         raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold one object, got {type(found).__name__}")

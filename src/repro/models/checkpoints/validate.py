@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.wheels import sha256_of
 
 CONFIG = "config.json"
 PROVENANCE = "repro.json"
+OURS = ("files", "digest")
+"""Entries of `repro.json` by which damage is found; not part of a record."""
+
 INDEX = "model.safetensors.index.json"
 MEDUSA = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
@@ -63,8 +67,8 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; InputError if it holds anything else."""
     try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} holds no JSON object")
@@ -79,7 +83,7 @@ def provenance(folder: Path) -> dict[str, object]:
         converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used.
     """
     if (folder / PROVENANCE).is_file():
-        return {name: value for name, value in read_json(folder / PROVENANCE).items() if name != "files"}
+        return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
     parts = folder.parts
     is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
     detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
@@ -88,20 +92,26 @@ def provenance(folder: Path) -> dict[str, object]:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a converted folder has all files with the sizes in `repro.json`, which is written last."""
+    """Whether a converted folder has all files with the sizes and the digest in `repro.json`.
+
+    That file is written last. Folders of before it had the digest count by their sizes.
+    """
     if not (folder / PROVENANCE).is_file():
         return False
-    files = read_json(folder / PROVENANCE).get("files", {})
-    return bool(files) and all(
-        (folder / name).is_file() and (folder / name).stat().st_size == size for name, size in files.items()
-    )
+    try:
+        noted = read_json(folder / PROVENANCE)
+        files = noted.get("files", {})
+        there = all((folder / name).stat().st_size == size for name, size in files.items())
+        return bool(files) and there and noted.get("digest") in (None, digest(folder))
+    except (InputError, OSError, AttributeError):
+        return False
 
 
 def content_hash(folder: Path) -> str:
-    """Hash of the names and contents of the folder's files, without subfolders and `repro.json`."""
+    """Hash of names and contents of the folder's files, without subfolders, hidden files and `repro.json`."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.is_file() and path.name != PROVENANCE:
+        if path.is_file() and path.name != PROVENANCE and not path.name.startswith("."):
             digest.update(f"{path.name} {_file_hash(path)}\n".encode())
     return digest.hexdigest()
 
@@ -117,7 +127,12 @@ def _shards(folder: Path) -> list[str]:
     """The weight files listed in the index; empty if there is no index."""
     if not (folder / INDEX).is_file():
         return []
-    return sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    named = read_json(folder / INDEX).get("weight_map", {})
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
+    if outside := [name for name in named.values() if Path(name).name != name]:
+        raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
+    return sorted(set(named.values()))
 
 
 def _check_safetensors(path: Path) -> None:

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repro.core.errors import InputError
+from repro.core.ranges import COUNT
 from repro.records.build_cache import Unavailable, build_once
 
 BLOCK = 1 << 20
@@ -49,6 +50,22 @@ class Wheel:
     member: str
     sha256: str
     bytes: int
+
+    def __post_init__(self) -> None:
+        """InputError for what pip or a checksum cannot be."""
+        for number, package in enumerate(self.packages):
+            _require(f"packages.{number}", package, r"[A-Za-z0-9][\w.-]*", "a package's name")
+        if not self.packages:
+            raise InputError("wheel.packages is empty; name at least one package")
+        _require("version", self.version, r"[A-Za-z0-9][\w.+!-]*", "a version")
+        _require("member", self.member, r"[^/\\].*", "a pattern of a path in the wheel")
+        _require("sha256", self.sha256, r"[0-9a-f]{64}", "64 hexadecimal digits")
+        COUNT.require("wheel.bytes", self.bytes)
+
+
+def _require(field: str, value: str, pattern: str, what: str) -> None:
+    if not re.fullmatch(pattern, value):
+        raise InputError(f"wheel.{field} is {value!r}; it must be {what}")
 
 
 def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
@@ -81,7 +98,7 @@ def fetch(wheel: Wheel, target: Path, growth: int = 0) -> Path:
         return _assemble(wheel, [next(folder.glob("*.whl")) for folder in folders], scratch / target.name)
 
     return build_once(
-        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: _has_size(path, wheel)
+        target, build, need=2 * wheel.bytes + growth, is_whole=lambda path: _is_pinned(path, wheel)
     )
 
 
@@ -91,8 +108,9 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _has_size(path: Path, wheel: Wheel) -> bool:
-    return path.is_file() and path.stat().st_size == wheel.bytes
+def _is_pinned(path: Path, wheel: Wheel) -> bool:
+    """Whether a file is the pinned one; the size first, since the checksum takes a second a gigabyte."""
+    return path.is_file() and path.stat().st_size == wheel.bytes and sha256_of(path) == wheel.sha256
 
 
 def _progress() -> Progress:

@@ -134,10 +134,10 @@ def read_facts(path: Path) -> Facts:
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
             )
         given = {field.name: notes[field.name] for field in fields(Facts)}
-    except (OSError, ValueError, KeyError) as wrong:
+        given["prompts"] = tuple((digest, length) for digest, length in given["prompts"])
+        given["texts"] = tuple(map(tuple, given["texts"]))
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
         raise _damaged(path, wrong) from wrong
-    given["prompts"] = tuple((digest, length) for digest, length in given["prompts"])
-    given["texts"] = tuple(map(tuple, given["texts"]))
     return Facts(**given)
 
 
@@ -153,7 +153,7 @@ def read(path: Path) -> Pack:
         place = [table[name].to_pylist() for name in PLACE]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
         scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
-    except (OSError, ValueError, KeyError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
         raise _damaged(path, wrong) from wrong
     kept = (tokens >= 0).sum(1).tolist()
     said = zip(kept, tokens.tolist(), scores.tolist(), strict=True)

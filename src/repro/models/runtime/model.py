@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
@@ -45,6 +45,9 @@ from repro.models.transformer.families import config_of
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
 """Default stored precision for each compute dtype of `weights.DTYPES`."""
 
+NEEDED = ("name", "checkpoint", "shape", "precision", "dtype")
+"""Entries that every model file has."""
+
 WIDTHS = range(2, 9)
 """Bit widths that weights can be rounded to."""
 
@@ -75,11 +78,15 @@ class ModelConfig:
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
         given = dict(mapping)
+        if lacking := [name for name in NEEDED if name not in given]:
+            raise InputError(f"model {given.get('name')!r} lacks {', '.join(lacking)}")
         checkpoint, shape = given.pop("checkpoint"), given.pop("shape")
+        for what, part in (("checkpoint", checkpoint), ("shape", shape)):
+            if part is not None and not (isinstance(part, Mapping) and part):
+                raise InputError(f"model {given['name']!r}: {what} is {part!r}; it must be a mapping or null")
         if checkpoint is None and shape is None:
             raise InputError(f"model {given['name']!r} has neither a checkpoint nor a shape")
-        if given["dtype"] not in STORED:
-            raise InputError(unknown("dtype", given["dtype"], STORED))
+        require_choice("dtype", given["dtype"], STORED)
         if given["precision"] is not None:
             precision(given["precision"])
         if given.get("rounded") is not None:

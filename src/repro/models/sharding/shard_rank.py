@@ -5,7 +5,6 @@ Knows nothing of devices, of shard costs, or of how the ranking is used.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder, EmbeddingAndHead
 from repro.models.transformer.inference import inference
 from repro.models.transformer.layer import LayerWeights
-from repro.records.build_cache import build_once, memory_root
+from repro.records.build_cache import computed_once, memory_root
 
 if TYPE_CHECKING:
     import torch
@@ -80,14 +79,11 @@ def importance(
     kind = f"{dtype}-{ends.embedding.device.type}-{narrowest}bits"
     path = memory_root() / "shards" / f"{weights.digest(folder)[:16]}-{kind}-runtime{VERSION}.json"
 
-    def build(scratch: Path) -> Path:
-        made = scratch / path.name
+    def compute() -> list[list[float]]:
         log.warning("ranking %d x %d shards of %s, once", config.layers, config.kv_heads, folder.name)
-        found = _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
-        made.write_text(json.dumps(found))
-        return made
+        return _Profile(folder, dtype, ends, config, text[:TOKENS]).divergences(narrowest)
 
-    found: list[list[float]] = json.loads(build_once(path, build).read_text())
+    found: list[list[float]] = computed_once(path, compute)
     return found
 
 

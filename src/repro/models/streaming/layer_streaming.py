@@ -125,7 +125,7 @@ def _is_whole(file: LayerFile, identity: Mapping[str, Any]) -> bool:
         return False
     wrong = _fault(file, identity)
     if wrong:
-        log.warning("%s %s; it is built again", file.path, wrong)
+        log.warning("%s %s", file.path, wrong)
     return wrong is None
 
 

