@@ -235,7 +235,7 @@ def test_without_weights_only_costs_run_of_blank_prompts(project: Project) -> No
     ("asked", "sentence"),
     [
         ((), "give their length, prompt_tokens=N"),
-        (("prompt_tokens=0",), "prompt_tokens is 0; it must be null or a whole number of at least 1"),
+        (("prompt_tokens=0",), "prompt_tokens is 0; it must be null or a whole number from 1"),
         (("prompt_tokens=5", "method=chain_sd"), "the target has no checkpoint and .* has"),
     ],
 )

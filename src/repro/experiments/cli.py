@@ -22,7 +22,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import Container, DictConfig, OmegaConf
@@ -34,7 +34,7 @@ from repro.core.paths import conf_dir
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
-from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such
+from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import is_launchers, stopped, worker_died
 from repro.experiments.progress.notes import Note, note_down, notes_in, running
@@ -48,6 +48,7 @@ from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
+from repro.scenarios.sections import FOLDERS, check_places
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
@@ -118,11 +119,16 @@ def notes_folder(config: DictConfig) -> Path:
 
 
 class Finish(Callback):
-    """Hydra callback that ends a sweep: a summary of its cells, its table, and the paths of the files."""
+    """Hydra callback that checks where a run writes, and ends a sweep: its cells, table and files."""
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Exit with 2 before Hydra makes a folder for a run that must not write there."""
+        _require_places(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Install `Composer`, which composes every cell once, and watch the notes of the cells."""
         global _watcher
+        _require_places(config)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         _watcher = Watcher(notes_folder(config))
@@ -143,6 +149,17 @@ class Finish(Callback):
             sys.exit(1)
         if failed:
             sys.exit(1)
+
+
+def _require_places(config: DictConfig) -> None:
+    """Exit with 2 and one sentence if a run would write elsewhere than below its folders."""
+    try:
+        check_places({name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")})
+    except (InputError, OmegaConfBaseException) as wrong:  # Hydra would turn them into a warning
+        if _shows_where:
+            traceback.print_exc()
+        tell_error(" ".join(str(wrong).split()))
+        sys.exit(2)
 
 
 def _announce(config: DictConfig) -> None:
@@ -271,7 +288,7 @@ def attempt(config: DictConfig, showing: Showing) -> Note:
 
 def _labels(config: DictConfig) -> dict[str, str]:
     """A cell's labels, whether its configuration is valid or not."""
-    own = {str(name): _own_label(config, str(name)) for name in config.labels}
+    own = {str(name): _own_label(config, str(name)) for name in config.labels or ()}
     return scenario_of(config).labels_of(config) | own
 
 
@@ -341,8 +358,10 @@ def explain(wrong: Exception) -> str:
         return no_setting(above, str(cause.key), cause.parent_node)
     if isinstance(wrong, OSError) and wrong.filename:
         return f"{wrong.filename}: {wrong.strerror}; choose other folders with results= and outputs="
-    parts = [str(wrong), *([str(cause).partition("\n")[0]] if cause else [])]
-    return ": ".join(parts)
+    if isinstance(wrong, OverrideParseException):
+        return unreadable(str(wrong.override))
+    parts = [str(wrong), *([str(cause)] if cause else [])]
+    return ": ".join(" ".join(part.partition("\n")[0].split()) for part in parts if part)
 
 
 def main() -> None:

@@ -107,7 +107,7 @@ class ConfFolder(FileConfigSource):
 
         Raises:
             ConfigLoadError: there is no such file.
-            InputError: it is not YAML.
+            InputError: it is not YAML, or not a mapping.
         """
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
         try:
@@ -118,10 +118,12 @@ class ConfFolder(FileConfigSource):
             header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
         except (yaml.YAMLError, UnicodeDecodeError) as wrong:
             raise InputError(f"{path} is not YAML: {' '.join(str(wrong).split())}") from wrong
+        if not isinstance(content, dict):
+            raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
-        if group == EXPERIMENT and isinstance(content, dict):
+        if group == EXPERIMENT:
             header, content = {**header, "package": "_global_"}, {"name": name, **content}
-        if header["package"] == "_global_" and isinstance(content, dict):
+        if header["package"] == "_global_":
             needless = self.needless.get()
             content = with_sweep({key: value for key, value in content.items() if not needless(key, value)})
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
@@ -146,8 +148,6 @@ def _parsed(path: str, changed: int, size: int) -> tuple[dict[str, str | None], 
     """A file's package header and content; `changed` and `size` are part of the cache key."""
     text = Path(path).read_text(encoding="utf-8")
     content = yaml.load(text, Loader=_loader())
-    if not isinstance(content, (dict, list, str, type(None))):
-        raise OSError(f"Invalid loaded object type: {type(content).__name__}")
     return ConfigSource._get_header_dict(text[:512]), {} if content is None else content
 
 

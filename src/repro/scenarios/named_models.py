@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
 from repro.models.runtime.model import ModelConfig
 
 
@@ -25,11 +24,8 @@ def read_model(name: str) -> ModelConfig:
     path = folder / f"{name}.yaml"
     if not path.is_file():
         raise InputError(unknown("model", name, [found.stem for found in folder.glob("*.yaml")]))
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = read_mapping(path)
     parts = [part for part in content.pop("defaults", []) if isinstance(part, dict)]
     named = {group: choice for part in parts for group, choice in part.items()}
-    read = {
-        group: yaml.safe_load((folder / group / f"{choice}.yaml").read_text(encoding="utf-8"))
-        for group, choice in named.items()
-    }
+    read = {group: read_mapping(folder / group / f"{choice}.yaml") for group, choice in named.items()}
     return ModelConfig.parse({"checkpoint": None, "shape": None} | read | content)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from repro import data
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.ranges import Range, require
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
 from repro.models.runtime.head_model import HeadModel, opened
@@ -32,6 +33,10 @@ else:
     torch = late("torch")
 
 UNBILLED = "nothing is billed: figures of real weights, which have no device"
+
+
+CORPUS = Range(least=1, most=1_000_000, whole=True)
+"""Texts of a corpus, and tokens of a text."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,8 @@ class OfflineScenario(Scenario):
         self._component = component(self.group, config[self.group])
         self.dataset = data.parse(config["dataset"])
         self.settings = typed(CorpusSettings, config["corpus"], "corpus")
-        for what, count in (("texts", self.settings.texts), ("tokens", self.settings.tokens)):
-            if count < 1:
-                raise InputError(f"corpus.{what} is {count}; it must be a whole number of at least 1")
+        require("corpus", self.settings, dict.fromkeys(("texts", "tokens"), CORPUS))
+        data.parse(self.settings.dataset)
         self._model = ModelConfig.parse(config["target"])
         self._require_whole()
 

@@ -12,6 +12,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
+from repro.scenarios.sections import check_sections
 
 GENERATION = "repro.scenarios.generation.scenario:GenerationScenario"
 
@@ -35,8 +36,10 @@ def scenario_of(config: Mapping[str, Any]) -> type[Scenario]:
 
 def made(config: Mapping[str, Any]) -> Scenario:
     """Create the cell of a resolved configuration; InputError if it is invalid or a number is not finite."""
+    scenario = scenario_of(config)
+    check_sections(config, scenario.group)
     require_finite_numbers(config)
-    return scenario_of(config)(config)
+    return scenario(config)
 
 
 def is_current(record: Record) -> bool:

@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.ranges import COUNT, Range
 from repro.core.registry import unknown
+from repro.data.traces import LENGTH
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -22,7 +24,8 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
     Raises:
         InputError: they are not a mapping of single values, or one has the name of a standard label.
     """
-    given = config.get("labels") or {}
+    given = config.get("labels")
+    given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
     for name, value in given.items():
@@ -33,26 +36,47 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
     return {str(name): str(value) for name, value in given.items() if value is not None}
 
 
+COUNTS = {
+    "prompts": COUNT,
+    "max_tokens": LENGTH,
+    "repeats": Range(least=1, most=100_000, whole=True),
+    "calibration_prompts": Range(least=1, most=100_000, whole=True),
+    "seed": Range(most=2**62, whole=True),
+    "skip": Range(most=1_000_000_000, whole=True),
+}
+BLANKS = 100_000
+"""Most prompts of a cost-only run, all of which are equal."""
+
+COOLDOWN = Range(most=86_400)
+"""Seconds between repeats."""
+
+SWITCHES = ("memo", "draft_calibration")
+
+
 def check_scalars(config: Mapping[str, Any]) -> None:
     """Check the types and ranges of the run's scalar settings; InputError for a wrong one."""
-    for name in ("prompts", "max_tokens", "repeats", "calibration_prompts"):
-        if type(config[name]) is not int or config[name] < 1:
-            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 1")
+    for name, allowed in COUNTS.items():
+        require_whole(name, config[name], allowed)
     if config["prompt_tokens"] is not None and (
-        type(config["prompt_tokens"]) is not int or config["prompt_tokens"] < 1
+        type(config["prompt_tokens"]) is not int or LENGTH.wrong(config["prompt_tokens"])
     ):
         given = config["prompt_tokens"]
-        raise InputError(f"prompt_tokens is {given!r}; it must be null or a whole number of at least 1")
-    for name in ("seed", "skip"):
-        if type(config[name]) is not int or config[name] < 0:
-            raise InputError(f"{name} is {config[name]!r}; it must be a whole number of at least 0")
-    if type(config["cooldown"]) not in (int, float) or config["cooldown"] < 0:
-        raise InputError(f"cooldown is {config['cooldown']!r}; it must be a number of seconds, at least 0")
-    for name in ("memo", "draft_calibration"):
+        raise InputError(f"prompt_tokens is {given!r}; it must be null or {LENGTH.words}")
+    COOLDOWN.require("cooldown", config["cooldown"])
+    for name in SWITCHES:
         if not isinstance(config[name], bool):
             raise InputError(f"{name} is {config[name]!r}; it must be true or false")
     if not isinstance(config["metrics"], list):
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
+    for number, name in enumerate(config["metrics"]):
+        if not isinstance(name, str):
+            raise InputError(f"metrics.{number} is {name!r}; it must be a metric's name")
+
+
+def require_whole(name: str, value: object, allowed: Range) -> None:
+    """InputError unless a value is a whole number, written as one, in range."""
+    if type(value) is not int or allowed.wrong(value):
+        raise InputError(f"{name} is {value!r}; it must be {allowed.words}")
 
 
 def check_cost_only(config: Mapping[str, Any], models: Collection[ModelConfig]) -> None:
@@ -62,6 +86,8 @@ def check_cost_only(config: Mapping[str, Any], models: Collection[ModelConfig]) 
         raise InputError(f"the target has no checkpoint and {names} has; choose models that all have one")
     if not config["prompt_tokens"]:
         raise InputError("the target has no checkpoint, hence no prompts; give their length, prompt_tokens=N")
+    if config["prompts"] > BLANKS:
+        raise InputError(f"prompts is {config['prompts']}; of blank prompts it must be at most {BLANKS}")
 
 
 def kind_of(device: Mapping[str, Any]) -> str:

@@ -84,6 +84,14 @@ def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     return _without_first(unknown("setting", key, names), f"{section} has no setting {key!r}")
 
 
+def unreadable(override: str) -> str:
+    """The sentence for an override that Hydra's grammar does not read, because of a character or bracket."""
+    key, equals, value = override.partition("=")
+    if not equals:
+        return f"{override!r} is no setting; write NAME=VALUE"
+    return f"{key}={value} cannot be read; quote a value with special characters: '{key}=\"{value}\"'"
+
+
 def _without_first(sentence: str, first: str) -> str:
     """A sentence of `unknown` with another beginning."""
     return first + sentence[sentence.index(".") :]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.experiments.tracking import contents
 from repro.experiments.tracking.runs import RunSpec, opened
@@ -57,16 +58,19 @@ class Tracker:
     @classmethod
     def parse(cls, section: Mapping[str, Any], folder: Path) -> Tracker:
         """Read the section `wandb` of a configuration; InputError for an unknown or malformed setting."""
-        return replace(typed(cls, section, "wandb"), folder=folder)
+        found = replace(typed(cls, section, "wandb"), folder=folder)
+        require_choice("wandb mode", found.mode, MODES)
+        for name in ("project", "entity"):
+            if getattr(found, name) == "":
+                raise InputError(f"wandb.{name} is empty; it must be a name")
+        return found
 
     def check(self) -> None:
         """Check before the run that wandb runs can be written, so that wandb never prompts.
 
         Raises:
-            InputError: an unknown mode, or `online` without a login.
+            InputError: mode `online` without a login.
         """
-        if self.mode not in MODES:
-            raise InputError(f"wandb mode is {self.mode!r}; choices: {', '.join(MODES)}")
         if self.mode != "online":
             return
         import wandb

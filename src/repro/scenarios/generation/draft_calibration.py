@@ -25,6 +25,7 @@ from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 
 METRIC = "draft_token_correctness"
+PLACE = "calibrate_draft_to: "
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ def wanted(names: object) -> Wanted | HeadMatch:
     Raises:
         InputError: as `published` and `head_match`.
     """
-    return head_match(names) if isinstance(names, (list, tuple)) else published(names)
+    try:
+        return head_match(names) if isinstance(names, (list, tuple)) else published(names)
+    except InputError as wrong:
+        raise InputError(f"calibrate_draft_to: {str(wrong).removeprefix(PLACE)}") from wrong
 
 
 def require_matchable(emulated: bool, sampling: Sampling, models: Mapping[str, ModelConfig]) -> None:

@@ -17,6 +17,7 @@ from repro import data
 from repro.core.errors import InputError
 from repro.core.registry import discover, lookup
 from repro.core.typed import typed
+from repro.data.config import builder_of
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
@@ -281,13 +282,15 @@ class GenerationScenario(Scenario):
         """Ids and tokens: the last `prompt_tokens` of each prompt, or dummy tokens in a cost-only run."""
         most = self.config["prompt_tokens"]
         if self.cost_only:
-            for i in range(self.config["prompts"]):
-                yield f"blank/{i}", (0,) * most
+            blank = (0,) * most
+            yield from ((f"blank/{i}", blank) for i in range(self.config["prompts"]))
             return
         asked = (rows.digest, content_hash(dataset_asked(self.config["dataset"])), self.target.digest)
         if asked not in _tokenized:
             _tokenized[asked] = data.prompts(self.dataset, rows, self.target.tokenizer)
-        for prompt in _tokenized[asked]:
+        for prompt, row in zip(_tokenized[asked], rows.rows, strict=True):
+            if builder_of(self.dataset).is_empty(row):
+                raise InputError(f"prompt {prompt.id} is empty, so nothing is asked; leave its row out")
             yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
 
     def check(self) -> None:

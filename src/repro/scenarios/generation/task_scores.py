@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, cast
 
 from repro.core.errors import InputError
-from repro.core.registry import discover, lookup
+from repro.core.registry import discover, lookup, names, require_choice
 from repro.data.config import DatasetConfig, scoring_of
 from repro.data.scoring import GeneratedText
 from repro.data.task_scoring import TaskScoring
@@ -36,13 +36,21 @@ class Scored:
     answers: Sequence[Mapping[str, Scalar]] = ()
 
 
+def _require_known(dataset: DatasetConfig) -> None:
+    """InputError for a metric of the dataset's task that does not exist."""
+    discover("repro.metrics")
+    for name in (dataset.scoring.get("score") or {}).get("metrics") or ():
+        require_choice(f"metric in scoring.score.metrics of dataset {dataset.name!r}", name, names("metric"))
+
+
 def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
     """The task's metrics among a run's: all of the dataset's for `task_score`, or the named ones.
 
     Raises:
-        InputError: the dataset's task has no such metric, or none at all; `task_score` would run generated
-            code; this machine cannot compute one.
+        InputError: the dataset's task has no such metric, none at all, or one that does not exist;
+            `task_score` would run generated code; this machine cannot compute one.
     """
+    _require_known(dataset)
     if not metrics:
         return ()
     from repro.metrics.task import AnswerMetric  # late, with numpy

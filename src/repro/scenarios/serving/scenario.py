@@ -141,6 +141,9 @@ class ServingScenario(OfflineScenario):
             )
         if self.target.folder:
             super().check()
+        if self.service.decider == "fixed" and self.service.fixed_model not in self.system.levels:
+            choices = ", ".join(f"{level:g}" for level in sorted(self.system.levels))
+            raise InputError(f"service.fixed_model is {self.service.fixed_model}; its levels are {choices}")
         if self.service.decider == "oracle" and not self.level_models.known:
             raise InputError("service.decider is oracle, and no answers are known; choose another decider")
 

@@ -38,7 +38,7 @@ def factor(name: str, path: str, draw: int) -> float:
 def can_be_drawn(fact: Fact) -> bool:
     """Whether a number is one that costs depend on continuously: no size, no whole number, no zero."""
     numbers = [y for _, y in fact.points] or [fact.value]
-    return fact.kind.dimension not in HELD and not fact.kind.whole and any(numbers)
+    return fact.kind.dimension not in HELD and not fact.kind.range.whole and any(numbers)
 
 
 def drawn(described: Mapping[str, Any], draw: int) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def drawn(described: Mapping[str, Any], draw: int) -> dict[str, Any]:
     for fact in facts(described):
         if fact.source == "assumed" and can_be_drawn(fact):
             largest = max([y for _, y in fact.points] or [fact.value])
-            most = min(factor(name, fact.path, draw), fact.kind.most / largest)
+            most = min(factor(name, fact.path, draw), fact.kind.range.most / largest)
             _multiply(found, fact.path, most)
     return found
 
