@@ -163,6 +163,8 @@ def _over(device: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
             below["peak"] = {key: v for key, v in (below.get("peak") or {}).items() if key in said["rate"]}
             found["processors"] = {**found["processors"], processor: below}
     for key, said in _absolute(part).items():
+        if said is None:
+            continue
         target = "engines" if key == PROGRAMS else key
         found[target] = _merged(found.get(target), said)
     return found
