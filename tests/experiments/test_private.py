@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repro.records.identity import portable, portable_text
+from repro.records.identity import portable, portable_override, portable_text
 from repro.scenarios.base import Scenario
 from tiny_project import Project, write_project
 
@@ -26,7 +26,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("WANDB_API_KEY", "secret" * 8)
     monkeypatch.setenv("REPRO_CACHE", str(home / "cache"))
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    return write_project(home / "work").apart(home / "work", "wandb.mode=offline")
+    project = write_project(home / "work").apart(home / "work", "wandb.mode=offline")
+    monkeypatch.chdir(project.out)  # wandb's files are named from here
+    return project
 
 
 def texts(folder: Path) -> dict[str, str]:
@@ -82,6 +84,21 @@ def test_a_message_keeps_what_is_useful(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     assert portable_text(text.format(home=home, here=here)) == kept
+
+
+@pytest.mark.parametrize(
+    ("override", "kept"),
+    [
+        ("target.checkpoint.folder=/srv/models/x", "target.checkpoint.folder=x"),
+        ("target.checkpoint.folder='/srv/my models/x'", "target.checkpoint.folder=x"),
+        ("target.checkpoint.folder=/srv/x,/srv/y", "target.checkpoint.folder=x,y"),
+        ("target.checkpoint.folder=assets/drafts/x", "target.checkpoint.folder=assets/drafts/x"),
+        ("method=std,lever", "method=std,lever"),
+        ("~model@draft", "~model@draft"),
+    ],
+)
+def test_a_command_keeps_the_names_of_folders(override: str, kept: str) -> None:
+    assert portable_override(override) == kept
 
 
 def test_a_configuration_keeps_the_names_of_folders() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from repro.core.paths import conf_dir
 from repro.experiments.composing import load_components
+from repro.records.identity import portable_override
 from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results
@@ -89,9 +90,12 @@ class Asked:
 
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:
-    """The overrides of an experiment's command that can change an outcome, or its name, sorted."""
+    """The overrides of an experiment's command that can change an outcome, or its name, sorted.
+
+    Folders are named by their last part, as in records.
+    """
     kept = (one for one in overrides if re.split(r"[./]", _key(one))[0] not in HARMLESS)
-    return tuple(sorted(one for one in kept if one != f"experiment={name}"))
+    return tuple(sorted(portable_override(one) for one in kept if one != f"experiment={name}"))
 
 
 def made_table(

@@ -100,6 +100,13 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def portable_override(override: str) -> str:
+    """An override of the command line without machine-specific folders, as `portable`."""
+    key, equals, values = override.partition("=")
+    parts = [Path(one.strip("'\"")).name if _is_place(one.strip("'\"")) else one for one in values.split(",")]
+    return f"{key}{equals}{','.join(parts)}"
+
+
 def portable_text(text: str) -> str:
     """A traceback or message without machine-specific folders.
 
