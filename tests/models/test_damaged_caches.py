@@ -40,7 +40,7 @@ from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.observations.own_text import TextStore
 from repro.models.observations.pack import Facts, ObservedRow, Pack
-from repro.models.runtime.layer_streaming import LayerReader, layer_file
+from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.records.build_cache import CACHE_VARIABLE, computed_once
 from repro.records.store import Store

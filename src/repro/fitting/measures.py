@@ -156,7 +156,7 @@ def npu_seconds(model: str, tokens: int, launches: int = 0) -> Measure:
     Each subgraph has so many launches; 0 for one a matrix product.
     """
     parts = [part.op for part in subgraphs(model_cost(model), Layout(), tokens) if part.op.on == NPU]
-    asked = [replace(op, launches=launches or op.launches) for op in parts]
+    asked = [op._replace(launches=launches or op.launches) for op in parts]
     return lambda on: sum(on.demand(op).launch + on.demand(op).work for op in asked)
 
 
