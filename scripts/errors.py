@@ -1,9 +1,9 @@
 """List a paper's predicted values with their errors over all existing tables, worst first.
 
-python scripts/errors.py edgellm
-python scripts/errors.py edgellm --results outputs/results
+python scripts/errors.py edgellm                     of one paper
+python scripts/errors.py --results results           of all papers, and the page over them, fidelity.md
 
-Reads the tables' CSV files and conf/reference/reasons.yaml; writes <results>/<paper>/errors/.
+Reads the tables' CSV files and conf/reference/; writes <results>/<paper>/errors/ and <results>/fidelity.md.
 """
 
 from __future__ import annotations
@@ -15,8 +15,14 @@ from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
-from repro.reports.claims.errors import read_reasons, report
-from repro.reports.claims.errors_page import page, write_report
+from repro.experiments.tables import fitted_ids, older_keys
+from repro.records.results import open_results
+from repro.reports.fidelity.errors_page import Evidence, page, report, write_report
+from repro.reports.fidelity.fidelity_page import write_fidelity
+from repro.reports.fidelity.headlines import read_headlines
+from repro.reports.fidelity.reading import read_comparisons
+from repro.reports.fidelity.reasons import read_reasons
+from repro.reports.fidelity.skill import read_floors
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 
@@ -25,19 +31,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("paper", help="as in the column `paper` of conf/reference/cells.csv")
+    parser.add_argument(
+        "papers", nargs="*", metavar="PAPER", help="as in conf/reference/cells.csv; default all"
+    )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the tables")
     options = parser.parse_args(arguments)
-    reference, cells = conf_dir() / "reference", load_cells()
+    reference, cells, bibliography = conf_dir() / "reference", load_cells(), load_bibliography()
     try:
-        reasons = read_reasons(reference / "reasons.yaml", cells)
-        found = report(options.paper, options.results, cells, reasons)
-        files = write_report(found, options.results, load_bibliography())
+        found = read_comparisons(options.results, cells)
+        records = open_results(options.results).all()
+        evidence = Evidence(
+            reasons=read_reasons(reference / "reasons.yaml", cells),
+            floors=read_floors(reference / "contradictions.csv", cells),
+            fitted=[cells[name] for name in sorted(fitted_ids(records)) if name in cells],
+        )
+        compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if found.of(paper)]
+        reports = [report(paper, found, cells, evidence) for paper in options.papers or compared]
+        for one in reports:
+            files = write_report(one, options.results, bibliography, found.origin(one.paper))
+            print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
+        if not options.papers:
+            headlines = read_headlines(reference / "headlines.yaml", cells)
+            print(
+                write_fidelity(
+                    reports, found, cells, headlines, records, older_keys(records), options.results
+                )
+            )
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
-    print("\n".join(page(found).notes))
-    print(f"{files['md']}")
     return 0
 
 

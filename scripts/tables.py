@@ -29,11 +29,13 @@ from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
-from repro.reports.intervals.rounds import with_intervals
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 
 
-def regenerate(name: str, results: Results, out: Path, formats: Sequence[str], console: Console) -> None:
+def regenerate(
+    name: str, results: Results, samples: Samples, out: Path, formats: Sequence[str], console: Console
+) -> None:
     """Build one table, or a page that has no cells; show it and write it.
 
     Raises:
@@ -50,9 +52,7 @@ def regenerate(name: str, results: Results, out: Path, formats: Sequence[str], c
     bibliography = load_bibliography()
     asked = asked_of(name, members, axes(config))
     records = results.records(members)
-    if asked.spec(section).intervals:
-        records = with_intervals(records, results)
-    table = made_table(asked, section, members, records)
+    table = made_table(asked, section, members, records, samples=samples, root=results.root)
     files = write_all(table, out, bibliography, formats)
     spec = asked.spec(section)
     if spec.timeline and records:
@@ -107,8 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             update_index(convert(options.convert))
             return 0
         results = open_results(options.results)
+        samples = Samples(results)
         for name in wanted(options.tables, results):
-            regenerate(name, results, options.out or results.root, options.formats, screen())
+            regenerate(name, results, samples, options.out or results.root, options.formats, screen())
         update_index(results)
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

@@ -40,7 +40,7 @@ from repro.reports.files import FORMATS, write_all
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
-from repro.reports.intervals.rounds import with_intervals
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
@@ -189,9 +189,7 @@ class Sweep:
         whole = asked.whole and len(own) == len(notes)
         cells = members.join(own, self.store.members(asked.folder), whole)
         parsed, records = asked.spec(spec), self.store.records(cells)
-        if parsed.intervals:
-            records = with_intervals(records, self.store)
-        table = made_table(asked, spec, cells, records)
+        table = made_table(asked, spec, cells, records, samples=Samples(self.store), root=self.results)
         self._pack(asked.folder, cells)
         files = write_all(table, self.results, load_bibliography())
         files |= self._timeline(parsed, table, records)

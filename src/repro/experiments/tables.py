@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from repro.core.paths import conf_dir
@@ -21,9 +22,11 @@ from repro.records.record import Record
 from repro.records.results import Results
 from repro.reports.files import ALTERED
 from repro.reports.index import write_index
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members as membership
+from repro.reports.tables.bands import read_bands
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from repro.scenarios.registry import is_current
@@ -104,13 +107,18 @@ def made_table(
     members: Sequence[Member],
     records: Sequence[Record],
     older: Collection[str] | None = None,
+    samples: Samples | None = None,
+    root: Path | None = None,
 ) -> Table:
     """The table of an experiment from its cells and their records.
 
+    `samples` resample figures over prompts; `root` is the folder of results, which may have machines' bands.
     `older` are keys of cells that an older version of a component made; `None` to find out.
     """
     older = older_keys(records) if older is None else older
-    table = build(asked.spec(section), records, load_cells(), {r.key for r in records}, older)
+    bands = read_bands(root) if root else {}
+    keys = {record.key for record in records}
+    table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands)
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 
@@ -119,6 +127,11 @@ def older_keys(records: Iterable[Record]) -> set[str]:
     load_components()  # a component that is not registered has no version
     unique = {record.key: record for record in records}
     return {key for key, record in unique.items() if not is_current(record)}
+
+
+def fitted_ids(records: Iterable[Record]) -> set[str]:
+    """Ids of the published values that the records' devices and engines were fitted to."""
+    return {name for record in records for name in record.provenance.fitted}
 
 
 def update_index(results: Results) -> None:

@@ -73,12 +73,20 @@ def _words(rows: Sequence[Sequence[int]]) -> list[str]:
     return [" ".join(map(str, row)) for row in rows]
 
 
+def rouge_by_prompt(
+    predictions: Sequence[str], references: Sequence[str], scorer: Any | None = None
+) -> list[float]:
+    """F-measure of each text, from 0 to 1; by default as `rouge_l` has it."""
+    judge = scorer or rouge_scorer()
+    pairs = zip(predictions, references, strict=True)
+    return [
+        1.0 if prediction == reference else judge.score(reference, prediction)["rougeL"].fmeasure
+        for prediction, reference in pairs
+    ]
+
+
 def _mean_f(scorer: Any, predictions: Sequence[str], references: Sequence[str], name: str) -> float:
     """Mean F-measure, in percent."""
     require_rows(predictions, name)
-    pairs = zip(predictions, references, strict=True)
-    scores: list[float] = [
-        1.0 if prediction == reference else scorer.score(reference, prediction)["rougeL"].fmeasure
-        for prediction, reference in pairs
-    ]
+    scores = rouge_by_prompt(predictions, references, scorer)
     return 100.0 * sum(scores) / len(scores)

@@ -21,7 +21,6 @@ from repro.records.record import Record, content_hash
 from repro.records.results import Results
 from repro.reports.files import write_files
 from repro.reports.formats.values import decimals
-from repro.reports.intervals.bootstrap import FEWEST, RESAMPLES
 from repro.reports.spec.expand import expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 
@@ -129,7 +128,7 @@ def sweep_table(
     compared, circumstances = f"{', '.join(rows)} compared", _circumstances(rows, labelled, records)
     title = f"{compared} ({circumstances})"
     section: dict[str, Any] = {"title": title, "rows": {"by": rows, "apart": True}, "columns": columns}
-    section |= {"intervals": True, "best": True, "notes": [_about_intervals(records)]}
+    section |= {"best": True}
     if drawn:
         section["figure"] = {"columns": drawn, "title": compared}
     labels = {name: _interpolation(key, groups) for key, name in own.items()}
@@ -225,14 +224,6 @@ def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence
         if len(given) == 1 and setting not in rows:
             words.append(f"{setting} {given.pop()}")
     return ", ".join(dict.fromkeys(words))
-
-
-def _about_intervals(records: Sequence[Record]) -> str:
-    one = "example" if any(record.provenance.config.get("compression") for record in records) else "prompt"
-    return (
-        f"[low, high] is a 95% interval over the {one}s (percentile bootstrap, {RESAMPLES} resamples), given "
-        f"from {FEWEST} {one}s on."
-    )
 
 
 def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, str]) -> str:

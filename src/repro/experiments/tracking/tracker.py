@@ -19,6 +19,7 @@ from repro.core.typed import typed
 from repro.experiments.tracking import contents
 from repro.experiments.tracking.runs import RunSpec, opened
 from repro.records.record import Record, Round, Scalar, content_hash
+from repro.reports.comparison.summary import median, summed
 from repro.reports.files import ALTERED
 from repro.reports.tables.table import Table
 
@@ -121,8 +122,8 @@ class Tracker:
         def fill(run: Run) -> None:
             contents.log_table(run, table)
             contents.log_cells(run, records)
-            if table.errors:
-                run.log({"error/median": table.errors.median, "error/worst": table.errors.worst})
+            if wrong := summed(table.compared).relative:
+                run.log({"error/median": median(wrong), "error/worst": abs(wrong[0].error or 0.0)})
             contents.log_pictures(run, list(files.values()))
             name = re.sub(r"[^\w.-]+", "-", f"table-{table.experiment}")  # what wandb allows in a name
             contents.log_files(run, name, "table", list(files.values()))

@@ -9,8 +9,8 @@ import csv
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +19,21 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.reports.comparison.certain import DERIVED, settled
+from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.published import Published, in_unit
 from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.tables.build import in_unit
-from repro.reports.tables.table import MARKS, Published
+from repro.reports.tables.table import MARKS
 
 Line = Mapping[str, str]
 """A line of a table's CSV file."""
 
-Ends = tuple[float, float]
-
 CLAIM = "claim"
 """Value of the `column` field of a claim in a CSV file."""
+
+
+QUOTIENTS = ("quotient", "gain_quotient")
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,11 @@ class ClaimSpec:
     Attributes:
         id: of the published cell.
         tables: experiments whose tables hold our values.
-        columns: keys of the columns to read.
-        rows: ids of the rows to read, in which `*` stands for any text; empty for all rows.
-        take: how the values are reduced: the `only` one, `min`, `max`, `mean`, `median`, or their `range`.
+        columns: keys of the columns to read, in which `*` stands for any text.
+        rows: ids of the rows to read, in the same way; empty for all rows.
+        take: how the values are reduced: the `only` one, `min`, `max`, `mean`, `median`, their `range`, the
+            `quotient` of the first row's mean and the second's, or the quotient of what both are above 1
+            (`gain_quotient`).
         absent: why we have no value.
         note: a remark for the page.
     """
@@ -51,18 +56,22 @@ class ClaimSpec:
     tables: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
-    take: Literal["only", "min", "max", "mean", "median", "range"] = "only"
+    take: Literal["only", "min", "max", "mean", "median", "range", "quotient", "gain_quotient"] = "only"
     absent: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
         if bool(self.absent) == bool(self.tables) or bool(self.tables) != bool(self.columns):
             raise InputError(f"claim {self.id!r} needs either `tables` and `columns`, or `absent`")
+        if self.take in QUOTIENTS and len(self.rows) != 2:
+            raise InputError(f"claim {self.id!r} takes a quotient of two `rows`, and names {len(self.rows)}")
 
 
 @dataclass(frozen=True)
 class ClaimsSpec:
     """The `table:` section of a claims experiment; it must list every prose claim of `paper`.
+
+    It may list further published values that follow from figures of its tables.
 
     In the section's short form a claim's id and tables may lack the paper's name, `ids` lists several claims
     that are compared with the same values, and the section's `rows` names groups of rows.
@@ -125,16 +134,20 @@ class Claim:
         cell: the published value.
         lines: lines of our tables that have a value for it.
         failed: number of selected lines without a value, because a cell failed or was not run.
+        certain: why it cannot miss; "" if it can.
     """
 
     spec: ClaimSpec
     cell: PublishedCell
     lines: tuple[Line, ...] = ()
     failed: int = 0
+    certain: str = ""
 
     @cached_property
     def unit(self) -> str:
         """Unit of our values, or of the published one where we have none."""
+        if self.spec.take in QUOTIENTS:
+            return self.cell.unit
         return self.lines[0]["unit"] if self.lines else self.cell.unit
 
     @cached_property
@@ -143,17 +156,55 @@ class Claim:
         return in_unit(self.cell, self.unit, f"our figures for it, in {', '.join(self.spec.tables)},")
 
     @cached_property
-    def ours(self) -> Ends | None:
-        """Low and high end of our values, equal for a single value."""
-        figures = [float(line["ours"]) for line in self.lines]
-        return TAKE[self.spec.take](figures) if figures else None
+    def comparison(self) -> Comparison:
+        """The published value beside ours."""
+        counts = [int(line["n"]) for line in self.lines if line.get("n")]
+        return Comparison(
+            cell=self.cell,
+            published=self.published,
+            unit=self.unit,
+            ours=self._figures(),
+            n=max(counts, default=None),
+            marks=self.marks,
+            column=CLAIM,
+            row=self.cell.id,
+            cells=_keys(self.lines, "cell"),
+            baseline=_keys(self.lines, "baseline"),
+            certain=self.certain,
+        )
+
+    def _figures(self) -> tuple[Figure, ...]:
+        """Our value, or the least and the most; intervals and bands are reduced as the values are."""
+        if not self.lines or (self.spec.take in QUOTIENTS and len(self._parts()) < 2):
+            return ()
+        least, most = self._taken("ours") or (0.0, 0.0)
+        bounds = [(self._taken(low), self._taken(high)) for low, high in (SAMPLED, BAND)]
+        both = []
+        for place, value in enumerate((least, most)):
+            ends = [(low[place], high[place]) if low and high else None for low, high in bounds]
+            both.append(Figure(value, *((min(e), max(e)) if e else None for e in ends)))
+        return tuple(both) if self.spec.take == "range" and least != most else tuple(both[:1])
+
+    def _taken(self, field: str) -> Ends | None:
+        """The reduction of a field of all lines; None if one of them lacks it."""
+        if any(not line.get(field) for line in self.lines):
+            return None
+        if self.spec.take in QUOTIENTS:
+            first, second = (statistics.fmean(float(line[field]) for line in part) for part in self._parts())
+            less = 1.0 if self.spec.take == "gain_quotient" else 0.0
+            return ((first - less) / (second - less),) * 2
+        return TAKE[self.spec.take]([float(line[field]) for line in self.lines])
+
+    def _parts(self) -> list[list[Line]]:
+        """The lines of both rows of a quotient; fewer than two if one has none."""
+        parts = [[x for x in self.lines if fnmatchcase(x["id"], row)] for row in self.spec.rows]
+        return [part for part in parts if part]
 
     @cached_property
-    def ratio(self) -> float | None:
-        """Our end farther from the published value, divided by it; None without our value or for a bound."""
-        ratios = [self.published.ratio(end) for end in self.ours or ()]
-        numbers = [ratio for ratio in ratios if ratio is not None]
-        return max(numbers, key=lambda ratio: abs(ratio - 1)) if numbers else None
+    def ours(self) -> Ends | None:
+        """Low and high end of our values, equal for a single value."""
+        figures = self.comparison.ours
+        return (figures[0].value, figures[-1].value) if figures else None
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -162,23 +213,16 @@ class Claim:
         return tuple(mark for mark in MARKS if mark in own)
 
     @property
-    def predicted(self) -> bool:
-        """Whether the claim counts in the error statistics."""
-        return self.ratio is not None and "fitted" not in self.marks
-
-    @property
     def verdict(self) -> str:
-        """How our value compares with the published one, in words."""
-        if self.ours is None:
+        """The verdict with the point verdict beside it if they differ; why there is none."""
+        one = self.comparison
+        if one.verdict is None:
             return "absent" if self.spec.absent else "no figure"
-        if self.ratio is not None:
-            return "inside" if self.ratio == 1 else _off(self.ratio)
-        low, high = self.published.low, self.published.high
-        beyond = self.ours[1] / high if high else self.ours[0] / low if low else 1.0
-        if (beyond > 1) if high else (beyond < 1):
-            return _off(beyond)
-        return f"within, reaches {beyond:.0%} of it" if high else "within"
+        return one.verdict if one.verdict == one.point else f"{one.verdict} (our figure alone: {one.point})"
 
+
+SAMPLED, BAND = ("low", "high"), ("band_low", "band_high")
+"""Fields of a line that hold an interval, and a band."""
 
 TAKE: dict[str, Callable[[Sequence[float]], Ends]] = {
     "only": lambda figures: (figures[0], figures[0]),
@@ -190,8 +234,8 @@ TAKE: dict[str, Callable[[Sequence[float]], Ends]] = {
 }
 
 
-def _off(ratio: float) -> str:
-    return f"{abs(ratio - 1):.0%} {'above' if ratio > 1 else 'below'}"
+def _keys(lines: Iterable[Line], field: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(key for line in lines for key in line.get(field, "").split()))
 
 
 def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) -> list[Claim]:
@@ -207,11 +251,15 @@ def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) 
         commands = "; ".join(f"experiment={name}" for name in lacking)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
     tables = {name: read_table(path_of(folder, name, "csv")) for name in wanted}
-    return [_claim(claim, tables, cells) for claim in spec.claims]
+    claims = [_claim(claim, tables, cells) for claim in spec.claims]
+    own = settled([claim.comparison for claim in claims])
+    return [
+        replace(claim, certain=claim.certain or one.certain) for claim, one in zip(claims, own, strict=True)
+    ]
 
 
 def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> None:
-    """Check that every number of the paper's prose is listed once and nothing else; InputError otherwise."""
+    """Check that every number of the paper's prose is listed once, and none of another paper's."""
     count = Counter(claim.id for claim in spec.claims)
     for name in count:
         find(cells, name)
@@ -219,7 +267,7 @@ def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> No
     wrong = {
         "lack": [name for name in prose if not count[name]],
         "repeat": [name for name in count if count[name] > 1],
-        "have, though it is no prose of the paper,": [name for name in count if name not in prose],
+        "have, though it is of another paper,": [n for n in count if cells[n].paper != spec.paper],
     }
     said = [f"the claims {what} {', '.join(names)}" for what, names in wrong.items() if names]
     if said:
@@ -231,12 +279,12 @@ def is_prose(cell: PublishedCell) -> bool:
     return cell.artifact == "text" or ".text." in cell.id
 
 
-def read_table(path: Path) -> list[Line]:
-    """Lines of a table's CSV file except `aside` values; empty if the CSV file is not a table."""
+def read_table(path: Path, asides: bool = False) -> list[Line]:
+    """Lines of a table's CSV file, `aside` values only if wanted; empty if the CSV file is not a table."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         is_table = {"id", "column", "ours", "reference"} <= set(reader.fieldnames or ())
-        return [line for line in reader if is_table and line["column"] != "aside"]
+        return [line for line in reader if is_table and (asides or line["column"] != "aside")]
 
 
 def _claim(
@@ -246,7 +294,8 @@ def _claim(
     _require(spec, "column", spec.columns, [line["column"] for line in lines])
     _require(spec, "row", spec.rows, [line["id"] for line in lines])
     rows = spec.rows or ("*",)
-    own = [x for x in lines if x["column"] in spec.columns and any(fnmatchcase(x["id"], r) for r in rows)]
+    columns = spec.columns
+    own = [x for x in lines if _fits(x["column"], columns) and _fits(x["id"], rows)]
     figures = [line for line in own if line["ours"]]
     if len(units := {line["unit"] for line in figures}) > 1:
         raise InputError(f"claim {spec.id!r} takes figures in {', '.join(sorted(map(repr, units)))}")
@@ -254,7 +303,22 @@ def _claim(
         raise InputError(
             f"claim {spec.id!r} takes the only figure of {len(own)}; name its row, or take others"
         )
-    return Claim(spec, find(cells, spec.id), tuple(figures), len(own) - len(figures))
+    derived = bool(figures) and all(_compared(line, lines) for line in figures)
+    certain = DERIVED if derived else ""
+    return Claim(spec, find(cells, spec.id), tuple(figures), len(own) - len(figures), certain)
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _compared(line: Line, lines: Sequence[Line]) -> bool:
+    """Whether a line, or each figure that it compares, stands beside a published value of the same paper."""
+    if line["reference"]:
+        return True
+    keys = {*line.get("cell", "").split(), *line.get("baseline", "").split()}
+    known = {x["cell"] for x in lines if x["reference"] and x["ours"] and not x.get("baseline")}
+    return len(keys) > 1 and keys <= known
 
 
 def _require(spec: ClaimSpec, kind: str, wanted: Sequence[str], known: Sequence[str]) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, compare
+from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
+from repro.reports.comparison.summary import sentences, summed
 from repro.reports.files import write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
@@ -20,10 +22,13 @@ from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.table import MARKS
 
-HEADINGS = ("claim", "where", "paper", "ours", "ratio", "verdict", "from")
+HEADINGS = ("claim", "where", "paper", "ours", "n", "distance", "verdict", "from")
 CSV_HEADER = (
-    *("row", "id", "column", "unit", "ours", "ours_low", "ours_high", "published_low", "published_high"),
-    *("ratio", "marks", "failed", "reference", "verdict", "tables", "note", "commit", "date"),
+    *("row", "id", "column", "unit", "ours", "ours_low", "ours_high", "low", "low_to", "high_from", "high"),
+    *("n", "band_low", "band_low_to", "band_high_from", "band_high", "published_low", "published_high"),
+    *("ratio", "marks", "failed", "reference"),
+    *("verdict", "point", "certain", "distance", "decided_by", "tables", "note", "commit", "date"),
+    *("cell", "baseline"),
 )
 
 
@@ -61,7 +66,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     command = f"python -m repro experiment={spec.experiment}"
     notes.append(f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command}`.")
     return Page(
-        spec.experiment, spec.title, (Grid(tuple(map(Heading, HEADINGS)), lines, "plrrrll"),), tuple(notes)
+        spec.experiment, spec.title, (Grid(tuple(map(Heading, HEADINGS)), lines, "plrrrlll"),), tuple(notes)
     )
 
 
@@ -80,21 +85,53 @@ def to_csv(claims: Sequence[Claim]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)
     for claim in claims:
-        low, high = claim.ours or (None, None)
-        single = low if low == high else None
-        given = (
-            claim.published.low,
-            claim.published.high,
-            claim.ratio,
-            " ".join(claim.marks),
-            claim.failed or "",
-        )
+        one, (low, high) = claim.comparison, claim.ours or (None, None)
         why = " ".join(filter(None, (claim.spec.absent, claim.spec.note, claim.cell.note)))
-        found = (claim.cell.id, claim.verdict, " ".join(claim.spec.tables), why, *origin([claim]))
-        writer.writerow(
-            (words(claim.cell), claim.cell.id, CLAIM, claim.unit, single, low, high, *given, *found)
-        )
+        line = {
+            "row": words(claim.cell),
+            "id": claim.cell.id,
+            "column": CLAIM,
+            "unit": claim.unit,
+            "ours": low if low == high else None,
+            "ours_low": low,
+            "ours_high": high,
+            **_ends("", [figure.interval for figure in one.ours]),
+            "n": one.n,
+            **_ends("band_", [figure.band for figure in one.ours]),
+            "published_low": claim.published.low,
+            "published_high": claim.published.high,
+            "ratio": None if one.error is None or one.in_points else 1 + one.error,
+            "marks": " ".join(claim.marks),
+            "failed": claim.failed or "",
+            "reference": claim.cell.id,
+            "verdict": one.verdict or claim.verdict,
+            "point": one.point,
+            "certain": one.certain,
+            "distance": one.distance,
+            "decided_by": one.decided_by if one.verdict == "undetermined" else "",
+            "tables": " ".join(claim.spec.tables),
+            "note": why,
+            "commit": origin([claim])[0],
+            "date": origin([claim])[1],
+            "cell": " ".join(one.cells),
+            "baseline": " ".join(one.baseline),
+        }
+        writer.writerow([line[name] for name in CSV_HEADER])
     return out.getvalue()
+
+
+def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:
+    """The ends of one interval, or the outer and inner ends of those of a range; empty if one is unknown."""
+    if not ends or any(end is None for end in ends):
+        return dict.fromkeys([f"{name}{part}" for part in ("low", "low_to", "high_from", "high")])
+    first, last = ends[0] or (0.0, 0.0), ends[-1] or (0.0, 0.0)
+    inner = (first[1], last[0]) if len(ends) > 1 else (None, None)
+    return {
+        f"{name}low": first[0],
+        f"{name}low_to": inner[0],
+        f"{name}high_from": inner[1],
+        f"{name}high": last[1],
+    }
 
 
 def origin(claims: Sequence[Claim]) -> tuple[str, str]:
@@ -109,7 +146,7 @@ def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
     ours = (
         ABSENT
         if claim.ours is None
-        else ends(*claim.ours) + (f" {unit}" if unit else "") + signs(claim.marks)
+        else ends(*claim.ours) + _uncertain(claim) + (f" {unit}" if unit else "") + signs(claim.marks)
     )
     given = ends(claim.published.low, claim.published.high)
     reasons = [claim.spec.absent, claim.spec.note, claim.cell.note]
@@ -122,10 +159,20 @@ def _line(claim: Claim, footnotes: list[str]) -> tuple[str, ...]:
         f"sec. {claim.cell.section}",
         f"{given} {unit}".strip(),
         ours,
-        ABSENT if claim.ratio is None else f"{claim.ratio:.2f}",
+        str(claim.comparison.n or ABSENT),
+        claim.comparison.distance if claim.ours else ABSENT,
         claim.verdict,
         ", ".join(claim.spec.tables) or ABSENT,
     )
+
+
+def _uncertain(claim: Claim) -> str:
+    """Interval and band in brackets, from the least to the most."""
+    figures = claim.comparison.ours
+    interval = _ends("", [figure.interval for figure in figures])
+    band = _ends("", [figure.band for figure in figures])
+    said = "" if interval["low"] is None else f" [{ends(interval['low'], interval['high'])}]"
+    return said + ("" if band["low"] is None else f" {{{ends(band['low'], band['high'])}}}")
 
 
 def _number(text: str, footnotes: list[str]) -> int:
@@ -148,20 +195,13 @@ def _short(value: float) -> str:
 
 
 def _summary(claims: Sequence[Claim]) -> list[str]:
-    counted = {
-        "inside the published value or bound": [
-            c for c in claims if c.verdict.startswith(("inside", "within"))
-        ],
-        "outside": [c for c in claims if c.verdict.endswith(("above", "below"))],
-        "without a figure": [c for c in claims if c.ours is None],
-    }
-    said = ", ".join(f"{len(some)} {how}" for how, some in counted.items())
-    lines = [f"Of {len(claims)} claims {said}."]
-    errors = [abs(float(claim.ratio or 0) - 1) for claim in claims if claim.predicted]
-    fitted = sum(claim.ratio is not None and not claim.predicted for claim in claims)
-    if errors:
-        lines.append(
-            f"Over {len(errors)} predicted values and ranges: median error {statistics.median(errors):.1%}, "
-            f"worst {max(errors):.1%}." + (f" {fitted} fitted left out." if fitted else "")
-        )
-    return lines
+    compared = [claim.comparison for claim in claims]
+    verdicts = Counter(one.verdict for one in compared)
+    points = Counter(one.point for one in compared if one.ours)
+    lines = [
+        f"Of {len(claims)} claims {verdicts['holds']} hold, {verdicts['fails']} fail, "
+        f"{verdicts['undetermined']} are undetermined, {verdicts[None]} have no figure. By our figures alone "
+        f"{points['holds']} hold and {points['fails']} fail. A printed number holds within {TOLERANCE:.0%}, "
+        f"an accuracy within {POINTS:.0f} points."
+    ]
+    return lines + sentences(summed(compared))

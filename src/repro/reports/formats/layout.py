@@ -9,8 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from repro.reports.comparison.published import Published
+from repro.reports.comparison.summary import sentences, summed
+from repro.reports.intervals.bootstrap import RESAMPLES
+from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec
-from repro.reports.tables.table import MARKS, Aside, Entry, Published, Table, TableRow
+from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
 ABSENT = "—"
 NOT_RUN = "not run"
@@ -154,10 +158,10 @@ def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> s
     if isinstance(entry.ours, str):
         return entry.ours + signs(entry.marks, shared)
     words = fixed(entry.ours, column.digits)
-    if isinstance(entry.spread, tuple):
-        words += f" [{', '.join(fixed(end, column.digits) for end in entry.spread)}]"
-    elif entry.spread is not None:
-        words += f" ± {fixed(entry.spread, column.digits)}"
+    if entry.interval and not narrow(entry.interval):
+        words += f" [{', '.join(fixed(end, column.digits) for end in entry.interval)}]"
+    if entry.band and not narrow(entry.band):
+        words += f" {{{', '.join(fixed(end, column.digits) for end in entry.band)}}}"
     return words + signs(entry.marks, shared)
 
 
@@ -213,7 +217,8 @@ def notes(table: Table) -> list[str]:
     lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
     lines += anchored(table.footnotes, max((e.failed or 0 for r in table.rows for e in r.entries), default=0))
-    lines += [*_unvaried(table), *_error_lines(table), *([table.amounts] if table.amounts else [])]
+    lines += [*_unvaried(table), *sentences(summed(table.compared)), *_interval_lines(table)]
+    lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
     made = ", ".join(f"`{command}`" for command in table.commands or (table.command,))
     lines.append(f"{table.date or 'No records'}, commit {commits}, made by {made}.")
@@ -248,16 +253,28 @@ def _unvaried(table: Table) -> Iterator[str]:
             yield f"The same figures in all rows: {'; '.join(names)}."
 
 
-def _error_lines(table: Table) -> list[str]:
-    errors = table.errors
-    if errors is None:
-        return []
-    cells = "cell" if errors.count == 1 else "cells"
-    line = (
-        f"Against the paper, over {errors.count} predicted {cells}: median error {errors.median:.1%}, "
-        f"worst {errors.worst:.1%} ({errors.worst_at})."
-    )
-    return [line + (f" {errors.fitted} fitted left out." if errors.fitted else "")]
+def _interval_lines(table: Table) -> list[str]:
+    """What brackets mean, if there are any, and how many distinct texts figures rest on."""
+    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
+    lines = []
+    if any(entry.interval and not narrow(entry.interval) for entry in entries):
+        lines.append(
+            "[low, high] is a 95% interval over prompts, rows or requests (percentile bootstrap, paired in "
+            f"comparisons, {RESAMPLES} resamples); figures that rest on fewer than five have none."
+        )
+    if any(entry.band and not narrow(entry.band) for entry in entries):
+        lines.append(
+            "{low, high} is the machine's band: its assumed numbers varied together by 30%, 95% of the draws."
+        )
+    counts = sorted({entry.n for entry in entries if entry.n})
+    if counts:
+        low, high = counts[0], counts[-1]
+        said = f"{low}" if low == high else f"{low} to {high}"
+        lines.append(
+            f"A figure rests on {said} distinct texts, rows or requests; cells that read the same text count "
+            "once."
+        )
+    return lines
 
 
 def aside_grid(table: Table) -> Grid:

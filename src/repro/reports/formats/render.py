@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from textwrap import fill
 from typing import Literal
 
@@ -17,13 +18,25 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from repro.reports.formats.layout import NOT_RUN, Grid, Page
+from repro.reports.comparison.published import Published
+from repro.reports.formats.layout import NOT_RUN, Grid, Heading, Page
 from repro.reports.formats.parts import MOST, divided
-from repro.reports.tables.table import Entry, Published, Table
+from repro.reports.tables.table import Entry, Table
 
 CSV_HEADER = (
-    *("row", "id", "column", "unit", "ours", "spread_low", "spread_high", "published_low", "published_high"),
-    *("ratio", "marks", "failed", "reference", "note", "commit", "date", "cell", "baseline"),
+    *("row", "id", "column", "unit", "ours", "low", "high", "n", "band_low", "band_high"),
+    *(
+        "published_low",
+        "published_high",
+        "ratio",
+        "marks",
+        "failed",
+        "reference",
+        "verdict",
+        "point",
+        "certain",
+    ),
+    *("note", "commit", "date", "cell", "baseline"),
 )
 
 
@@ -133,17 +146,20 @@ def to_csv(table: Table) -> str:
             ]
             writer.writerow([row.name, row.id, column.key, column.unit, *found])
     for aside in table.aside:
-        entry = Entry(published=aside.published)
-        found = [*_csv_entry(entry), aside.note, *origin, "", ""]
-        writer.writerow([aside.label, "", "aside", aside.unit, *found])
+        ours = aside.ours or Entry()
+        entry = replace(ours, published=aside.published, comparison=None, ratio=None)
+        found = [*_csv_entry(entry), aside.note, *origin, " ".join(ours.cells), " ".join(ours.baseline)]
+        unit = aside.column.unit if aside.column and aside.ours else aside.unit
+        writer.writerow([aside.label, "", "aside", unit, *found])
     return out.getvalue()
 
 
 def _csv_entry(entry: Entry, run: bool = True) -> list[object]:
     published = entry.published or Published("", None, None)
-    low, high = entry.spread if isinstance(entry.spread, tuple) else (None, None)
-    if isinstance(entry.spread, float) and isinstance(entry.ours, (int, float)):
-        low, high = entry.ours - entry.spread, entry.ours + entry.spread
+    low, high = entry.interval or (None, None)
+    band = entry.band or (None, None)
     failed = "failed" if entry.failed is not None else "" if run else NOT_RUN
-    marks = " ".join(entry.marks)
-    return [entry.ours, low, high, published.low, published.high, entry.ratio, marks, failed, published.id]
+    marks, one = " ".join(entry.marks), entry.comparison
+    said = (one.verdict, one.point, one.certain) if one else (None, None, "")
+    ends = (published.low, published.high, entry.ratio)
+    return [entry.ours, low, high, entry.n, *band, *ends, marks, failed, published.id, *said]

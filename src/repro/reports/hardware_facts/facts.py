@@ -18,9 +18,8 @@ from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.device.device_file import Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, with_engine
+from repro.reports.comparison.published import Published, in_unit
 from repro.reports.reference.reference import PublishedCell, find
-from repro.reports.tables.build import in_unit
-from repro.reports.tables.table import Published
 
 FACT = "fact"
 """Value of the `column` field of a fact in a CSV file."""

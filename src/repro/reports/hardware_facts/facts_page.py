@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from repro.reports.claims.claims_page import ends
+from repro.reports.comparison.published import Published
 from repro.reports.figures.bars import panels
 from repro.reports.figures.figure import frame
 from repro.reports.figures.paint import exported
@@ -23,7 +24,7 @@ from repro.reports.formats.render import CSV_HEADER, to_markdown
 from repro.reports.hardware_facts.facts import FACT, FactsSpec, Sources, Stated, read_facts
 from repro.reports.reference.bibliography import citations
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
-from repro.reports.tables.table import MARKS, Entry, Published, TableRow
+from repro.reports.tables.table import MARKS, Entry, TableRow
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Alignment of each column."""

@@ -6,7 +6,9 @@ Owns the resampling. Must not know what a figure means, nor where its totals com
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
+from zlib import crc32
 
 from repro.core.late import late
 
@@ -43,7 +45,8 @@ def figure(totals: Totals) -> float | None:
 
 def interval(totals: Totals) -> Interval | None:
     """The 95% interval of a figure over prompts (percentiles); `None` with fewer than `FEWEST` prompts."""
-    return _ends(_resampled(totals, sorted(totals))) if len(totals) >= FEWEST else None
+    figures = drawn(totals)
+    return None if figures is None else ends(figures)
 
 
 def paired(ours: Totals, other: Totals, compare: Literal["ratio", "difference"]) -> Interval | None:
@@ -51,25 +54,39 @@ def paired(ours: Totals, other: Totals, compare: Literal["ratio", "difference"])
 
     `None` if the prompts are not the same, or fewer than `FEWEST`.
     """
-    if ours.keys() != other.keys() or len(ours) < FEWEST:
+    one, two = drawn(ours), drawn(other)
+    if ours.keys() != other.keys() or one is None or two is None:
         return None
-    prompts = sorted(ours)
-    one, two = _resampled(ours, prompts), _resampled(other, prompts)
     if compare == "difference":
-        return _ends(one - two)
+        return ends(one - two)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _ends(one / two)
+        return ends(one / two)
 
 
-def _resampled(totals: Totals, prompts: list[str]) -> NDArray[np.float64]:
-    """The figure of `RESAMPLES` draws of the prompts with replacement; the same draws at every call."""
-    drawn = np.random.default_rng(SEED).integers(len(prompts), size=(RESAMPLES, len(prompts)))
-    sums = np.array([totals[prompt] for prompt in prompts])[drawn].sum(axis=1)
+def drawn(totals: Totals, source: str = "") -> NDArray[np.float64] | None:
+    """The figure of `RESAMPLES` draws of the prompts with replacement; `None` with fewer than `FEWEST`.
+
+    Figures over the same prompts of the same source (the digest of a dataset) get the same draws, so that
+    they can be compared draw by draw; other prompts are drawn independently.
+    """
+    if len(totals) < FEWEST:
+        return None
+    prompts = tuple(sorted(totals))
+    sums = _counts(source, prompts) @ np.array([totals[prompt] for prompt in prompts])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(sums[:, 0] / sums[:, 1])
 
 
-def _ends(figures: NDArray[np.float64]) -> Interval | None:
+@lru_cache(maxsize=32)
+def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
+    """How often each prompt is in each draw: [`RESAMPLES`, prompts]."""
+    generator = np.random.default_rng([SEED, crc32("\n".join((source, *prompts)).encode())])
+    shares = np.full(len(prompts), 1 / len(prompts))
+    return generator.multinomial(len(prompts), shares, size=RESAMPLES).astype(np.float64)
+
+
+def ends(figures: NDArray[np.float64]) -> Interval | None:
+    """The 2.5th and 97.5th percentile of resampled figures; `None` if none is finite."""
     finite = figures[np.isfinite(figures)]
     if not finite.size:
         return None

@@ -7,15 +7,15 @@ that an interval always belongs to the value beside it. Must not know tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from repro.records.record import Record, Round
-from repro.records.results import Results
 from repro.reports.intervals.bootstrap import Total, Totals, figure, interval
 
-Part = Callable[[Round], tuple[float, float] | None]
-"""What one line adds to the two sums of a figure; `None` if it does not count."""
+Sums = dict[str, float]
+"""What one prompt adds to each sum."""
 
 CLOSE = 1e-6
 """Largest relative difference between a figure of the lines and the record's value."""
@@ -23,116 +23,152 @@ CLOSE = 1e-6
 NARROW = 1e-3
 """Relative width of intervals that are left out: nothing in them depends on the prompts."""
 
+ONE = "prompts"
+"""The sum to which every prompt adds 1, so that a ratio to it is a mean."""
 
-def _ratio(above: str, below: str) -> Part:
-    """Sums of two columns; `seconds` is the time of a round."""
-    return lambda line: (_number(line, above), _number(line, below))
-
-
-def _verified(above: str) -> Part:
-    """Mean over verifications: rounds in which the target ran."""
-    return lambda line: (_number(line, above), 1.0) if line.get("rows") else None
-
-
-def _drafted(above: str) -> Part:
-    """Mean over verifications that had draft tokens."""
-    return lambda line: (_number(line, above), 1.0) if line.get("rows") and line.get("drafted") else None
-
-
-def _mean(name: str, scale: float = 1.0) -> Part:
-    """Mean over lines that have the value."""
-    return lambda line: None if line.get(name) is None else (scale * _number(line, name), 1.0)
-
-
-def _in_time(line: Round) -> tuple[float, float] | None:
-    return None if line.get("right") is None else (100.0 * bool(line["right"] and line["met"]), 1.0)
-
-
-GENERATION: Mapping[str, Part] = {
-    "decode_tokens_per_s": _ratio("emitted", "seconds"),
-    "time_per_token": _ratio("seconds", "emitted"),
-    "acceptance_length": _verified("emitted"),
-    "accepted_draft_tokens": _verified("accepted"),
-    "verification_width": _verified("rows"),
-    "drafted_per_call": _drafted("drafted"),
+GENERATION = {
+    "decode_tokens_per_s": ("emitted", "seconds"),
+    "time_per_token": ("seconds", "emitted"),
+    "acceptance_length": ("verified", "calls"),
+    "accepted_draft_tokens": ("accepted", "calls"),
+    "verification_width": ("rows", "calls"),
+    "drafted_per_call": ("drafted", "draftings"),
+    "error_rate": ("errors", "draftings"),
+    "calls_per_error": ("draftings", "errors"),
+    "drafted_per_error": ("drafted", "errors"),
+    "joules_per_token": ("decode_joules", "emitted"),
+    "rouge_l": ("rouge_l", ONE),
+    "ttft": ("ttft", ONE),
+    "latency": ("latency", ONE),
 }
-ACCURACY: Mapping[str, Part] = {
-    "accuracy": _mean("right", 100.0),
-    "baseline_accuracy": _mean("baseline_right", 100.0),
+"""Figures of generated answers that are ratios of two sums over prompts."""
+
+TOTALS = {
+    "decode_seconds": "seconds",
+    "decode_tokens": "emitted",
+    "target_calls": "calls",
+    "decode_joules": "decode_joules",
+    "prefill_joules": "prefill_joules",
 }
-SERVING: Mapping[str, Part] = {
-    "ttft": _mean("ttft"),
-    "tpot": _mean("tpot"),
-    "met": _mean("met", 100.0),
-    "fell_back": _mean("fell_back", 100.0),
-    "accuracy": _mean("right", 100.0),
-    "accuracy_in_time": _in_time,
+"""Figures of generated answers that are sums over prompts."""
+
+ACCURACY = {"accuracy": ("right", 100.0), "baseline_accuracy": ("baseline_right", 100.0)}
+SERVING = {
+    "ttft": ("ttft", 1.0),
+    "tpot": ("tpot", 1.0),
+    "met": ("met", 100.0),
+    "fell_back": ("fell_back", 100.0),
+    "accuracy": ("right", 100.0),
+    "accuracy_in_time": ("in_time", 100.0),
 }
-KINDS = (({"request", "emitted"}, GENERATION), ({"met", "ttft"}, SERVING), ({"baseline_right"}, ACCURACY))
-"""Columns by which the lines of a scenario are known, and the figures that they make."""
+"""Means over examples or requests: the field of a line, and what it is multiplied by."""
 
 
-def totals(record: Record, lines: Sequence[Round]) -> dict[str, Totals]:
+def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()) -> dict[str, Totals]:
     """Totals by prompt of the record's figures; only of those whose lines give the record's value.
 
     Args:
         record: a finished record.
         lines: its stored rounds, examples or requests.
+        answers: its stored answers, which have what rounds do not: energy, similarity, latency.
     """
     found = {}
-    for name, part in _parts(lines).items():
-        own, value = _by_prompt(lines, part), record.values.get(name)
-        there = figure(own)
-        if (
-            isinstance(value, (int, float))
-            and there is not None
-            and math.isclose(there, value, rel_tol=CLOSE)
-        ):
+    for name, own in _parts(lines, answers).items():
+        value, there = record.values.get(name), figure(own)
+        number = isinstance(value, (int, float)) and there is not None
+        if number and math.isclose(float(there or 0), float(value or 0), rel_tol=CLOSE, abs_tol=1e-12):
             found[name] = own
     return found
 
 
-def with_intervals(records: Sequence[Record], store: Results) -> list[Record]:
-    """The records with 95% intervals over prompts as uncertainty, where their lines give one.
+def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()) -> Record:
+    """The record with 95% intervals over prompts as uncertainty, where its lines give one.
 
     There is none if all prompts give nearly the same. On a wall clock the record's own uncertainty
     stays, which is that of repetitions.
     """
-    return [with_interval(record, store.rounds(record.key)) for record in records]
-
-
-def with_interval(record: Record, lines: Sequence[Round]) -> Record:
-    """As `with_intervals`, of one record and its lines."""
     if not record.done:
         return record
-    each = {name: interval(own) for name, own in totals(record, lines).items()}
-    ends = {name: both for name, both in each.items() if both and both[1] - both[0] > NARROW * abs(both[1])}
+    each = {name: interval(own) for name, own in totals(record, lines, answers).items()}
+    ends = {name: both for name, both in each.items() if both and not narrow(both)}
     own = record.uncertainty
     joined = {**ends, **own} if record.provenance.clock == "wall" else {**own, **ends}
     return replace(record, uncertainty=joined)
 
 
-def _parts(lines: Sequence[Round]) -> Mapping[str, Part]:
+def narrow(ends: tuple[float, float]) -> bool:
+    """Whether nothing in an interval depends on the prompts."""
+    return ends[1] - ends[0] <= NARROW * abs(ends[1])
+
+
+def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals]:
     if not lines:
         return {}
-    return next((parts for columns, parts in KINDS if columns <= lines[0].keys()), {})
+    names = lines[0].keys()
+    if {"request", "emitted"} <= names:
+        return _generated(_sums(lines, answers))
+    if {"met", "ttft"} <= names:
+        return {name: _mean(lines, *how) for name, how in SERVING.items()}
+    if "baseline_right" in names:
+        return {name: _mean(lines, *how) for name, how in ACCURACY.items()}
+    return {}
 
 
-def _by_prompt(lines: Sequence[Round], part: Part) -> Totals:
-    """One total for each prompt; a prompt that was served several times adds up."""
-    sums: dict[str, tuple[float, float]] = {}
+def _sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
+    """The sums of each prompt over its rounds, and the figures of its answer."""
+    found: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
+    for line in lines:
+        own = found[str(line["request"])]
+        emitted, accepted = _number(line, "emitted"), _number(line, "accepted")
+        own["emitted"] += emitted
+        own["seconds"] += _number(line, "end") - _number(line, "start")
+        if rows := _number(line, "rows"):
+            own["calls"] += 1
+            own["verified"] += emitted
+            own["accepted"] += accepted
+            own["rows"] += rows
+            if drafted := _number(line, "drafted"):
+                own["draftings"] += 1
+                own["drafted"] += drafted
+                own["errors"] += accepted < _number(line, "reach")
+    for line in answers:
+        own = found[str(line["request"])]
+        for name, value in line.items():
+            if isinstance(value, (int, float)):
+                own[name] = float(value)
+    for own in found.values():
+        own[ONE] = 1.0
+    return found
+
+
+def _generated(sums: Mapping[str, Sums]) -> dict[str, Totals]:
+    share = 1 / len(sums)  # so that the sums below add up to one
+    known = set.intersection(*({*own} for own in sums.values())) | {"draftings", "drafted", "errors"}
+    known |= {"calls", "verified", "accepted", "rows"}
+    found: dict[str, Totals] = {}
+    for name, (above, below) in GENERATION.items():
+        if {above, below} <= known:
+            found[name] = {p: Total(own.get(above, 0.0), own.get(below, 0.0)) for p, own in sums.items()}
+    for name, above in TOTALS.items():
+        if above in known:
+            found[name] = {p: Total(own.get(above, 0.0), share) for p, own in sums.items()}
+    return found
+
+
+def _mean(lines: Sequence[Round], name: str, scale: float) -> Totals:
+    """Totals of a mean over the lines that have the value, each a prompt of its own."""
+    found = {}
     for number, line in enumerate(lines):
-        added = part(line)
-        name = str(line["request"]) if "request" in line else f"{number} {line.get('id')}"
-        if added is not None:
-            above, below = sums.get(name, (0.0, 0.0))
-            sums[name] = (above + added[0], below + added[1])
-    return {name: Total(*both) for name, both in sums.items()}
+        value = _in_time(line) if name == "in_time" else line.get(name)
+        if value is not None:
+            found[f"{number} {line.get('id')}"] = Total(scale * float(value), 1.0)
+    return found
+
+
+def _in_time(line: Round) -> float | None:
+    return None if line.get("right") is None else float(bool(line["right"] and line["met"]))
 
 
 def _number(line: Round, name: str) -> float:
-    if name == "seconds":
-        return _number(line, "end") - _number(line, "start")
-    value = line[name]
-    assert isinstance(value, (int, float))
-    return float(value)
+    value = line.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0

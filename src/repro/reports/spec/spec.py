@@ -178,8 +178,7 @@ class TimelineSpec:
 class TableSpec:
     """A whole `table:` section; `experiment` is the name of its file.
 
-    `cite` adds papers to those of the published cells. With `intervals` values have 95% bootstrap intervals
-    over prompts, where their records' rounds give one; with `best` the best value of each column is marked.
+    `cite` adds papers to those of the published cells. With `best` the best value of each column is marked.
     `command` is what makes the table if it is not the experiment.
     """
 
@@ -193,7 +192,6 @@ class TableSpec:
     cite: tuple[str, ...] = ()
     figure: FigureSpec | None = None
     timeline: TimelineSpec | None = None
-    intervals: bool = False
     best: bool = False
     command: str = ""
 

@@ -1,29 +1,56 @@
 """Reduces the records of a row to the one value that a column shows.
 
-Owns totals, means and comparisons with a baseline. Knows neither published values nor layout.
+Owns totals, means and comparisons with a baseline. The same arithmetic serves the records' values and, draw
+by draw, resampled ones. Knows neither published values nor layout.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.records.record import Record, Scalar
+from repro.reports.intervals.bootstrap import Interval, ends
+from repro.reports.intervals.samples import Samples
 from repro.reports.spec.spec import ColumnSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = late("numpy")
+
+Value = Any
+"""A record's value, or an array of it over resamples."""
+
+Read = Callable[[Record, str], Value]
+"""Reads a record's value by name; `None` if it has none."""
 
 MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
     "geomean": statistics.geometric_mean,
 }
+DRAWN: dict[str, Callable[[Sequence[Value]], Value]] = {
+    "mean": lambda each: np.mean(each, axis=0),
+    "median": lambda each: np.median(each, axis=0),
+    "geomean": lambda each: np.exp(np.mean(np.log(each), axis=0)),
+}
+"""The means of values, and of resampled ones."""
+
+
+def as_recorded(record: Record, name: str) -> Value:
+    """The value that a record has."""
+    return record.figure(name)
 
 
 class Incomparable(Exception):
     """Two rows cannot be compared; the message gives the reason, for a footnote."""
 
 
-def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
+def figure(column: ColumnSpec, records: Sequence[Record], read: Read = as_recorded) -> Value:
     """The column's value over a row's finished records; `None` if one of them lacks it.
 
     Raises:
@@ -38,13 +65,13 @@ def figure(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
             "name that label in rows.by or in `where`, or give the column an `aggregate`"
         )
     if column.aggregate in MEANS:
-        each = [_single(column, [record]) for record in records]
-        numbers = [_number(column, value) for value in each if value is not None]
-        return MEANS[column.aggregate](numbers) if len(numbers) == len(each) else None
-    return _single(column, records)
+        return _mean(column, [_single(column, [record], read) for record in records])
+    return _single(column, records, read)
 
 
-def relative(column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]) -> Scalar:
+def relative(
+    column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], read: Read = as_recorded
+) -> Value:
     """The column's value relative to the baseline's on the same prompts: ratio of totals, or mean of ratios.
 
     Raises:
@@ -56,11 +83,22 @@ def relative(column: ColumnSpec, records: Sequence[Record], baseline: Sequence[R
         raise Incomparable("the baseline failed")
     pairs = _pairs(records, baseline)
     if column.aggregate in MEANS:
-        each = [_against(_single(column, [one]), _single(column, [base]), column) for one, base in pairs]
-        numbers = [number for number in each if number is not None]
-        return MEANS[column.aggregate](numbers) if len(numbers) == len(each) else None
+        values = [(_single(column, [one], read), _single(column, [base], read)) for one, base in pairs]
+        return _mean(column, [_against(*both, column) for both in values])
     bases = [base for _, base in pairs]
-    return _against(figure(column, records), figure(column, bases), column)
+    return _against(figure(column, records, read), figure(column, bases, read), column)
+
+
+def interval(
+    column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], samples: Samples
+) -> Interval | None:
+    """The 95% interval of the column's value over prompts; `None` if a part of it cannot be resampled."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if column.baseline:
+            drawn = relative(column, records, baseline, samples.drawn)
+        else:
+            drawn = figure(column, records, samples.drawn)
+        return None if drawn is None else ends(drawn)
 
 
 def varying(records: Sequence[Record]) -> list[str]:
@@ -69,33 +107,43 @@ def varying(records: Sequence[Record]) -> list[str]:
     return [name for name in names if len({record.labels.get(name) for record in records}) > 1]
 
 
-def _single(column: ColumnSpec, records: Sequence[Record]) -> Scalar:
+def _mean(column: ColumnSpec, each: Sequence[Value]) -> Value:
+    if any(value is None for value in each):
+        return None
+    numbers = [_number(column, value) for value in each]
+    plain = all(isinstance(number, (int, float)) for number in numbers)
+    return (MEANS if plain else DRAWN)[column.aggregate](numbers)
+
+
+def _single(column: ColumnSpec, records: Sequence[Record], read: Read) -> Value:
     if column.value is not None:
-        value = records[0].figure(column.value)
+        value = read(records[0], column.value)
         return value if value is None or isinstance(value, str) else value * column.scale + 0.0  # never -0.0
-    over, under = _sum(column, str(column.total), records), _sum(column, str(column.per), records)
-    return None if over is None or not under else over / under * column.scale
+    over, under = _sum(column, str(column.total), records, read), _sum(column, str(column.per), records, read)
+    if over is None or under is None or (isinstance(under, (int, float)) and not under):
+        return None
+    return over / under * column.scale
 
 
-def _sum(column: ColumnSpec, name: str, records: Sequence[Record]) -> float | None:
-    values = [record.values.get(name) for record in records]
-    return None if None in values else sum(_number(column, value) for value in values)
+def _sum(column: ColumnSpec, name: str, records: Sequence[Record], read: Read) -> Value:
+    values = [read(record, name) for record in records]
+    return None if any(value is None for value in values) else sum(_number(column, value) for value in values)
 
 
-def _number(column: ColumnSpec, value: Scalar) -> float:
+def _number(column: ColumnSpec, value: Value) -> Value:
     if isinstance(value, str) or value is None:
         raise InputError(f"column {column.key!r} needs a number and finds {value!r}")
     return value
 
 
-def _against(one: Scalar, base: Scalar, column: ColumnSpec) -> float | None:
+def _against(one: Value, base: Value, column: ColumnSpec) -> Value:
     """One value compared with the baseline's, as the column's `compare` says."""
     if one is None or base is None:
         return None
     ours, its = _number(column, one), _number(column, base)
     if column.compare == "difference":
         return ours - its
-    if not its:
+    if isinstance(its, (int, float)) and not its:
         return None
     return ours / its if column.compare == "ratio" else 100 * (1 - ours / its)
 

@@ -7,19 +7,24 @@ are produced.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
-from repro.core.errors import InputError
 from repro.records.record import Record, Scalar, Spread
+from repro.reports.comparison.certain import settled
+from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.published import Published, in_unit
+from repro.reports.intervals.samples import Samples, distinct
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
-from repro.reports.spec.units import factor
-from repro.reports.tables.aggregate import Incomparable, figure, relative
+from repro.reports.tables.aggregate import Incomparable, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.stand_ins import stand_ins
-from repro.reports.tables.table import Aside, Entry, Errors, Published, Table, TableRow
+from repro.reports.tables.table import Aside, Entry, Table, TableRow
+
+Bands = Mapping[tuple[str, str, str], Ends]
+"""Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
 
 
 def build(
@@ -28,12 +33,14 @@ def build(
     cells: Mapping[str, PublishedCell],
     keys: Collection[str] | None = None,
     older: Collection[str] = (),
+    samples: Samples | None = None,
+    bands: Bands | None = None,
 ) -> Table:
     """The table of a spec.
 
     Of records with the same labels only the newest counts. With `keys`, exactly these cells are used,
     whichever experiment computed them first. `older` are keys of cells made by an older version of a
-    component.
+    component. With `samples` figures have 95% intervals over prompts, with `bands` those of their machines.
 
     Raises:
         InputError: a published cell is unknown, or its unit cannot be converted to the column's; a row has
@@ -41,7 +48,7 @@ def build(
     """
     chosen = [r for r in records if (r.experiment == spec.experiment if keys is None else r.key in keys)]
     current, replaced = _newest([r for r in chosen if matches(r, spec.where)])
-    table = _Builder(spec, current, cells, older).table(replaced)
+    table = _Builder(spec, current, cells, older, samples, bands or {}).table(replaced)
     return with_best(table) if spec.best else table
 
 
@@ -67,8 +74,12 @@ class _Builder:
         records: Sequence[Record],
         cells: Mapping[str, PublishedCell],
         older: Collection[str],
+        samples: Samples | None,
+        bands: Bands,
     ) -> None:
         self.spec = spec
+        self.samples = samples
+        self.bands = bands
         self.cells = cells
         self.older = older
         self.records = records
@@ -90,6 +101,7 @@ class _Builder:
             )
             for row, found in self.groups.items()
         )
+        rows = self._settled(rows)
         for note in notes_of(self.records):
             self._footnote(note)
         if replaced:
@@ -102,7 +114,7 @@ class _Builder:
             rows=rows,
             aside=tuple(self._aside(aside, rows) for aside in spec.aside),
             footnotes=(*self.failures, *self.footnotes),
-            errors=_errors(rows, spec.columns),
+            compared=tuple(e.comparison for row in rows for e in row.entries if e.comparison),
             commits=_commits(self.records),
             date=max((r.provenance.finished for r in self.records), default="")[:10],
             papers=self._papers(),
@@ -144,22 +156,68 @@ class _Builder:
         if failed:
             last = str(failed[0].error).strip().splitlines()[-1]
             number = self._failure(f"{row} failed: {last}")
-            return Entry(published=published, failed=number, cells=_short(records))
+            entry = Entry(published=published, failed=number, cells=_short(records))
+            return replace(entry, comparison=self._comparison(entry, row, column))
         baseline = self._baseline(row, column)
         ours = self._ours(row, column, records, baseline)
         own, base = _short(records), _short(baseline)
         if ours is None:
-            return Entry(published=published, cells=own, baseline=base)
+            entry = Entry(published=published, cells=own, baseline=base)
+            return replace(entry, comparison=self._comparison(entry, row, column))
         ratio = published.ratio(ours) if published else None
-        alone = len(records) == 1 and column.value and not column.baseline
-        return Entry(
+        marks = reservations(column, records, baseline, published, ratio, self.older)
+        entry = Entry(
             ours=ours,
-            spread=_scaled(records[0].uncertainty.get(str(column.value)), column.scale) if alone else None,
+            spread=self._spread(column, records, baseline),
+            n=distinct([*records, *baseline]),
+            band=self.bands.get((self.spec.experiment, row, column.key)),
             published=published,
             ratio=ratio,
-            marks=reservations(column, records, baseline, published, ratio, self.older),
+            marks=marks,
             cells=own,
             baseline=base,
+        )
+        return replace(entry, comparison=self._comparison(entry, row, column))
+
+    def _spread(
+        self, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
+    ) -> Spread | None:
+        """The interval over prompts; else what the only record of the value says itself."""
+        found = interval(column, records, baseline, self.samples) if self.samples else None
+        if found or len(records) > 1 or not column.value or column.baseline:
+            return found
+        return _scaled(records[0].uncertainty.get(column.value), column.scale)
+
+    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Comparison | None:
+        """The entry beside its published value; None without one, or if ours is a text."""
+        if entry.published is None or isinstance(entry.ours, str):
+            return None
+        cell = find(self.cells, entry.published.id)
+        ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
+        return Comparison(
+            cell=cell,
+            published=entry.published,
+            unit=column.unit,
+            ours=ours,
+            n=entry.n,
+            marks=entry.marks,
+            table=self.spec.experiment,
+            row=row,
+            column=column.key,
+            cells=entry.cells,
+            baseline=entry.baseline,
+        )
+
+    def _settled(self, rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
+        """The rows with what cannot miss said in their comparisons."""
+        compared = [e.comparison for row in rows for e in row.entries if e.comparison]
+        found = iter(settled(compared))
+        return tuple(
+            replace(
+                row,
+                entries=tuple(replace(e, comparison=next(found)) if e.comparison else e for e in row.entries),
+            )
+            for row in rows
         )
 
     def _of(self, row: str, column: ColumnSpec) -> list[Record]:
@@ -174,13 +232,12 @@ class _Builder:
     def _ours(
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
     ) -> Scalar:
-        if not column.baseline:
-            return figure(column, records)
+        found: Scalar = None
         try:
-            return relative(column, records, baseline)
+            found = relative(column, records, baseline) if column.baseline else figure(column, records)
         except Incomparable as reason:
             self._footnote(f"{row} has no {column.heading.lower()} over {column.baseline}: {reason}")
-            return None
+        return found
 
     def _published(self, column: ColumnSpec, name: str | None) -> Published | None:
         if name is None:
@@ -206,14 +263,6 @@ class _Builder:
         named = [name for column in self.spec.columns for name in column.reference.values()]
         named += [aside.id for aside in self.spec.aside]
         return tuple(sorted({find(self.cells, name).paper for name in named} | set(self.spec.cite)))
-
-
-def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
-    """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""
-    times = factor(cell.unit, unit)
-    if times is None:
-        raise InputError(f"cell {cell.id!r} is in {cell.unit!r} and {where} in {unit!r}")
-    return Published(cell.id, _times(cell.value_low, times), _times(cell.value_high, times))
 
 
 def reservations(
@@ -255,18 +304,6 @@ def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> 
     return by_name or (column.timed and record.provenance.costs == "fitted")
 
 
-def _errors(rows: Sequence[TableRow], columns: Sequence[ColumnSpec]) -> Errors | None:
-    compared = [
-        (row, column, entry) for row in rows for column, entry in zip(columns, row.entries, strict=True)
-    ]
-    errors = {f"{r.name}, {c.heading}": abs(float(e.ratio or 0) - 1) for r, c, e in compared if e.predicted}
-    fitted = sum(entry.ratio is not None and not entry.predicted for _, _, entry in compared)
-    if not errors:
-        return None
-    at = max(errors, key=lambda place: errors[place])
-    return Errors(len(errors), statistics.median(errors.values()), errors[at], at, fitted)
-
-
 def _commits(records: Sequence[Record]) -> tuple[str, ...]:
     """Abbreviated commits of the records; `+` means that files differed from the commit."""
     codes = {(r.provenance.commit or "unknown")[:10] + ("+" if r.provenance.dirty else "") for r in records}
@@ -286,7 +323,3 @@ def _scaled(spread: Spread | None, scale: float) -> Spread | None:
         low, high = sorted(end * scale + 0.0 for end in spread)  # a negative scale swaps the ends
         return low, high
     return None if spread is None else spread * abs(scale)
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from repro.records.record import Scalar, Spread
+from repro.reports.comparison.comparison import Comparison, Ends
+from repro.reports.comparison.published import Published
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
 MARKS = {
@@ -26,35 +28,11 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published value in the column's unit; one end is `None` for "up to" and "more than"."""
-
-    id: str
-    low: float | None
-    high: float | None
-
-    @property
-    def ends(self) -> list[float]:
-        """The ends that are given."""
-        return [value for value in (self.low, self.high) if value is not None]
-
-    def ratio(self, ours: Scalar) -> float | None:
-        """Ours over the published value: over the nearer end of a range, 1 inside it; None for a bound."""
-        if isinstance(ours, str) or ours is None or not self.low or not self.high:
-            return None
-        return ours / min(max(ours, self.low), self.high)
-
-    def difference(self, ours: Scalar) -> float | None:
-        """Ours less the published value: less the nearer end of a range, 0 inside it; None for a bound."""
-        if isinstance(ours, str) or ours is None or self.low is None or self.high is None:
-            return None
-        return ours - min(max(ours, self.low), self.high)
-
-
-@dataclass(frozen=True)
 class Entry:
     """One table entry, at a row and a column.
 
+    `spread` is a 95% interval over prompts, rows or requests, or a standard error; `n` counts the distinct
+    ones. `band` is the range over the assumed numbers of the device and its engine.
     `marks` are keys of `MARKS`; `failed` is the number of the footnote with the traceback's last line.
     `cells` are beginnings of the keys of the cells that it is made from, `baseline` of those that it is
     compared with; a table's `cells.jsonl` has their records.
@@ -62,7 +40,10 @@ class Entry:
 
     ours: Scalar = None
     spread: Spread | None = None
+    n: int | None = None
+    band: Ends | None = None
     published: Published | None = None
+    comparison: Comparison | None = None
     ratio: float | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
@@ -70,9 +51,12 @@ class Entry:
     baseline: tuple[str, ...] = ()
 
     @property
-    def predicted(self) -> bool:
-        """Whether it counts in the error statistics: compared with a published value and not fitted."""
-        return self.ratio is not None and "fitted" not in self.marks
+    def interval(self) -> Ends | None:
+        """The uncertainty as a 95% interval; of a standard error 1.96 of it to both sides."""
+        if isinstance(self.spread, tuple) or self.spread is None:
+            return self.spread
+        assert isinstance(self.ours, (int, float))
+        return self.ours - 1.96 * self.spread, self.ours + 1.96 * self.spread
 
 
 @dataclass(frozen=True)
@@ -100,22 +84,12 @@ class Aside:
 
 
 @dataclass(frozen=True)
-class Errors:
-    """Statistics of |ratio - 1| over the predicted cells; `fitted` counts the compared cells left out."""
-
-    count: int
-    median: float
-    worst: float
-    worst_at: str
-    fitted: int
-
-
-@dataclass(frozen=True)
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `stand_ins` says in a phrase what stands in for the paper's models, `amounts` in a sentence how many
-    cells, prompts and tokens there are. `commands` made its cells; the first recreates the table.
+    `stand_ins` says in a phrase what stands in for the paper's models. `compared` are all comparisons with published
+    values, in the order of rows. `amounts` says in a sentence how many cells, prompts and tokens there are.
+    `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     """
 
@@ -126,7 +100,7 @@ class Table:
     rows: tuple[TableRow, ...]
     aside: tuple[Aside, ...]
     footnotes: tuple[str, ...]
-    errors: Errors | None
+    compared: tuple[Comparison, ...]
     commits: tuple[str, ...]
     date: str
     papers: tuple[str, ...]

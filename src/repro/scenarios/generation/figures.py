@@ -65,6 +65,23 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     }
 
 
+def by_answer(generations: Sequence[Generation], trace: Trace) -> list[dict[str, Scalar]]:
+    """What each answer cost, of which `timing` has totals and means.
+
+    Returns:
+        ttft, latency: seconds; prefill_joules, decode_joules: `None` if power is not known.
+    """
+    return [
+        {
+            "ttft": g.first - g.arrived,
+            "latency": g.ended - g.arrived,
+            "prefill_joules": trace.joules(g.arrived, g.first),
+            "decode_joules": trace.joules(g.rounds[0].start, g.ended) if g.rounds else 0.0,
+        }
+        for g in generations
+    ]
+
+
 def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
     """Count the target's verifications; zero for methods without a target (`verified` false).
 

@@ -15,6 +15,7 @@ from repro.device.emulated import Device
 from repro.device.local import LocalDevice
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
+from repro.metrics.text import rouge_by_prompt
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
@@ -241,6 +242,9 @@ def quality(
     target_said = None if own is None else [decode(tokens) for tokens in own]
     scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, said, target_said)
     lines = answers.lines(generations, said, own, target_said, cell.rows.rows, cell.config["skip"])
+    if target_said is not None:
+        alike = rouge_by_prompt(said, target_said)
+        lines = [{**line, "rouge_l": 100.0 * share} for line, share in zip(lines, alike, strict=True)]
     if scored.answers:
         lines = [{**line, **scores} for line, scores in zip(lines, scored.answers, strict=True)]
     cut = sum(map(answers.is_cut, generations)) if scored.answers else 0

@@ -349,7 +349,9 @@ class GenerationScenario(Scenario):
         timeline = chrome(device.trace, name, parts, device.memory.history, until)
         about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)
-        return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, good.answers)
+        costs = figures.by_answer(answers[: len(good.answers)], device.trace)
+        lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
+        return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, lines)
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)

@@ -1,0 +1,285 @@
+"""A comparison: a published value, our figure for it, and whether the paper's statement holds.
+
+Owns distances, statements and verdicts (docs/evidence.md). Must not know records, tables, formats or pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from repro.reports.comparison.published import Published
+from repro.reports.reference.reference import PublishedCell
+
+Ends = tuple[float, float]
+Verdict = Literal["holds", "fails", "undetermined"]
+
+TOLERANCE = 0.10
+"""Relative difference within which our figure agrees with a printed number."""
+
+POINTS = 2.0
+"""The same of accuracies, in percentage points."""
+
+FEWEST = 5
+"""Prompts, rows or requests below which a figure has no interval (`intervals.bootstrap`)."""
+
+ACCURACIES = ("accuracy", "rouge_l", "draft_token_correctness", "accepted_token_retention")
+"""Beginnings of the metrics whose errors are differences in points."""
+
+FAMILIES: Mapping[str, Callable[[PublishedCell], bool]] = {
+    "accuracies": lambda c: is_accuracy(c),
+    "acceptance, agreement": lambda c: c.metric.startswith("acceptance") or "draft_tokens" in c.metric,
+    "energy, ratios": lambda c: "energy" in c.metric and c.unit in ("x", "%"),
+    "energy, J": lambda c: "energy" in c.metric,
+    "memory": lambda c: "memory" in c.metric,
+    "speed-ups and ratios of times": lambda c: c.unit == "x",
+    "times and throughputs": lambda c: (
+        any(word in c.metric for word in ("latency", "throughput", "_time", "ttft", "tpot")) and c.unit != "%"
+    ),
+    "shares, counts, other": lambda c: True,
+}
+"""Metric families in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One of our numbers.
+
+    Attributes:
+        value: in the comparison's unit.
+        interval: 95% over prompts, rows or requests; None if there is none.
+        band: range over the assumed numbers of its device and engine; None if it is not known.
+    """
+
+    value: float
+    interval: Ends | None = None
+    band: Ends | None = None
+
+    @property
+    def whole(self) -> Ends:
+        """From the least to the most that value, interval and band contain."""
+        every = [self.value, *(self.interval or ()), *(self.band or ())]
+        return min(every), max(every)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A published value beside ours.
+
+    Attributes:
+        cell: what is published.
+        published: the same in the unit of ours.
+        unit: of both.
+        ours: our figure; two for a range, the least and the most; none if we have no figure.
+        n: distinct texts, rows or requests that it rests on; None if it rests on none.
+        marks: keys of `tables.table.MARKS`.
+        table, row, column: where ours stands.
+        cells, baseline: beginnings of the keys of the cells that it is made from and compared with.
+        certain: why it cannot miss; "" if it can.
+        reason: why it misses; "" if it does not or nobody knows.
+    """
+
+    cell: PublishedCell
+    published: Published
+    unit: str
+    ours: tuple[Figure, ...] = ()
+    n: int | None = None
+    marks: tuple[str, ...] = ()
+    table: str = ""
+    row: str = ""
+    column: str = ""
+    cells: tuple[str, ...] = ()
+    baseline: tuple[str, ...] = ()
+    certain: str = ""
+    reason: str = ""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether ours was used in a fit or follows from one."""
+        return "fitted" in self.marks
+
+    @property
+    def in_points(self) -> bool:
+        """Whether its error is a difference in percentage points."""
+        return is_accuracy(self.cell)
+
+    @property
+    def inside(self) -> bool:
+        """Whether a range is published and ours lies in it."""
+        ends = self.published
+        return (
+            bool(self.ours)
+            and not ends.bound
+            and ends.low != ends.high
+            and all(self._distance(figure.value) == 0 for figure in self.ours)
+        )
+
+    @cached_property
+    def error(self) -> float | None:
+        """Distance to the nearer published end, signed: relative, or in points of an accuracy.
+
+        Of two figures the farther one counts. None without a figure of ours and for a bound.
+        """
+        if self.published.bound or not self.ours:
+            return None
+        found = [self._distance(figure.value) for figure in self.ours]
+        numbers = [distance for distance in found if distance is not None]
+        return max(numbers, key=abs) if len(numbers) == len(found) else None
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is in the error figures: predicted, able to miss, and not inside a range."""
+        return self.error is not None and not self.fitted and not self.certain and not self.inside
+
+    @property
+    def broken(self) -> bool:
+        """Whether only a bound is published, and ours does not meet it."""
+        return bool(self.ours) and self.published.bound and self.point == "fails"
+
+    @property
+    def missed(self) -> bool:
+        """Whether ours is off by more than a quarter, or than ten points of an accuracy."""
+        return self.error is not None and abs(self.error) > (MISS_POINTS if self.in_points else MISS)
+
+    @cached_property
+    def statements(self) -> tuple[Ends, ...]:
+        """For each of our figures the numbers that the printed value allows."""
+        low, high = self.published.low, self.published.high
+        if low is None and high is not None:
+            reached = self.cell.note.lower().startswith("up to")
+            own = self._about(high) if reached else (-math.inf, high)
+            return ((-math.inf, math.inf), own)[-len(self.ours) :]
+        if high is None and low is not None:
+            return ((low, math.inf), (-math.inf, math.inf))[: len(self.ours)]
+        assert low is not None
+        assert high is not None
+        if len(self.ours) == 2:
+            return self._about(low), self._about(high)
+        return ((self._about(low)[0], self._about(high)[1]),)[: len(self.ours)]
+
+    @property
+    def point(self) -> Verdict | None:
+        """The verdict on our figure alone; None without one."""
+        if not self.ours:
+            return None
+        return _joined(
+            [_verdict((f.value, f.value), s) for f, s in zip(self.ours, self.statements, strict=True)]
+        )
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict over the whole of interval and band; None without a figure of ours.
+
+        It is undetermined if the figure rests on prompts or rows and no interval is known.
+        """
+        if not self.ours:
+            return None
+        pairs = zip(self.ours, self.statements, strict=True)
+        whole = _joined([_verdict(figure.whole, statement) for figure, statement in pairs])
+        return "undetermined" if self.sampled_without_interval else whole
+
+    @property
+    def sampled_without_interval(self) -> bool:
+        """Whether ours rests on prompts, rows or requests and one of its figures has no interval."""
+        return self.n is not None and any(figure.interval is None for figure in self.ours)
+
+    @property
+    def decided_by(self) -> str:
+        """What an undetermined verdict needs."""
+        if self.sampled_without_interval:
+            few = f"{FEWEST} or more prompts, rows or requests (now {self.n})"
+            return (
+                few if self.n is not None and self.n < FEWEST else "its parts by prompt, which are not kept"
+            )
+        narrow = [f"more than the {self.n} prompts, rows or requests"] if self.n is not None else []
+        narrow += ["assumed numbers of the device"] if any(figure.band for figure in self.ours) else []
+        return " or ".join(narrow)
+
+    @property
+    def distance(self) -> str:
+        """How ours lies to the published value, in words."""
+        if not self.ours:
+            return "no figure"
+        if self.inside:
+            return "inside"
+        if self.error is None:
+            return self._to_bound()
+        above = "above" if self.error > 0 else "below"
+        if self.in_points:
+            return "equal" if self.error == 0 else f"{abs(self.error):.1f} points {above}"
+        return "equal" if self.error == 0 else f"{_percent(self.error)} {above}"
+
+    def _distance(self, value: float) -> float | None:
+        """From the nearer published end to a value: relative or in points; None of a published zero."""
+        low, high = self.published.low, self.published.high
+        if low is None or high is None:
+            return None
+        near = min(max(value, low), high)
+        if self.in_points:
+            return value - near
+        return None if near == 0 else (value - near) / abs(near)
+
+    def _about(self, value: float) -> Ends:
+        """The numbers that agree with a printed one."""
+        room = POINTS if self.in_points else abs(value) * TOLERANCE
+        return value - room, value + room
+
+    def _to_bound(self) -> str:
+        low, high = self.published.low, self.published.high
+        bound, value = (high, self.ours[-1].value) if high is not None else (low, self.ours[0].value)
+        if not bound:
+            return "bound kept" if self.point == "holds" else "bound broken"
+        part = value / bound
+        reached = high is not None and self.cell.note.lower().startswith("up to")
+        if reached:
+            return f"reaches {part:.0%} of it"
+        return "bound kept" if self.point == "holds" else f"bound broken, {_percent(part - 1)} beyond"
+
+
+MISS = 0.25
+"""Relative error above which a prediction needs a reason."""
+
+MISS_POINTS = 10.0
+"""The same of accuracies, in points."""
+
+
+def is_accuracy(cell: PublishedCell) -> bool:
+    """Whether errors of a published value are differences in points."""
+    return cell.metric.startswith(ACCURACIES) and cell.unit in ("%", "percentage_point")
+
+
+def family(cell: PublishedCell) -> str:
+    """The metric family of a published value."""
+    return next(name for name, belongs in FAMILIES.items() if belongs(cell))
+
+
+def figures(
+    values: Sequence[float],
+    intervals: Sequence[Ends | None] = (None, None),
+    bands: Sequence[Ends | None] = (None, None),
+) -> tuple[Figure, ...]:
+    """Figures of one value or two ends; equal ends are one figure."""
+    made = [Figure(*parts) for parts in zip(values, intervals, bands, strict=False)]
+    return tuple(made[:1] if len(made) == 2 and made[0] == made[1] else made)
+
+
+def _verdict(whole: Ends, statement: Ends) -> Verdict:
+    (low, high), (least, most) = whole, statement
+    if least <= low and high <= most:
+        return "holds"
+    return "fails" if high < least or low > most else "undetermined"
+
+
+def _joined(verdicts: Sequence[Verdict]) -> Verdict:
+    """A statement of two parts fails if one fails, and holds if both hold."""
+    if "fails" in verdicts:
+        return "fails"
+    return "undetermined" if "undetermined" in verdicts else "holds"
+
+
+def _percent(share: float) -> str:
+    """A share in percent, with a decimal below 1%."""
+    return f"{abs(share):.0%}" if abs(share) >= 0.01 else f"{abs(share):.1%}"

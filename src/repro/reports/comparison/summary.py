@@ -1,0 +1,130 @@
+"""Errors of many comparisons in a few numbers, the same for every page.
+
+Owns what is counted where. Must not know pages.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repro.reports.comparison.comparison import Comparison
+
+FITTED_MISS = 0.10
+"""Relative error above which a fitted figure is listed."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What comparisons say together.
+
+    Attributes:
+        relative: the counted ones whose error is relative, the worst first.
+        points: the counted ones whose error is in points, the worst first.
+        inside: those in a published range.
+        kept: bounds that are met.
+        broken: bounds that are not met.
+        fitted: fitted ones, the worst first.
+        certain: those that cannot miss.
+        absent: those without a figure of ours.
+    """
+
+    relative: tuple[Comparison, ...]
+    points: tuple[Comparison, ...]
+    inside: tuple[Comparison, ...]
+    kept: tuple[Comparison, ...]
+    broken: tuple[Comparison, ...]
+    fitted: tuple[Comparison, ...]
+    certain: tuple[Comparison, ...]
+    absent: tuple[Comparison, ...]
+
+    @property
+    def counted(self) -> tuple[Comparison, ...]:
+        """All whose error counts."""
+        return self.relative + self.points
+
+    @property
+    def median(self) -> float | None:
+        """Median of the relative errors."""
+        return median(self.relative)
+
+    @property
+    def misses(self) -> list[Comparison]:
+        """Counted ones that are off by more than a quarter, or ten points."""
+        return [one for one in self.counted if one.missed]
+
+    @property
+    def fitted_misses(self) -> list[Comparison]:
+        """Fitted ones that are off by more than a tenth."""
+        return [one for one in self.fitted if one.error is not None and abs(one.error) > FITTED_MISS]
+
+
+def summed(comparisons: Sequence[Comparison]) -> Summary:
+    """Sort comparisons by how they count; each is in one group."""
+    groups: dict[str, list[Comparison]] = {name: [] for name in Summary.__annotations__}
+    for one in comparisons:
+        groups[_group(one)].append(one)
+    for name in ("relative", "points", "fitted"):
+        groups[name].sort(key=lambda one: (-abs(one.error or 0.0), one.cell.id, one.table, one.row))
+    return Summary(**{name: tuple(some) for name, some in groups.items()})
+
+
+def _group(one: Comparison) -> str:
+    if not one.ours:
+        return "absent"
+    if one.fitted:
+        return "fitted"
+    if one.certain:
+        return "certain"
+    if one.published.bound:
+        return "broken" if one.broken else "kept"
+    if one.inside:
+        return "inside"
+    if one.error is None:
+        return "certain"
+    return "points" if one.in_points else "relative"
+
+
+def median(comparisons: Sequence[Comparison]) -> float | None:
+    """Median of the errors' sizes; None of none."""
+    errors = [abs(one.error) for one in comparisons if one.error is not None]
+    return statistics.median(errors) if errors else None
+
+
+def sentences(found: Summary) -> list[str]:
+    """The counts and errors in sentences, for the notes of a page."""
+    said = []
+    if found.relative:
+        worst = found.relative[0]
+        said.append(
+            f"Against the paper, over {_times(found.relative, 'figure')} that can miss: median error "
+            f"{found.median:.1%}, worst {abs(worst.error or 0):.1%} ({worst.cell.id})."
+        )
+    if found.points:
+        worst = found.points[0]
+        said.append(
+            f"Accuracies, over {_times(found.points, 'figure')} that can miss: median difference "
+            f"{median(found.points):.1f} points, most {abs(worst.error or 0):.1f} ({worst.cell.id})."
+        )
+    others = {
+        "inside a published range": found.inside,
+        "bound met": found.kept,
+        "bound broken": found.broken,
+        "fitted": found.fitted,
+    }
+    counts = [f"{len(some)} {words}" for words, some in others.items() if some]
+    if counts:
+        said.append(f"Apart from these: {', '.join(counts)}.")
+    if found.fitted_misses:
+        off = ", ".join(f"{one.cell.id} ({one.distance})" for one in found.fitted_misses[:5])
+        more = f" and {len(found.fitted_misses) - 5} more" if len(found.fitted_misses) > 5 else ""
+        said.append(f"Fitted and yet off by more than {FITTED_MISS:.0%}: {off}{more}.")
+    why = Counter(one.certain or "printed as 0, so that no ratio exists" for one in found.certain)
+    said += [f"Cannot miss and not counted: {count} ({words})." for words, count in why.items()]
+    return said
+
+
+def _times(some: Sequence[Comparison], noun: str) -> str:
+    return f"{len(some)} {noun}" + ("" if len(some) == 1 else "s")

@@ -1,0 +1,232 @@
+"""A paper's errors as a page: what misses and why, all predictions, broken bounds, what cannot miss.
+
+Owns the wording and the files. `reading`, `reasons` and `skill` decide what is compared with what.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.reports.claims.claims import CLAIM
+from repro.reports.claims.claims_page import ends
+from repro.reports.comparison.comparison import MISS, MISS_POINTS, Comparison, family
+from repro.reports.comparison.summary import Summary, sentences, summed
+from repro.reports.fidelity.reading import Found
+from repro.reports.fidelity.reasons import Reason, reason_of, record
+from repro.reports.fidelity.skill import skill, trivial
+from repro.reports.files import write_files
+from repro.reports.formats.latex import to_latex
+from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
+from repro.reports.formats.render import to_markdown
+from repro.reports.reference.bibliography import citations
+from repro.reports.reference.reference import PublishedCell
+
+UNEXPLAINED = "not explained"
+
+HEADINGS = ("published value", "in", "row, column", "paper", "ours", "n", "distance", "trivial", "floor")
+CSV_HEADER = (
+    *("reference", "table", "row", "column", "family", "unit", "ours", "ours_high", "low", "high", "n"),
+    *("published_low", "published_high", "error", "in_points", "trivial", "trivial_error", "floor", "group"),
+    *("verdict", "point", "certain", "reason"),
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the errors of all papers are judged with.
+
+    Attributes:
+        reasons: why predictions miss.
+        floors: how far a paper's own other numbers are from printed values, by id.
+        fitted: published cells that a fit used or that a fit determines.
+    """
+
+    reasons: Sequence[Reason]
+    floors: Mapping[str, float]
+    fitted: Sequence[PublishedCell]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The comparisons with one paper, sorted by how they count, with what judges them."""
+
+    paper: str
+    summary: Summary
+    comparisons: Sequence[Comparison]
+    evidence: Evidence
+
+    def reason(self, one: Comparison) -> str:
+        """Why a comparison misses."""
+        return reason_of(one, self.evidence.reasons) or UNEXPLAINED
+
+    def trivial(self, one: Comparison) -> Comparison | None:
+        """The trivial predictor's comparison."""
+        return trivial(one, self.evidence.fitted)
+
+
+def report(paper: str, found: Found, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
+    """The comparisons of all tables with a paper.
+
+    Raises:
+        InputError: the paper is unknown, or no table compares anything with it.
+    """
+    papers = {cell.paper for cell in cells.values()}
+    if paper not in papers:
+        raise InputError(unknown("paper", paper, papers))
+    own = found.of(paper)
+    if not own:
+        raise InputError(f"no table compares a figure with {paper}; make its tables first")
+    return Report(paper, summed(own), own, evidence)
+
+
+def page(found: Report, commits: str = "", date: str = "") -> Page:
+    """The report as a page."""
+    summary = found.summary
+    misses = tuple((*_words(found, one), found.reason(one)) for one in summary.misses)
+    grids = [
+        Grid(tuple(map(Heading, (*HEADINGS, "reason"))), misses, "lllrrrlrrp"),
+        _grid(found, summary.counted, "all that count, the worst first"),
+    ]
+    for title, some in {
+        "broken bounds": summary.broken,
+        "fitted, off by over 10%": summary.fitted_misses,
+    }.items():
+        if some:
+            grids.append(_grid(found, some, title))
+    if summary.certain:
+        headings = tuple(map(Heading, ("cannot miss, not counted", "in", "why")))
+        lines = tuple((one.cell.id, one.table, one.certain) for one in summary.certain)
+        grids.append(Grid(headings, lines, "llp"))
+    if rules := _rules(found):
+        headings = tuple(
+            map(Heading, ("reason about", "says that ours is", "explains", "contradicted by", "reason"))
+        )
+        grids.append(Grid(headings, rules, "llrrp"))
+    return Page(
+        f"{found.paper}/errors",
+        f"How far our figures for {found.paper} are off",
+        tuple(grids),
+        (
+            *_notes(found),
+            f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`.",
+        ),
+    )
+
+
+def command(paper: str) -> str:
+    """Command that recreates a report."""
+    return f"python scripts/errors.py {paper} --results results"
+
+
+def _notes(found: Report) -> list[str]:
+    summary = found.summary
+    said = sentences(summary)
+    known = [one for one in summary.misses if found.reason(one) != UNEXPLAINED]
+    said.append(
+        f"{len(summary.misses)} are off by more than {MISS:.0%}, or {MISS_POINTS:.0f} points (the first "
+        f"table); {len(known)} of them have a reason, {len(summary.misses) - len(known)} have none."
+    )
+    worth = skill(summary.relative, [found.trivial(one) for one in summary.relative])
+    if worth:
+        said.append(
+            "Trivial predictor (ratios to a baseline are 1; else the nearest fitted cell, scaled by "
+            f"weights), over the {worth[0]} relative errors that it has a figure for: median error {worth[1]:.1%}; our "
+            f"skill, 1 less the ratio of the medians, is {worth[2]:.2f}."
+        )
+    floored = [one for one in summary.counted if one.cell.id in found.evidence.floors]
+    below = sum(
+        abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored if not one.in_points
+    )
+    if floored:
+        said.append(
+            f"Of {len(floored)} the paper's own numbers contradict the printed one (`floor`, "
+            f"docs/errata.md): {below} are off by no more than that."
+        )
+    said.append(f"{len(summary.absent)} lines have no figure of ours.")
+    return said
+
+
+def _rules(found: Report) -> tuple[tuple[str, ...], ...]:
+    lines = []
+    for reason in found.evidence.reasons:
+        if any(reason.covers(one.cell) for one in found.comparisons):
+            explained, against = record(reason, found.summary.counted)
+            lines.append((reason.scope, reason.off, str(explained), str(against), reason.why))
+    return tuple(lines)
+
+
+def _grid(found: Report, some: Sequence[Comparison], title: str) -> Grid:
+    headings = (Heading(f"{HEADINGS[0]}: {title}"), *map(Heading, HEADINGS[1:]))
+    return Grid(headings, tuple(_words(found, one) for one in some), "lllrrrlrr")
+
+
+def _words(found: Report, one: Comparison) -> tuple[str, ...]:
+    unit = UNITS.get(one.unit, one.unit)
+    given = ends(one.published.low, one.published.high)
+    own = ends(one.ours[0].value, one.ours[-1].value)
+    place = "" if one.column == CLAIM else f"{one.row}, {one.column}"
+    other, floor = found.trivial(one), found.evidence.floors.get(one.cell.id)
+    return (
+        one.cell.id,
+        one.table,
+        place,
+        f"{given} {unit}".strip(),
+        own + signs(one.marks, ("proxy", "costs_only", "dequantized")),
+        str(one.n or ABSENT),
+        one.distance,
+        other.distance if other else ABSENT,
+        ABSENT if floor is None else f"{floor:.0%}",
+    )
+
+
+def to_csv(found: Report) -> str:
+    """CSV with one unrounded line for each comparison that has a figure of ours, those that count first."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_HEADER)
+    for group in ("relative", "points", "inside", "kept", "broken", "fitted", "certain"):
+        for one in getattr(found.summary, group):
+            other, whole = found.trivial(one), one.ours[0].interval if len(one.ours) == 1 else None
+            figures = (
+                one.ours[0].value,
+                one.ours[-1].value if len(one.ours) > 1 else None,
+                *(whole or (None, None)),
+            )
+            worth = (other.ours[0].value, other.error) if other else (None, None)
+            writer.writerow(
+                (
+                    *(
+                        one.cell.id,
+                        one.table,
+                        one.row,
+                        one.column,
+                        family(one.cell),
+                        one.unit,
+                        *figures,
+                        one.n,
+                    ),
+                    *(one.published.low, one.published.high, one.error, int(one.in_points), *worth),
+                    *(found.evidence.floors.get(one.cell.id), group, one.verdict, one.point, one.certain),
+                    found.reason(one) if one.missed and group in ("relative", "points") else "",
+                )
+            )
+    return out.getvalue()
+
+
+def write_report(
+    found: Report, folder: Path, bibliography: dict[str, str], origin: tuple[str, str]
+) -> dict[str, Path]:
+    """Write the report in `<folder>/<paper>/errors/`; `origin` are commits and newest date of its tables.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    shown, bibtex = page(found, *origin), citations([found.paper], bibliography)
+    contents = {"md": to_markdown(shown, bibtex), "csv": to_csv(found), "tex": to_latex(shown, bibtex)}
+    return write_files(shown.experiment, folder, contents)

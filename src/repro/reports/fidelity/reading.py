@@ -1,0 +1,158 @@
+"""All comparisons that a folder of results holds, read from the tables' CSV files.
+
+Owns which of several comparisons of one published value counts. Must not know records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.reports.claims.claims import CLAIM, Line, read_table
+from repro.reports.comparison.certain import REPEATED, settled
+from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.published import Published
+from repro.reports.files import ALTERED, path_of, written
+from repro.reports.reference.reference import PublishedCell
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder of results compares with published values.
+
+    Attributes:
+        comparisons: one for each line with a published value, those that count first before repetitions.
+        nearest: published values that only a figure for another workload stands beside, by id.
+        commits, dates: by table.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    nearest: Mapping[str, Line]
+    commits: Mapping[str, str]
+    dates: Mapping[str, str]
+
+    def of(self, paper: str) -> list[Comparison]:
+        """The comparisons with a paper."""
+        return [one for one in self.comparisons if one.cell.paper == paper]
+
+    def origin(self, paper: str) -> tuple[str, str]:
+        """Commits and newest date of the tables that compare something with a paper."""
+        names = {one.table for one in self.of(paper)}
+        commits = sorted({commit for name in names for commit in self.commits[name].split()})
+        return " ".join(commits), max((self.dates[name] for name in names), default="")
+
+    def by_id(self) -> dict[str, Comparison]:
+        """For each published value the comparison that counts, or else the first one."""
+        found: dict[str, Comparison] = {}
+        for one in self.comparisons:
+            held = found.get(one.cell.id)
+            if held is None or (not held.ours and one.ours):
+                found[one.cell.id] = one
+        return found
+
+
+def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Found:
+    """Every comparison of every table below a folder; tables with changed settings are left out.
+
+    A published value counts once: in the table of its own artifact, else in the first one by name, and in a
+    page of claims only if no table has it.
+
+    Raises:
+        InputError: no table has a published value, or one is of an older format.
+    """
+    lines = list(_lines(folder))
+    known = [(name, line) for name, line in lines if line["reference"] in cells]
+    if not known:
+        raise InputError(f"no table in {folder} compares a figure with a published value; make tables first")
+    if old := next(
+        (name for name, line in known if "certain" not in line and line["column"] != "fact"), None
+    ):
+        raise InputError(f"{old} in {folder} has an older format; make it again with scripts/tables.py")
+    asides = [(name, line) for name, line in known if line["column"] == "aside"]
+    made = [_comparison(cells[x["reference"]], name, x) for name, x in known if x["column"] != "aside"]
+    made.sort(key=lambda one: _rank(one))
+    return Found(
+        comparisons=tuple(_once(settled(made))),
+        nearest={line["reference"]: line for _, line in asides},
+        commits=_collected(lines, "commit"),
+        dates=_collected(lines, "date"),
+    )
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
+    for name in written(folder):
+        if ALTERED not in name and not name.endswith("/errors"):
+            for line in read_table(path_of(folder, name, "csv"), asides=True):
+                yield name, line
+
+
+def _collected(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
+    """Commits or newest dates by table: of a page of claims each line has its own."""
+    found: dict[str, str] = {}
+    for name, line in lines:
+        own = {*found.get(name, "").split(), *line.get(field, "").split()}
+        found[name] = max(own, default="") if field == "date" else " ".join(sorted(own))
+    return found
+
+
+def _rank(one: Comparison) -> tuple[bool, bool, bool, bool]:
+    """Tables before claims, the own artifact's before others, figures before absent ones."""
+    own = one.table.partition("/")[2].startswith(one.cell.artifact)
+    return one.column == CLAIM, not one.ours, not own, "older" in one.marks
+
+
+def _once(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
+    """The comparisons; what stands beside a value that was compared before is a repetition."""
+    seen: set[str] = set()
+    for one in comparisons:
+        again = one.cell.id in seen and one.ours and not one.certain
+        yield replace(one, certain=REPEATED) if again else one
+        if one.ours:
+            seen.add(one.cell.id)
+
+
+def _comparison(cell: PublishedCell, table: str, line: Line) -> Comparison:
+    return Comparison(
+        cell=cell,
+        published=Published(cell.id, _number(line["published_low"]), _number(line["published_high"])),
+        unit=line["unit"],
+        ours=_figures(line),
+        n=int(line["n"]) if line.get("n") else None,
+        marks=tuple(line["marks"].split()),
+        table=table,
+        row=line["id"],
+        column=line["column"],
+        cells=tuple(line.get("cell", "").split()),
+        baseline=tuple(line.get("baseline", "").split()),
+        certain=line.get("certain", ""),
+    )
+
+
+def _figures(line: Line) -> tuple[Figure, ...]:
+    if _number(line["ours"]) is not None:
+        return (
+            Figure(float(line["ours"]), _ends(line, "low", "high"), _ends(line, "band_low", "band_high")),
+        )
+    if not line.get("ours_low"):
+        return ()
+    return (
+        Figure(float(line["ours_low"]), _ends(line, "low", "low_to"), _ends(line, "band_low", "band_low_to")),
+        Figure(
+            float(line["ours_high"]),
+            _ends(line, "high_from", "high"),
+            _ends(line, "band_high_from", "band_high"),
+        ),
+    )
+
+
+def _ends(line: Line, low: str, high: str) -> Ends | None:
+    return (float(line[low]), float(line[high])) if line.get(low) and line.get(high) else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,66 @@
+"""Resampled figures of stored records: what a table's arithmetic needs to give intervals.
+
+Owns which draws belong to a record. Must not know tables. The lines of a record are read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from repro.core.late import late
+from repro.records.record import Record
+from repro.reports.intervals.bootstrap import Totals, drawn
+from repro.reports.intervals.rounds import totals
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
+
+COUNTED = ("prompts", "rows", "requests")
+"""Values that count what a cell was asked."""
+
+
+class Lines(Protocol):
+    """Where lines of detail are stored: `records.results.Results`."""
+
+    def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
+        """The rounds, examples or requests of a cell."""
+
+    def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
+        """The answers of a cell."""
+
+
+class Samples:
+    """Resampled figures of records; records over the same prompts are resampled together."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._totals: dict[str, dict[str, Totals]] = {}
+
+    def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
+        """A figure of the record over each draw of its prompts; `None` if its lines do not give one."""
+        if not record.done or record.provenance.clock == "wall":
+            return None
+        if record.key not in self._totals:
+            lines, answers = self._lines.rounds(record.key), self._lines.answers(record.key)
+            self._totals[record.key] = totals(record, lines, answers)
+        own = self._totals[record.key].get(name)
+        return None if own is None else drawn(own, str(record.provenance.inputs.get("dataset", "")))
+
+
+def distinct(records: Sequence[Record]) -> int | None:
+    """Distinct texts, rows or requests behind records; `None` if they computed none.
+
+    Records of the same rows and the same target read the same text, which counts once.
+    """
+    most: dict[tuple[str, str], int] = {}
+    for record in records:
+        asked = [value for name in COUNTED if isinstance(value := record.values.get(name), int)]
+        if record.done and asked and record.provenance.weights != "none":
+            inputs = record.provenance.inputs
+            stream = (str(inputs.get("dataset")), str(inputs.get("target")))
+            most[stream] = max(most.get(stream, 0), *asked)
+    return sum(most.values()) or None

@@ -1,0 +1,37 @@
+"""Bands of emulated machines, by the figure that they belong to.
+
+Owns the reading of `validation/bands/table.csv` of a folder of results. Must not know how bands are computed.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.reports.comparison.comparison import Ends
+
+BANDS = Path("validation") / "bands" / "table.csv"
+COLUMNS = ("table", "row", "column", "low", "high")
+"""Artifact, row's id, column's key, and the range of the figure in the column's unit."""
+
+
+def read_bands(root: Path) -> dict[tuple[str, str, str], Ends]:
+    """Bands by table, row's id and column's key; none if the folder of results has no such file.
+
+    Raises:
+        InputError: the file lacks a column.
+    """
+    path = root / BANDS
+    return _read(path, path.stat().st_mtime_ns) if path.is_file() else {}
+
+
+@cache
+def _read(path: Path, changed: int) -> dict[tuple[str, str, str], Ends]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(COLUMNS)}")
+        lines = [line for line in reader if line["low"] and line["high"]]
+    return {(x["table"], x["row"], x["column"]): (float(x["low"]), float(x["high"])) for x in lines}
