@@ -50,8 +50,8 @@ computes cells again and compares them.
   component made, *not run* rows without a cell.
 - stands in: *proxy* (a smaller model's weights), *dequantized*, *matched* (draft-target agreement brought to
   the published one), *fitted* (some figures were used in a fit or follow from one).
-- predicted, median error: figures that are compared with the paper and not fitted, and the median of their
-  relative errors.
+- predicted, median error: figures that are compared with the paper, not fitted and able to miss, and the
+  median of their relative errors. [fidelity.md](fidelity.md) sums up all papers, with verdicts.
 - minutes: the time that the cells took, each on its own; tables share cells.
 """
 
@@ -124,7 +124,7 @@ def _row(results: Results, name: str) -> Row:
     errors = [
         abs(float(line["ratio"]) - 1)
         for line in lines
-        if line.get("ratio") and "fitted" not in line.get("marks", "").split()
+        if line.get("ratio") and not line.get("certain") and "fitted" not in line.get("marks", "").split()
     ]
     words = (
         _state(lines, records),

@@ -26,7 +26,7 @@ STATUSES = {
 
 
 def status(cell: PublishedCell, one: Comparison | None, found: Found, missing_models: Iterable[str]) -> str:
-    """The status of one published value."""
+    """The status of one published value; `one` may be a comparison with the earlier version's same value."""
     if one is not None and one.ours:
         if one.fitted:
             return "fitted"
@@ -35,7 +35,7 @@ def status(cell: PublishedCell, one: Comparison | None, found: Found, missing_mo
         return "certain" if one.certain else "predicted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
-    line = found.nearest.get(cell.id)
+    line = found.nearest.get(cell.id) or found.nearest.get(cell.same_as)
     if line is not None and line["ours"]:
         return "elsewhere"
     return "absent" if one is not None or line is not None else "unnamed"
@@ -49,7 +49,8 @@ def coverage(
     counts: dict[str, Counter[str]] = {}
     for cell in cells.values():
         own = counts.setdefault(cell.paper, Counter())
-        own[status(cell, by_id.get(cell.id), found, missing)] += 1
+        one = by_id.get(cell.id) or by_id.get(cell.same_as)
+        own[status(cell, one, found, missing)] += 1
     return counts
 
 

@@ -136,8 +136,8 @@ def _notes(found: Report) -> list[str]:
     if worth:
         said.append(
             "Trivial predictor (ratios to a baseline are 1; else the nearest fitted cell, scaled by "
-            f"weights), over the {worth[0]} relative errors that it has a figure for: median error {worth[1]:.1%}; our "
-            f"skill, 1 less the ratio of the medians, is {worth[2]:.2f}."
+            f"weights), over the {worth[0]} relative errors that it has a figure for: median error "
+            f"{worth[1]:.1%}; our skill, 1 less the ratio of the medians, is {worth[2]:.2f}."
         )
     floored = [one for one in summary.counted if one.cell.id in found.evidence.floors]
     below = sum(
@@ -157,7 +157,7 @@ def _rules(found: Report) -> tuple[tuple[str, ...], ...]:
     for reason in found.evidence.reasons:
         if any(reason.covers(one.cell) for one in found.comparisons):
             explained, against = record(reason, found.summary.counted)
-            lines.append((reason.scope, reason.off, str(explained), str(against), reason.why))
+            lines.append((reason.scope, reason.ours, str(explained), str(against), reason.why))
     return tuple(lines)
 
 

@@ -5,7 +5,7 @@ Owns the reading of that file. `comparison` decides the verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +31,8 @@ class Headlines:
     """The claims, the name that each paper gives its own system, and models that are not at hand."""
 
     systems: Mapping[str, str]
-    claims: Sequence[Headline]
-    missing_models: Sequence[str] = ()
+    claims: tuple[Headline, ...]
+    missing_models: tuple[str, ...] = ()
 
 
 def read_headlines(path: Path, cells: Mapping[str, PublishedCell]) -> Headlines:

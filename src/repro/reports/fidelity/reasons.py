@@ -26,15 +26,15 @@ class Reason:
 
     Attributes:
         why: in a sentence.
-        off: whether it makes ours lie `above` the published value, or `below`.
+        ours: whether it makes ours lie `above` the published value, or `below`.
         id: the only published cell that it is about; "" for a rule.
         rule: fields of published cells with the values that they must have.
     """
 
     why: str
-    off: Literal["above", "below"]
+    ours: Literal["above", "below"]
     id: str = ""
-    rule: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rule: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def covers(self, cell: PublishedCell) -> bool:
         """Whether a published cell is in its scope."""
@@ -44,7 +44,7 @@ class Reason:
 
     def explains(self, one: Comparison) -> bool:
         """Whether it covers a comparison and pushes it in its direction."""
-        return self.covers(one.cell) and one.error is not None and (one.error > 0) == (self.off == "above")
+        return self.covers(one.cell) and one.error is not None and (one.error > 0) == (self.ours == "above")
 
     @property
     def scope(self) -> str:
@@ -60,13 +60,13 @@ def read_reasons(path: Path, cells: Mapping[str, PublishedCell]) -> list[Reason]
     """
     entries = yaml.safe_load(path.read_text(encoding="utf-8")) or []
     if not isinstance(entries, list):
-        raise InputError(f"{path.name} must be a list of reasons, each with `why`, `off` and `id` or `rule`")
+        raise InputError(f"{path.name} must be a list of reasons, each with `why`, `ours` and `id` or `rule`")
     return [_reason(entry, path.name, cells) for entry in entries]
 
 
 def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Reason:
     if not isinstance(entry, dict):
-        raise InputError(f"{where}: {entry!r} must be a mapping with `why`, `off` and `id` or `rule`")
+        raise InputError(f"{where}: {entry!r} must be a mapping with `why`, `ours` and `id` or `rule`")
     rule = {str(k): (v,) if isinstance(v, str) else tuple(v) for k, v in (entry.get("rule") or {}).items()}
     reason = typed(Reason, {**entry, "rule": rule}, f"{where}, {entry.get('id') or entry.get('rule')}")
     if bool(reason.id) == bool(reason.rule):

@@ -1,0 +1,116 @@
+"""Figures in prose that name the table they are from, held to its CSV file.
+
+A marked figure is a number with a comment behind it, between them at most a unit:
+
+    2.70<!-- lever/fig10_mean :: all :: over_flash_ar -->       our figure: table, row's id, column's key
+    12.2%<!-- cell :: lever.fig12.latency_reduction -->         a published value
+
+A third `::` names another field of the CSV line (`low`, `high`, `n`, `published_low`). The number must be the
+value rounded to the decimals that it has. Owns finding, checking and rewriting such numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.reports.files import path_of
+from repro.reports.reference.reference import PublishedCell, find
+
+MARK = re.compile(
+    r"(?P<number>[-−]?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<>\n]{0,12})<!-- (?P<place>[^>]+? :: [^>]+?) -->"
+)
+PUBLISHED = "cell"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A marked figure: as it stands, where it is from, and as it should stand."""
+
+    stands: str
+    place: str
+    value: float
+
+    @property
+    def written(self) -> str:
+        """The value with the decimals, the separators and the minus sign of what stands."""
+        decimals = len(self.stands.partition(".")[2])
+        thousands = "," if "," in self.stands else ""
+        text = f"{self.value:{thousands}.{decimals}f}"
+        return text.replace("-", "−") if "−" in self.stands else text
+
+    @property
+    def agrees(self) -> bool:
+        """Whether what stands is the value, rounded."""
+        return self.written == self.stands
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The tables of a folder of results, and the published values."""
+
+    folder: Path
+    cells: Mapping[str, PublishedCell]
+
+    def value(self, place: str) -> float:
+        """The number at a place.
+
+        Raises:
+            InputError: there is no such table, line, field or published value, or it is no number.
+        """
+        parts = [part.strip() for part in place.split(" :: ")]
+        if parts[0] == PUBLISHED:
+            cell = find(self.cells, parts[1])
+            found = cell.value_high if parts[2:] == ["high"] or cell.value_low is None else cell.value_low
+            assert found is not None
+            return found
+        if len(parts) not in (3, 4):
+            raise InputError(f"{place!r} must be `table :: row :: column`, and may name a field after them")
+        line = self._line(*parts[:3])
+        field = parts[3] if len(parts) == 4 else "ours"
+        if field not in line:
+            raise InputError(f"{place!r}: {unknown('field', field, line)}")
+        try:
+            return float(line[field] or line.get(f"{field}_low", ""))
+        except ValueError:
+            raise InputError(f"{place!r} has no number, but {line[field]!r}") from None
+
+    def _line(self, table: str, row: str, column: str) -> Mapping[str, str]:
+        lines = self._tables.get(table)
+        if lines is None:
+            path = path_of(self.folder, table, "csv")
+            if not path.is_file():
+                raise InputError(f"there is no table {table!r} in {self.folder}")
+            with path.open(newline="", encoding="utf-8") as file:
+                lines = {(line["id"], line["column"]): line for line in csv.DictReader(file)}
+            self._tables[table] = lines
+        if (row, column) not in lines:
+            known = [" :: ".join(key) for key in lines]
+            raise InputError(f"in table {table!r} {unknown('figure', f'{row} :: {column}', known)}")
+        return lines[row, column]
+
+    @cached_property
+    def _tables(self) -> dict[str, dict[tuple[str, str], dict[str, str]]]:
+        return {}
+
+
+def marked(text: str, sources: Sources) -> Iterator[Marked]:
+    """The marked figures of a text in their order; errors as `Sources.value`."""
+    for match in MARK.finditer(text):
+        yield Marked(match["number"], match["place"], sources.value(match["place"]))
+
+
+def updated(text: str, sources: Sources) -> str:
+    """The text with marked figures as they should stand; errors as `Sources.value`."""
+
+    def written(match: re.Match[str]) -> str:
+        one = Marked(match["number"], match["place"], sources.value(match["place"]))
+        return one.written + match[0][len(match["number"]) :]
+
+    return MARK.sub(written, text)

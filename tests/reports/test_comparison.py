@@ -1,0 +1,177 @@
+"""Comparisons: distances, statements, verdicts, what cannot miss, and the counts of many."""
+
+from dataclasses import replace
+
+import pytest
+
+from invented_tables import cell
+from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, settled
+from repro.reports.comparison.comparison import Comparison, Ends, Figure, family
+from repro.reports.comparison.published import Published
+from repro.reports.comparison.summary import sentences, summed
+
+
+def compared(
+    low: float | None,
+    high: float | None,
+    *ours: float,
+    unit: str = "x",
+    n: int | None = None,
+    interval: Ends | None = None,
+    band: Ends | None = None,
+    name: str = "edgellm.fig1.a",
+    **texts: str,
+) -> Comparison:
+    """A comparison of these ends with one figure or two."""
+    return Comparison(
+        cell=cell(name, low, high, unit, **texts),
+        published=Published(name, low, high),
+        unit=unit,
+        ours=tuple(Figure(value, interval, band) for value in ours),
+        n=n,
+    )
+
+
+POINTS = {"unit": "%", "metric": "accuracy"}
+
+
+class TestOne:
+    @pytest.mark.parametrize(
+        ("one", "error", "distance", "point"),
+        [
+            (compared(2.0, 2.0, 2.1), 0.05, "5% above", "holds"),
+            (compared(2.0, 2.0, 1.0), -0.5, "50% below", "fails"),
+            (compared(2.0, 2.0, 2.0), 0.0, "equal", "holds"),
+            (compared(2.0, 4.0, 3.0), 0.0, "inside", "holds"),
+            (compared(2.0, 4.0, 5.0), 0.25, "25% above", "fails"),
+            (compared(2.0, 4.0, 2.1, 4.2), 0.05, "5% above", "holds"),
+            (compared(2.0, 4.0, 2.5, 3.0), 0.0, "inside", "fails"),
+            (compared(None, 4.0, 3.0), None, "bound kept", "holds"),
+            (compared(None, 4.0, 5.0), None, "bound broken, 25% beyond", "fails"),
+            (compared(None, 4.0, 2.0, note="up to"), None, "reaches 50% of it", "fails"),
+            (compared(None, 4.0, 4.2, note="up to"), None, "reaches 105% of it", "holds"),
+            (compared(None, 4.0, 8.0, note="up to"), None, "reaches 200% of it", "fails"),
+            (compared(1.0, None, 0.5), None, "bound broken, 50% beyond", "fails"),
+            (compared(80.0, 80.0, 82.5, **POINTS), 2.5, "2.5 points above", "fails"),
+            (compared(3.0, 3.0, 4.5, **POINTS), 1.5, "1.5 points above", "holds"),
+            (compared(2.0, 2.0), None, "no figure", None),
+        ],
+    )
+    def test_distance_and_point_verdict(
+        self, one: Comparison, error: float | None, distance: str, point: str | None
+    ) -> None:
+        assert one.error == (None if error is None else pytest.approx(error))
+        assert (one.distance, one.point, one.verdict) == (distance, point, point)
+
+    @pytest.mark.parametrize(
+        ("interval", "band", "verdict"),
+        [
+            ((1.9, 2.1), None, "holds"),
+            ((1.9, 2.3), None, "undetermined"),
+            ((1.9, 2.1), (1.0, 3.0), "undetermined"),
+            (None, (1.9, 2.1), "holds"),
+        ],
+    )
+    def test_a_verdict_is_over_interval_and_band(
+        self, interval: Ends | None, band: Ends | None, verdict: str
+    ) -> None:
+        one = compared(2.0, 2.0, 2.0, interval=interval, band=band)
+        assert (one.verdict, one.point) == (verdict, "holds")
+        away = compared(9.0, 9.0, 2.0, interval=interval, band=band)
+        assert (away.verdict, away.point) == ("fails", "fails")
+
+    def test_a_figure_of_few_prompts_is_undetermined(self) -> None:
+        few = compared(2.0, 2.0, 2.0, n=3)
+        assert (few.verdict, few.point) == ("undetermined", "holds")
+        assert few.decided_by == "5 or more prompts, rows or requests (now 3)"
+        assert compared(2.0, 2.0, 2.0, n=30).decided_by == "its parts by prompt, which are not kept"
+        wide = compared(2.0, 2.0, 2.0, n=30, interval=(1.0, 3.0), band=(1.9, 2.1))
+        assert (
+            wide.decided_by == "more than the 30 prompts, rows or requests or assumed numbers of the device"
+        )
+
+    def test_a_miss(self) -> None:
+        assert compared(2.0, 2.0, 2.6).missed
+        assert not compared(2.0, 2.0, 2.5).missed
+        assert compared(80.0, 80.0, 69.0, **POINTS).missed
+        assert not compared(3.0, 3.0, 12.0, **POINTS).missed
+
+    @pytest.mark.parametrize(
+        ("unit", "metric", "name"),
+        [
+            ("%", "rouge_l", "accuracies"),
+            ("tokens/step", "acceptance_length", "acceptance, agreement"),
+            ("J", "energy", "energy, J"),
+            ("x", "energy_reduction", "energy, ratios"),
+            ("GB", "peak_memory", "memory"),
+            ("x", "e2e_speedup", "speed-ups and ratios of times"),
+            ("s", "e2e_latency", "times and throughputs"),
+            ("%", "prefill_share_of_latency", "shares, counts, other"),
+        ],
+    )
+    def test_family(self, unit: str, metric: str, name: str) -> None:
+        assert family(cell("edgellm.fig1.a", 1.0, 1.0, unit, metric=metric)) == name
+
+
+def of_cell(key: str, low: float, value: float, name: str) -> Comparison:
+    return replace(compared(low, low, value, unit="s", metric="e2e_latency", name=name), cells=(key,))
+
+
+class TestCertain:
+    def test_by_construction(self) -> None:
+        whole = {"unit": "%", "metric": "rouge_l"}
+        given = [
+            compared(100.0, 100.0, 100.0, **whole),
+            compared(100.0, 100.0, 99.0, **whole),
+            compared(90.0, 90.0, 100.0, **whole),
+            compared(1.0, 1.0, 1.0, metric="acceptance_length", condition="width=1"),
+            compared(2.0, 2.0, 2.0, metric="acceptance_length", condition="width=2"),
+            compared(144.0, 144.0, 144.0, unit="subgraphs"),
+        ]
+        assert [one.certain for one in settled(given)] == [LOSSLESS, "", "", WIDTH_ONE, "", COUNT]
+
+    def test_the_same_printed_value_beside_the_same_figure_counts_once(self) -> None:
+        one, other = compared(2.0, 2.0, 3.0), compared(2.0, 2.0, 3.5)
+        assert [found.certain for found in settled([one, one, other])] == ["", REPEATED, ""]
+
+    def test_a_ratio_of_two_compared_figures_is_derived(self) -> None:
+        slow, fast = of_cell("a", 8.0, 6.0, "edgellm.fig1.a"), of_cell("b", 2.0, 1.5, "edgellm.fig1.b")
+        both = {"cells": ("a",), "baseline": ("b",)}
+        ratio = replace(compared(4.5, 4.5, 4.0, name="edgellm.fig1.c"), **both)
+        reduction = replace(compared(70.0, 70.0, 75.0, unit="%", name="edgellm.fig1.d"), **both)
+        other = replace(ratio, ours=(Figure(3.9),))
+        found = settled([slow, fast, ratio, reduction, other])
+        assert [one.certain for one in found] == ["", "", DERIVED, DERIVED, ""]
+        assert settled([ratio])[0].certain == "", "what it would follow from is not compared"
+        assert settled([ratio], context=[slow, fast])[0].certain == DERIVED
+
+    def test_a_mean_of_compared_figures_is_derived(self) -> None:
+        parts = [of_cell(key, value, value, f"lever.fig1.{key}") for key, value in (("a", 2.0), ("b", 8.0))]
+        mean = replace(compared(4.0, 4.0, 4.0, name="lever.fig1.c"), cells=("a", "b"))
+        assert settled([*parts, mean])[-1].certain == DERIVED
+        assert settled([*parts, replace(mean, ours=(Figure(4.1),))])[-1].certain == ""
+
+
+def test_each_comparison_is_counted_in_one_place() -> None:
+    given = [
+        compared(2.0, 2.0, 3.0),
+        compared(2.0, 2.0, 2.2),
+        compared(80.0, 80.0, 70.0, **POINTS),
+        compared(2.0, 4.0, 3.0),
+        compared(None, 4.0, 3.0),
+        compared(None, 4.0, 5.0),
+        replace(compared(2.0, 2.0, 4.0), marks=("fitted",)),
+        replace(compared(2.0, 2.0, 2.0), certain=COUNT),
+        compared(2.0, 2.0),
+    ]
+    found = summed(given)
+    assert [len(getattr(found, name)) for name in found.__annotations__] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert found.median == pytest.approx(0.3)
+    assert (len(found.misses), len(found.fitted_misses)) == (1, 1)
+    assert sentences(found) == [
+        "Against the paper, over 2 figures that can miss: median error 30.0%, worst 50.0% (edgellm.fig1.a).",
+        "Accuracies, over 1 figure that can miss: median difference 10.0 points, most 10.0 (edgellm.fig1.a).",
+        "Apart from these: 1 inside a published range, 1 bound met, 1 bound broken, 1 fitted.",
+        "Fitted and yet off by more than 10%: edgellm.fig1.a (100% above).",
+        "Cannot miss and not counted: 1 (a count that the configuration states).",
+    ]
