@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "papers", nargs="*", metavar="PAPER", help="as in conf/reference/cells.csv; default all"
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the tables")
+    parser.add_argument("--out", type=Path, help="folder of the pages; that of the tables by default")
     options = parser.parse_args(arguments)
+    out = options.out or options.results
     reference, cells, bibliography = conf_dir() / "reference", load_cells(), load_bibliography()
     try:
         found = read_comparisons(options.results, cells)
@@ -48,15 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if found.of(paper)]
         reports = [report(paper, found, cells, evidence) for paper in options.papers or compared]
         for one in reports:
-            files = write_report(one, options.results, bibliography, found.origin(one.paper))
+            files = write_report(one, out, bibliography, found.origin(one.paper))
             print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
         if not options.papers:
             headlines = read_headlines(reference / "headlines.yaml", cells)
-            print(
-                write_fidelity(
-                    reports, found, cells, headlines, records, older_keys(records), options.results
-                )
-            )
+            print(write_fidelity(reports, found, cells, headlines, records, older_keys(records), out))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -16,8 +16,10 @@ from repro.records.packed import LOOSE
 from repro.records.results import Results, open_results
 from repro.reports.files import FORMATS, PICTURES, written
 from repro.reports.index import write_index
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells
+from scripts import errors
 
 RESULTS = project_root() / "results"
 REFERENCE = project_root() / "conf" / "reference"
@@ -45,14 +47,15 @@ def test_there_are_few_files_and_they_are_small() -> None:
 
 def test_every_table_is_what_its_cells_make() -> None:
     results, bibliography = committed(), load_bibliography()
-    different, older = [], older_keys(results.all())
+    different, older, samples = [], older_keys(results.all()), Samples(results)
     for name in results.tables():
         members = results.members(name)
         records = results.records(members)
         assert len({r.key for r in records}) == len({m.key for m in members}), name
         config = composed(*overrides_of(name, members))
         section: dict[str, Any] = table_section(config) or {}
-        table = made_table(asked_of(name, members, axes(config)), section, members, records, older)
+        asked = asked_of(name, members, axes(config))
+        table = made_table(asked, section, members, records, older, samples, RESULTS)
         bibtex = citations(table.papers, bibliography)
         for format in TEXTS:
             path = RESULTS / name / f"table.{format}"
@@ -77,6 +80,13 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
     assert text == before
     for name in written(RESULTS):
         assert f"[{name}]({name}/table.md)" in text
+
+
+def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
+    assert errors.main(["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert Path("fidelity.md") in made
+    assert [name for name, text in made.items() if (RESULTS / name).read_text() != text] == []
 
 
 @pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])

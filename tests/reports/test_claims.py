@@ -11,6 +11,7 @@ from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, cell, spec, write_ta
 from repro.core.errors import InputError
 from repro.reports.claims.claims import ClaimsSpec, compare, is_prose
 from repro.reports.claims.claims_page import page, to_csv, write_claims
+from repro.reports.comparison.certain import DERIVED
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.reference import load_cells
 from tiny_project import write_project
@@ -35,34 +36,37 @@ class TestClaims:
             "ms": (0.9, 0.9),
         }
         assert {name: claim.verdict for name, claim in found.items()} == {
-            "range": "10% above",
-            "single": "50% above",
-            "up_to": "105% above",
+            "range": "fails",
+            "single": "fails",
+            "up_to": "fails",
             "over": "absent",
-            "ms": "inside",
+            "ms": "holds",
         }
-        assert found["range"].ratio == pytest.approx(10.23 / 9.3)
+        assert found["range"].comparison.error == pytest.approx(10.23 / 9.3 - 1)
         assert (found["range"].failed, found["range"].marks) == (1, ("proxy",))
-        assert found["up_to"].ratio is None, "a bound is no prediction"
-        assert (found["ms"].published.low, found["ms"].marks, found["ms"].predicted) == (
-            0.9,
-            ("fitted",),
-            False,
-        )
+        assert found["up_to"].comparison.error is None, "a bound is no prediction"
+        assert (found["ms"].published.low, found["ms"].comparison.fitted) == (0.9, True)
 
     @pytest.mark.parametrize(
-        ("ends", "take", "verdict"),
+        ("ends", "take", "distance", "verdict"),
         [
-            ((2.9, 9.3), "min", "inside"),
-            ((4.0, 5.0), "range", "105% above"),
-            ((12.0, 30.0), "mean", "45% below"),
-            ((None, 20.46), "max", "within, reaches 50% of it"),
-            ((2.0, None), "min", "within"),
-            ((6.0, None), "min", "50% below"),
+            ((2.9, 9.3), "min", "inside", "holds"),
+            ((3.0, 10.0), "range", "2% above", "holds"),
+            ((2.0, 20.0), "range", "inside", "fails"),
+            ((4.0, 5.0), "range", "105% above", "fails"),
+            ((12.0, 30.0), "mean", "45% below", "fails"),
+            ((None, 20.46), "max", "bound kept", "holds"),
+            ((2.0, None), "min", "bound kept", "holds"),
+            ((6.0, None), "min", "bound broken, 50% beyond", "fails"),
         ],
     )
     def test_verdicts(
-        self, ends: tuple[float | None, float | None], take: str, verdict: str, folder: Path
+        self,
+        ends: tuple[float | None, float | None],
+        take: str,
+        distance: str,
+        verdict: str,
+        folder: Path,
     ) -> None:
         cells = {"edgellm.text.range": cell("edgellm.text.range", *ends)}
         section = {
@@ -71,13 +75,52 @@ class TestClaims:
             "claims": [{"id": "edgellm.text.range", **SPEEDUP, "take": take}],
         }
         (claim,) = compare(ClaimsSpec.parse("c", section), folder, cells)
-        assert claim.verdict == verdict
+        assert (claim.comparison.distance, claim.verdict) == (distance, verdict)
+
+    def test_intervals_and_n_are_those_of_the_lines(self, tmp_path: Path) -> None:
+        write_table(
+            tmp_path,
+            "edgellm/fig15",
+            {"id": "t5", "ours": 3, "low": 2.5, "high": 3.5, "n": 20, "column": "speedup"},
+            {"id": "mt5", "ours": 9, "low": 8, "high": 9.9, "n": 30, "column": "speedup"},
+        )
+        whole = {"id": "edgellm.text.range", **SPEEDUP, "take": "range"}
+        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [whole]})
+        cells = {"edgellm.text.range": CELLS["edgellm.text.range"]}
+        (claim,) = compare(given, tmp_path, cells)
+        assert [figure.interval for figure in claim.comparison.ours] == [(2.5, 3.5), (8.0, 9.9)]
+        assert (claim.comparison.n, claim.verdict) == (30, "undetermined (our figure alone: holds)")
+        (line,) = csv.DictReader(io.StringIO(to_csv([claim])))
+        assert [line[name] for name in ("low", "low_to", "high_from", "high")] == ["2.5", "3.5", "8.0", "9.9"]
+
+    @pytest.mark.parametrize(("take", "value"), [("quotient", 3.0), ("gain_quotient", 4.0)])
+    def test_a_quotient_of_two_rows(self, take: str, value: float, tmp_path: Path) -> None:
+        rows = [{"id": name, "ours": ours, "column": "speedup"} for name, ours in (("4", 9), ("6", 3))]
+        write_table(tmp_path, "edgellm/fig15", *rows)
+        claim = {"id": "edgellm.text.single", **SPEEDUP, "rows": ["4", "6"], "take": take}
+        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
+        cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
+        assert compare(given, tmp_path, cells)[0].ours == (value, value)
+
+    def test_what_follows_from_compared_figures_is_derived(self, tmp_path: Path) -> None:
+        compared = {"reference": "edgellm.fig18.a", "cell": "a", "ours": 3, "column": "seconds", "id": "t5"}
+        other = {**compared, "reference": "edgellm.fig18.b", "cell": "b", "ours": 6, "id": "mt5"}
+        over = {"cell": "a", "baseline": "b", "ours": 0.5, "column": "speedup", "id": "t5"}
+        write_table(tmp_path, "edgellm/fig15", compared, other, over)
+        claim = {"id": "edgellm.text.single", **SPEEDUP}
+        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
+        cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
+        assert compare(given, tmp_path, cells)[0].certain == DERIVED
 
     @pytest.mark.parametrize(
         ("claims", "sentence"),
         [
             ({"edgellm.text.over": None}, "in edgellm/claims the claims lack edgellm.text.over$"),
-            ({"lever.text.other": {"absent": "x"}}, "though it is no prose of the paper, lever.text.other"),
+            ({"lever.text.other": {"absent": "x"}}, "though it is of another paper, lever.text.other"),
+            (
+                {"edgellm.text.over": {**SPEEDUP, "take": "quotient", "rows": ["t5"]}},
+                "takes a quotient of two `rows`, and names 1",
+            ),
             (
                 {"edgellm.text.rnage": {"absent": "x"}},
                 "'edgellm.text.rnage'. Did you mean edgellm.text.range",
@@ -116,20 +159,23 @@ class TestClaims:
         shown = to_markdown(page(spec(), compare(spec(), folder, CELLS)), [])
         lines = shown.splitlines()
         assert lines[2:9] == [
-            "| claim | where | paper | ours | ratio | verdict | from |",
-            "| --- | --- | ---: | ---: | ---: | --- | --- |",
+            "| claim | where | paper | ours | n | distance | verdict | from |",
+            "| --- | --- | ---: | ---: | ---: | --- | --- | --- |",
             f"| {SAID} against Std; boards [1] | sec. IV-C | 2.9–9.3 × "
-            "| 3–10.2 × † | 1.10 | 10% above | edgellm/fig15 |",
-            f"| {SAID} [2] [3] | sec.  | 2 × | 3 × † | 1.50 | 50% above | {fig15}",
-            f"| {SAID} [1] | sec.  | ≤ 5 × | 10.2 × † | — | 105% above | {fig15}",
-            f"| {SAID} [4] | sec.  | ≥ 3 × | — | — | absent | — |",
-            f"| {SAID} | sec.  | 0.9 s | 0.9 s ‡ | 1.00 | inside | edgellm/fig20 |",
+            "| 3–10.2 × † | — | 10% above | fails | edgellm/fig15 |",
+            f"| {SAID} [2] [3] | sec.  | 2 × | 3 × † | — | 50% above | fails | {fig15}",
+            f"| {SAID} [1] | sec.  | ≤ 5 × | 10.2 × † | — | bound broken, 105% beyond | fails | {fig15}",
+            f"| {SAID} [4] | sec.  | ≥ 3 × | — | — | — | absent | — |",
+            f"| {SAID} | sec.  | 0.9 s | 0.9 s ‡ | — | equal | holds | edgellm/fig20 |",
         ]
         for line in (
             "- [1] without 1 of 3 figures, which are absent",
             "- [4] nothing of ours measures it",
-            "- Of 5 claims 1 inside the published value or bound, 3 outside, 1 without a figure.",
-            "- Over 2 predicted values and ranges: median error 30.0%, worst 50.0%. 1 fitted left out.",
+            "- Of 5 claims 1 hold, 3 fail, 0 are undetermined, 1 have no figure. By our figures alone "
+            "1 hold and 3 fail. A printed number holds within 10%, an accuracy within 2 points.",
+            "- Against the paper, over 2 figures that can miss: median error 30.0%, worst 50.0% "
+            "(edgellm.text.single).",
+            "- Apart from these: 1 bound broken, 1 fitted.",
             "- 2026-01-03, commit c1 c2, made by `python -m repro experiment=edgellm/claims`.",
         ):
             assert line in lines

@@ -8,8 +8,9 @@ import pytest
 import records
 from repro.records.record import Round
 from repro.records.results import Results
-from repro.reports.intervals.bootstrap import FEWEST, Total, figure, interval, paired
-from repro.reports.intervals.rounds import totals, with_interval, with_intervals
+from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, figure, interval, paired
+from repro.reports.intervals.rounds import totals, with_interval
+from repro.reports.intervals.samples import Samples, distinct
 
 
 def rounds_of(*prompts: tuple[int, float]) -> list[Round]:
@@ -85,7 +86,45 @@ def test_on_a_wall_clock_the_spread_over_repetitions_stays() -> None:
 
 def test_a_failed_cell_has_no_interval(tmp_path: Path) -> None:
     failed = records.record("std", {}, status="failed", error="Traceback")
-    assert with_intervals([failed], Results(tmp_path)) == [failed]
+    assert with_interval(failed, []) == failed
+    assert Samples(Results(tmp_path)).drawn(failed, "ttft") is None
+
+
+def test_answers_give_what_rounds_do_not() -> None:
+    """Energy, similarity and latency by prompt; sums have intervals as ratios have."""
+    answers: list[Round] = [
+        {
+            "request": f"p/{i}",
+            "rouge_l": 90.0 + i,
+            "ttft": 1.0 + i,
+            "decode_joules": 2.0 * (i + 1),
+            "text": "a",
+        }
+        for i in range(6)
+    ]
+    emitted = 2 * sum(tokens for tokens, _ in PROMPTS)
+    values = {"rouge_l": 92.5, "ttft": 3.5, "decode_joules": 42.0, "joules_per_token": 42.0 / emitted}
+    found = totals(records.record("bld", values), rounds_of(*PROMPTS), answers)
+    assert set(found) == set(values)
+    assert figure(found["decode_joules"]) == pytest.approx(42.0)
+    low, high = interval(found["decode_joules"]) or (0.0, 0.0)
+    assert 20 < low < 42 < high < 64
+
+
+def test_records_of_the_same_prompts_get_the_same_draws() -> None:
+    one = {f"p/{i}": Total(float(i), 1.0) for i in range(6)}
+    assert (drawn(one, "a") == drawn(one, "a")).all()  # type: ignore[union-attr]
+    assert (drawn(one, "a") != drawn(one, "b")).any()  # type: ignore[union-attr]
+
+
+def test_a_text_that_several_cells_read_counts_once() -> None:
+    def record(method: str, dataset: str, prompts: int, **others: str) -> records.Record:
+        inputs = {"dataset": dataset, "target": "t"}
+        return records.record(method, {"prompts": prompts}, inputs=inputs, **others)
+
+    cells = [record("sp", "d", 3), record("std", "d", 5), record("sp", "e", 4)]
+    assert distinct(cells) == 9
+    assert distinct([record("sp", "d", 1, weights="none")]) is None, "no text was computed"
 
 
 def test_answers_and_requests_have_intervals_too() -> None:

@@ -11,7 +11,7 @@ from repro.reports.fidelity.marked import Sources, marked, updated
 from repro.reports.reference.reference import load_cells
 from scripts.marked_figures import main, pages
 
-WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "errata.md")
+WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md", "errata.md")
 """Pages that state what came out."""
 
 

@@ -18,15 +18,18 @@ from repro.experiments import cli
 from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results
+from repro.reports.comparison.published import Published
+from repro.reports.comparison.summary import summed
 from repro.reports.files import write_all
 from repro.reports.formats.latex import latex, to_latex
 from repro.reports.formats.layout import page
 from repro.reports.formats.render import to_csv, to_markdown, to_screen
+from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
-from repro.reports.tables.table import Published, Table
+from repro.reports.tables.table import Table
 from scripts import tables as tables_command
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
@@ -280,13 +283,51 @@ class TestBuild:
             {**SPEED, "reference": {"flash_ar": "t.flash", "chain_sd": "t.chain", "edgellm": "t.edge"}}
         ]
         records = [run("flash_ar", 9, 1.0, costs="fitted"), run("chain_sd", 5, 1.0), run("edgellm", 4, 1.0)]
-        errors = build(spec(columns=columns), records, CELLS).errors
-        assert errors is not None
-        assert (errors.count, errors.fitted, errors.worst_at) == (2, 1, "Chain SD, Speed")
-        assert errors.worst == pytest.approx(0.25)
-        assert errors.median == pytest.approx((0.25 + 0.2) / 2)
+        found = summed(build(spec(columns=columns), records, CELLS).compared)
+        assert [(one.row, one.error) for one in found.relative] == [
+            ("chain_sd", pytest.approx(0.25)),
+            ("edgellm", pytest.approx(-0.2)),
+        ]
+        assert [one.row for one in found.fitted] == ["flash_ar"]
         only_fitted = build(spec(columns=columns), records[:1], CELLS)
-        assert only_fitted.errors is None
+        assert summed(only_fitted.compared).counted == ()
+
+    def test_figures_have_intervals_n_and_bands(self) -> None:
+        """Twice as fast on every prompt is exactly twice as fast; the speeds themselves differ by prompt."""
+        records = [run("flash_ar", 60, 60.0, prompts=6), run("edgellm", 60, 30.0, prompts=6)]
+
+        class Lines:
+            def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
+                each = 2.0 if key == records[0].key else 1.0
+                return [
+                    {"request": f"p/{i}", "emitted": 10, "accepted": 0, "rows": 1, "drafted": 0}
+                    | {"start": 0.0, "end": each * (2.5 + 2 * i)}
+                    for i in range(6)
+                ]
+
+            def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
+                return []
+
+        timed = [
+            replace(r, values={**r.values, "decode_tokens_per_s": 60 / (45.0 * factor)})
+            for r, factor in zip(records, (2.0, 1.0), strict=True)
+        ]
+        own = {
+            "key": "own",
+            "heading": "Own",
+            "value": "decode_tokens_per_s",
+            "reference": {"edgellm": "t.edge"},
+        }
+        over = {**own, "key": "over", "relative_to": "flash_ar", "reference": {}}
+        bands = {("t", "edgellm", "own"): (1.0, 2.0)}
+        table = build(spec(columns=[own, over]), timed, CELLS, samples=Samples(Lines()), bands=bands)
+        one = table.entry("edgellm", "own")
+        assert one.ours == pytest.approx(60 / 45)
+        assert one.interval is not None
+        assert 0.9 < one.interval[0] < 1.2 < 1.5 < one.interval[1] < 2.2
+        assert (one.n, one.comparison and one.comparison.n) == (6, 6)
+        both = table.entry("edgellm", "over")
+        assert (both.ours, both.interval) == (pytest.approx(2.0), (pytest.approx(2.0), pytest.approx(2.0)))
 
     def test_ratios_to_ranges_and_bounds(self) -> None:
         between = Published("x", 5.0, 8.0)
@@ -361,7 +402,9 @@ MARKDOWN = r"""## Invented & small
 - ! differs from the published value by more than the column's tolerance.
 - [1] edgellm failed: OSError: gone \| away
 - Invented.
-- Against the paper, over 1 predicted cell: median error 25.0%, worst 25.0% (Chain SD, Speed). 1 fitted left out.
+- Against the paper, over 1 figure that can miss: median error 25.0%, worst 25.0% (t.chain).
+- Apart from these: 1 fitted.
+- A figure rests on 10 distinct texts, rows or requests; cells that read the same text count once.
 - n: 4 cells, 10 prompts a cell.
 - 2026-01-02, commit 0123456789, fedcba9876+, made by `python -m repro experiment=table`.
 - A commit with +: code or configuration had uncommitted changes when a cell was computed.
@@ -375,7 +418,7 @@ MARKDOWN = r"""## Invented & small
   title = {R}
 }
 ```
-"""  # noqa: E501
+"""
 
 LATEX = r"""% needs \usepackage{booktabs,siunitx,textcomp}
 \begin{table}
@@ -423,7 +466,8 @@ class TestFormats:
         assert len(lines) == 4 * 3 + 1
         chain = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "speed"))
         assert chain == {
-            **dict.fromkeys(("spread_low", "spread_high", "failed", "note"), ""),
+            **dict.fromkeys(("low", "high", "band_low", "band_high", "failed", "note", "certain"), ""),
+            **{"n": "10", "verdict": "undetermined", "point": "fails"},
             **{"row": "Chain SD", "id": "chain_sd", "column": "speed", "unit": "tokens/s"},
             **{"ours": "5.0", "ratio": "1.25"},
             **{"published_low": "4.0", "published_high": "4.0", "marks": "wall off", "reference": "t.chain"},
@@ -431,7 +475,7 @@ class TestFormats:
             "cell": record("chain_sd", {}).key[:12],
         }
         rouge = next(line for line in lines if (line["row"], line["column"]) == ("Chain SD", "rouge"))
-        assert (rouge["spread_low"], rouge["spread_high"]) == ("99.25", "99.75")
+        assert (rouge["low"], rouge["high"]) == ("99.01", "99.99")
         assert [line["failed"] for line in lines if line["row"] == "EdgeLLM"] == ["failed"] * 3
         assert [line["id"] for line in lines[::3]] == ["flash_ar", "chain_sd", "edgellm", "mine", ""]
         assert lines[-1]["column"] == "aside"

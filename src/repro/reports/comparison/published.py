@@ -37,6 +37,12 @@ class Published:
             return None
         return ours / min(max(ours, self.low), self.high)
 
+    def difference(self, ours: Scalar) -> float | None:
+        """Ours less the published value: less the nearer end of a range, 0 inside it; None for a bound."""
+        if isinstance(ours, str) or ours is None or self.low is None or self.high is None:
+            return None
+        return ours - min(max(ours, self.low), self.high)
+
 
 def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
     """A published cell in another unit; InputError, naming `where`, if it cannot be converted."""

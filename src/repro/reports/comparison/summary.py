@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.reports.comparison.comparison import Comparison
+from repro.reports.comparison.comparison import POINTS, Comparison
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""
@@ -57,8 +57,10 @@ class Summary:
 
     @property
     def fitted_misses(self) -> list[Comparison]:
-        """Fitted ones that are off by more than a tenth."""
-        return [one for one in self.fitted if one.error is not None and abs(one.error) > FITTED_MISS]
+        """Fitted ones that are off by more than a tenth, or more points than agree."""
+        return [
+            one for one in self.fitted if abs(one.error or 0.0) > (POINTS if one.in_points else FITTED_MISS)
+        ]
 
 
 def summed(comparisons: Sequence[Comparison]) -> Summary:
@@ -120,7 +122,9 @@ def sentences(found: Summary) -> list[str]:
     if found.fitted_misses:
         off = ", ".join(f"{one.cell.id} ({one.distance})" for one in found.fitted_misses[:5])
         more = f" and {len(found.fitted_misses) - 5} more" if len(found.fitted_misses) > 5 else ""
-        said.append(f"Fitted and yet off by more than {FITTED_MISS:.0%}: {off}{more}.")
+        said.append(
+            f"Fitted and yet off by more than {FITTED_MISS:.0%}, or {POINTS:.0f} points: {off}{more}."
+        )
     why = Counter(one.certain or "printed as 0, so that no ratio exists" for one in found.certain)
     said += [f"Cannot miss and not counted: {count} ({words})." for words, count in why.items()]
     return said

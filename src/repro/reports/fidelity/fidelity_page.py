@@ -185,7 +185,7 @@ def _percent(value: float | None) -> str:
 
 def _winners(reports: Sequence[Report], headlines: Headlines) -> Lines:
     yield "Systems on one workload, by our figures alone: pairs in the paper's order (without printed ties"
-    yield "within 1% and pairs of fitted values), and workloads that the paper's own system wins, there and here."
+    yield "within 1% and pairs of fitted values), and workloads that its own system wins, there and here."
     yield ""
     rows = []
     for report in reports:

@@ -158,7 +158,9 @@ def own_words(entry: Entry, column: ColumnSpec, shared: Sequence[str] = ()) -> s
     if isinstance(entry.ours, str):
         return entry.ours + signs(entry.marks, shared)
     words = fixed(entry.ours, column.digits)
-    if entry.interval and not narrow(entry.interval):
+    if isinstance(entry.spread, float):
+        words += f" ± {fixed(entry.spread, column.digits)}"
+    elif entry.interval and not narrow(entry.interval):
         words += f" [{', '.join(fixed(end, column.digits) for end in entry.interval)}]"
     if entry.band and not narrow(entry.band):
         words += f" {{{', '.join(fixed(end, column.digits) for end in entry.band)}}}"
@@ -257,7 +259,7 @@ def _interval_lines(table: Table) -> list[str]:
     """What brackets mean, if there are any, and how many distinct texts figures rest on."""
     entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
     lines = []
-    if any(entry.interval and not narrow(entry.interval) for entry in entries):
+    if any(isinstance(entry.spread, tuple) and not narrow(entry.spread) for entry in entries):
         lines.append(
             "[low, high] is a 95% interval over prompts, rows or requests (percentile bootstrap, paired in "
             f"comparisons, {RESAMPLES} resamples); figures that rest on fewer than five have none."
