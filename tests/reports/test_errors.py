@@ -127,7 +127,7 @@ class TestErrors:
         assert (lines[1]["row"], lines[1]["ours"], lines[1]["reason"]) == ("mt5", "30.0", "a proxy's words")
         claim = next(line for line in lines if line["reference"] == "edgellm.text.range")
         assert (claim["table"], claim["ours"], claim["ours_high"]) == ("edgellm/claims", "3.0", "10.23")
-        assert claim["verdict"] == claim["point"] == "fails"
+        assert claim["verdict"] == claim["point"] == "holds"
 
     @pytest.mark.parametrize(
         ("paper", "sentence"),
@@ -245,7 +245,7 @@ def test_the_page_over_all_papers(found: Found, tmp_path: Path) -> None:
     reports = [report("edgellm", found, CELLS, NOTHING)]
     one = records.record("std", {"prompts": 3})
     text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], tmp_path).read_text()
-    assert "Of 2: 2 fails. By our figures alone: 2 fails." in text
+    assert "Of 2: 1 fails, 1 holds. By our figures alone: 1 fails, 1 holds." in text
     assert "| twice as fast | 2 × | 6 × |  | 200% above | fails | fails |  |" in text
     assert "| all five |" in text
     path.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n")
