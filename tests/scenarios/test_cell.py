@@ -79,6 +79,15 @@ def test_unknown_power_is_absent_and_not_zero() -> None:
     assert found["decode_seconds"] == 5.0
 
 
+def test_what_each_answer_costs_adds_up_to_the_cell() -> None:
+    answers, trace = invented()
+    found, each = figures.timing(answers, trace), figures.by_answer(answers, trace)
+    for name in ("decode_joules", "prefill_joules"):
+        assert sum(float(one[name] or 0) for one in each) == pytest.approx(found[name])
+    for name in ("ttft", "latency"):
+        assert sum(float(one[name] or 0) for one in each) / 2 == pytest.approx(found[name])
+
+
 def test_answers_of_one_token_have_no_decode_figures() -> None:
     found = figures.timing([answer(1, 2.0)], Trace())
     assert found["decode_tokens"] == 0
