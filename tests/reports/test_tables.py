@@ -316,16 +316,18 @@ class TestBuild:
             "key": "own",
             "heading": "Own",
             "value": "decode_tokens_per_s",
+            "unit": "tokens/s",
             "reference": {"edgellm": "t.edge"},
         }
-        over = {**own, "key": "over", "relative_to": "flash_ar", "reference": {}}
-        bands = {("t", "edgellm", "own"): (1.0, 2.0)}
-        table = build(spec(columns=[own, over]), timed, CELLS, samples=Samples(Lines()), bands=bands)
+        over = {**own, "key": "over", "relative_to": "flash_ar", "unit": "x", "reference": {}}
+        shown = spec(columns=[own, over], aside=[])
+        bands = {(shown.experiment, "edgellm", "own"): (1.0, 2.0)}
+        table = build(shown, timed, CELLS, samples=Samples(Lines()), bands=bands)
         one = table.entry("edgellm", "own")
         assert one.ours == pytest.approx(60 / 45)
         assert one.interval is not None
         assert 0.9 < one.interval[0] < 1.2 < 1.5 < one.interval[1] < 2.2
-        assert (one.n, one.comparison and one.comparison.n) == (6, 6)
+        assert (one.n, one.band, one.comparison and one.comparison.n) == (6, (1.0, 2.0), 6)
         both = table.entry("edgellm", "over")
         assert (both.ours, both.interval) == (pytest.approx(2.0), (pytest.approx(2.0), pytest.approx(2.0)))
 
