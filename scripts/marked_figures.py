@@ -16,7 +16,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.records.record import write_atomically
-from repro.reports.fidelity.marked import Sources, marked, updated
+from repro.reports.fidelity.marked import FigureSources, marked, updated
 from repro.reports.reference.reference import load_cells
 
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--update", action="store_true", help="rewrite the figures that differ")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder of the tables")
     options = parser.parse_args(arguments)
-    sources, differ = Sources(options.results, load_cells()), 0
+    sources, differ = FigureSources(options.results, load_cells()), 0
     try:
         for page in pages(project_root()):
             text = page.read_text(encoding="utf-8")

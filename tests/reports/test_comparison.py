@@ -6,7 +6,7 @@ import pytest
 
 from invented_tables import cell
 from repro.reports.comparison.certain import COUNT, DERIVED, LOSSLESS, REPEATED, WIDTH_ONE, settled
-from repro.reports.comparison.comparison import Comparison, Ends, Figure, family
+from repro.reports.comparison.comparison import Compared, Ends, Figure, family
 from repro.reports.comparison.published import Published
 from repro.reports.comparison.summary import sentences, summed
 
@@ -21,9 +21,9 @@ def compared(
     band: Ends | None = None,
     name: str = "edgellm.fig1.a",
     **texts: str,
-) -> Comparison:
+) -> Compared:
     """A comparison of these ends with one figure or two."""
-    return Comparison(
+    return Compared(
         cell=cell(name, low, high, unit, **texts),
         published=Published(name, low, high),
         unit=unit,
@@ -58,7 +58,7 @@ class TestOne:
         ],
     )
     def test_distance_and_point_verdict(
-        self, one: Comparison, error: float | None, distance: str, point: str | None
+        self, one: Compared, error: float | None, distance: str, point: str | None
     ) -> None:
         assert one.error == (None if error is None else pytest.approx(error))
         assert (one.distance, one.point, one.verdict) == (distance, point, point)
@@ -113,7 +113,7 @@ class TestOne:
         assert family(cell("edgellm.fig1.a", 1.0, 1.0, unit, metric=metric)) == name
 
 
-def of_cell(key: str, low: float, value: float, name: str) -> Comparison:
+def of_cell(key: str, low: float, value: float, name: str) -> Compared:
     return replace(compared(low, low, value, unit="s", metric="e2e_latency", name=name), cells=(key,))
 
 

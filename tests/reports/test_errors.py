@@ -13,13 +13,13 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.comparison.certain import REPEATED
-from repro.reports.comparison.comparison import Comparison, Figure
+from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.published import Published
 from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report, to_csv
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
-from repro.reports.fidelity.reading import Found, read_comparisons
+from repro.reports.fidelity.reading import Comparisons, read_comparisons
 from repro.reports.fidelity.reasons import Reason, read_reasons
 from repro.reports.fidelity.skill import read_floors, skill, trivial
 from repro.reports.fidelity.winners import counted, races
@@ -67,12 +67,12 @@ def compared(folder: Path) -> Path:
 
 
 @pytest.fixture
-def found(compared: Path) -> Found:
+def found(compared: Path) -> Comparisons:
     return read_comparisons(compared, CELLS)
 
 
 class TestErrors:
-    def test_what_counts(self, found: Found) -> None:
+    def test_what_counts(self, found: Comparisons) -> None:
         summary = report("edgellm", found, CELLS, NOTHING).summary
         assert [(one.cell.id.partition(".")[2], round(one.error or 0, 3)) for one in summary.relative] == [
             ("text.single", 2.0),
@@ -87,7 +87,7 @@ class TestErrors:
         assert len(summary.absent) == 2
         assert {one.certain for one in summary.certain} == {REPEATED}, "claims that a table has too"
 
-    def test_in_words(self, found: Found) -> None:
+    def test_in_words(self, found: Comparisons) -> None:
         shown = page(
             report("edgellm", found, CELLS, Evidence([DRAFT], {"edgellm.fig18.b": 0.3}, ())), "c1", "2026"
         )
@@ -119,7 +119,7 @@ class TestErrors:
             == "2026, commit c1, made by `python scripts/errors.py edgellm --results results`."
         )
 
-    def test_csv(self, found: Found) -> None:
+    def test_csv(self, found: Comparisons) -> None:
         lines = list(
             csv.DictReader(io.StringIO(to_csv(report("edgellm", found, CELLS, Evidence([DRAFT], {}, ())))))
         )
@@ -133,7 +133,7 @@ class TestErrors:
         ("paper", "sentence"),
         [("edgelm", "no paper 'edgelm'. Did you mean edgellm"), ("ghidorah", "no paper 'ghidorah'")],
     )
-    def test_bad_input(self, paper: str, sentence: str, found: Found) -> None:
+    def test_bad_input(self, paper: str, sentence: str, found: Comparisons) -> None:
         with pytest.raises(InputError, match=sentence):
             report(paper, found, CELLS, NOTHING)
 
@@ -170,9 +170,9 @@ def timed(model: str, value: float, name: str = "edgellm.table1.a", **texts: str
     return cell(name, value, value, "s", metric="e2e_latency", model=model, **texts)
 
 
-def beside(published: PublishedCell, *ours: float) -> Comparison:
+def beside(published: PublishedCell, *ours: float) -> Compared:
     ends = Published(published.id, published.value_low, published.value_high)
-    return Comparison(published, ends, published.unit, tuple(map(Figure, ours)))
+    return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
 class TestSkill:
@@ -212,9 +212,9 @@ class TestSkill:
 
 
 def test_winners() -> None:
-    def one(system: str, printed: float, ours: float, marks: tuple[str, ...] = ()) -> Comparison:
+    def one(system: str, printed: float, ours: float, marks: tuple[str, ...] = ()) -> Compared:
         published = timed("LLaMA-7B", printed, f"edgellm.table1.{system}", system=system)
-        return Comparison(published, Published("", printed, printed), "s", (Figure(ours),), marks=marks)
+        return Compared(published, Published("", printed, printed), "s", (Figure(ours),), marks=marks)
 
     (race,) = races(
         [one("EdgeLLM", 1.0, 2.0), one("SP", 3.0, 1.5), one("Std", 9.0, 8.0), one("STI", 9.05, 1.0)]
@@ -226,7 +226,7 @@ def test_winners() -> None:
     assert counted(fitted, "EdgeLLM") == (0, 0, 0, 1)
 
 
-def test_coverage(found: Found) -> None:
+def test_coverage(found: Comparisons) -> None:
     counts = coverage(CELLS, found, [])["edgellm"]
     assert counts["predicted"] == 6
     assert (counts["bound"], counts["fitted"], counts["absent"]) == (1, 1, 1)
@@ -234,7 +234,7 @@ def test_coverage(found: Found) -> None:
     assert unnamed(CELLS, found) == []
 
 
-def test_the_page_over_all_papers(found: Found, tmp_path: Path) -> None:
+def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
     path = tmp_path / "headlines.yaml"
     path.write_text(
         "systems: {edgellm: EdgeLLM}\n"

@@ -7,7 +7,7 @@ import pytest
 from invented_tables import CELLS, write_tables
 from repro.core.errors import InputError
 from repro.core.paths import project_root
-from repro.reports.fidelity.marked import Sources, marked, updated
+from repro.reports.fidelity.marked import FigureSources, marked, updated
 from repro.reports.reference.reference import load_cells
 from scripts.marked_figures import main, pages
 
@@ -16,9 +16,9 @@ WITH_MARKS = ("lever.md", "ghidorah.md", "elastilm.md", "mllm_npu.md", "errata.m
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> Sources:
+def sources(tmp_path: Path) -> FigureSources:
     write_tables(tmp_path)
-    return Sources(tmp_path, CELLS)
+    return FigureSources(tmp_path, CELLS)
 
 
 TEXT = (
@@ -27,13 +27,13 @@ TEXT = (
 )
 
 
-def test_a_rounded_figure_agrees(sources: Sources) -> None:
+def test_a_rounded_figure_agrees(sources: FigureSources) -> None:
     found = list(marked(TEXT, sources))
     assert [(one.stands, one.value, one.agrees) for one in found] == [("10.2", 10.23, True), ("2", 2.0, True)]
     assert updated(TEXT, sources) == TEXT
 
 
-def test_another_figure_differs_and_is_rewritten(sources: Sources) -> None:
+def test_another_figure_differs_and_is_rewritten(sources: FigureSources) -> None:
     wrong = TEXT.replace("10.2 times", "11.25 times")
     assert [one.agrees for one in marked(wrong, sources)] == [False, True]
     assert updated(wrong, sources) == TEXT.replace("10.2 times", "10.23 times")
@@ -50,13 +50,13 @@ def test_another_figure_differs_and_is_rewritten(sources: Sources) -> None:
         ("cell :: edgellm.text.sinlge", "Did you mean edgellm.text.single"),
     ],
 )
-def test_a_place_that_does_not_exist(place: str, sentence: str, sources: Sources) -> None:
+def test_a_place_that_does_not_exist(place: str, sentence: str, sources: FigureSources) -> None:
     with pytest.raises(InputError, match=sentence):
         list(marked(f"3<!-- {place} -->", sources))
 
 
 def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
-    sources = Sources(project_root() / "results", load_cells())
+    sources = FigureSources(project_root() / "results", load_cells())
     wrong = {}
     for page in pages(project_root()):
         found = list(marked(page.read_text(encoding="utf-8"), sources))
@@ -65,6 +65,6 @@ def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:
     assert wrong == {}, "write them with `python scripts/marked_figures.py --update`"
 
 
-def test_the_command(sources: Sources, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(sources: FigureSources, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--results", str(sources.folder)]) == 2
     assert "error: there is no table" in capsys.readouterr().err

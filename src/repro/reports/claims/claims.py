@@ -20,7 +20,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.comparison.certain import DERIVED, settled
-from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
@@ -156,10 +156,10 @@ class Claim:
         return in_unit(self.cell, self.unit, f"our figures for it, in {', '.join(self.spec.tables)},")
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> Compared:
         """The published value beside ours."""
         counts = [int(line["n"]) for line in self.lines if line.get("n")]
-        return Comparison(
+        return Compared(
             cell=self.cell,
             published=self.published,
             unit=self.unit,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from repro.reports.comparison.comparison import Comparison
+from repro.reports.comparison.comparison import Compared
 
 LOSSLESS = "lossless: the target's own text, checked in every run"
 WIDTH_ONE = "a verification of one token emits exactly one"
@@ -22,21 +22,21 @@ CLOSE = 1e-6
 """Largest relative difference of a figure from what it is derived as."""
 
 
-def _lossless(one: Comparison) -> bool:
+def _lossless(one: Compared) -> bool:
     full = one.published.low == one.published.high == 100.0
     return one.cell.metric == "rouge_l" and full and all(figure.value == 100.0 for figure in one.ours)
 
 
-def _width_one(one: Comparison) -> bool:
+def _width_one(one: Compared) -> bool:
     narrow = one.cell.conditions.get("width") == "1"
     return one.cell.metric == "acceptance_length" and narrow and all(f.value == 1.0 for f in one.ours)
 
 
-def _count(one: Comparison) -> bool:
+def _count(one: Compared) -> bool:
     return one.cell.unit in ("subgraphs", "layers", "domains", "runs", "lines", "types")
 
 
-BY_CONSTRUCTION: Mapping[str, Callable[[Comparison], bool]] = {
+BY_CONSTRUCTION: Mapping[str, Callable[[Compared], bool]] = {
     LOSSLESS: _lossless,
     WIDTH_ONE: _width_one,
     COUNT: _count,
@@ -44,7 +44,7 @@ BY_CONSTRUCTION: Mapping[str, Callable[[Comparison], bool]] = {
 """Rules about one comparison, by what they say."""
 
 
-def settled(comparisons: Sequence[Comparison], context: Iterable[Comparison] = ()) -> list[Comparison]:
+def settled(comparisons: Sequence[Compared], context: Iterable[Compared] = ()) -> list[Compared]:
     """The comparisons with `certain` set where a rule says that they cannot miss.
 
     Args:
@@ -61,7 +61,7 @@ def settled(comparisons: Sequence[Comparison], context: Iterable[Comparison] = (
     return found
 
 
-def _why(one: Comparison, singles: Mapping[str, Sequence[Comparison]], seen: set[tuple[object, ...]]) -> str:
+def _why(one: Compared, singles: Mapping[str, Sequence[Compared]], seen: set[tuple[object, ...]]) -> str:
     if not one.ours:
         return ""
     said = next((words for words, rule in BY_CONSTRUCTION.items() if rule(one)), "")
@@ -72,22 +72,22 @@ def _why(one: Comparison, singles: Mapping[str, Sequence[Comparison]], seen: set
     return DERIVED if _derived(one, singles) else ""
 
 
-def _identity(one: Comparison) -> tuple[object, ...]:
+def _identity(one: Compared) -> tuple[object, ...]:
     """Equal for comparisons of the same printed value with the same figure of a paper."""
     version = one.cell.paper.removesuffix("_v2")
     return (version, one.unit, one.published.low, one.published.high, *(f.value for f in one.ours))
 
 
-def _singles(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
+def _singles(comparisons: Iterable[Compared]) -> dict[str, list[Compared]]:
     """Comparisons that can count of single cells' own figures, by the cell."""
-    found: dict[str, list[Comparison]] = {}
+    found: dict[str, list[Compared]] = {}
     for one in comparisons:
         if len(one.cells) == 1 and not one.baseline and len(one.ours) == 1 and not one.published.bound:
             found.setdefault(one.cells[0], []).append(one)
     return found
 
 
-def _derived(one: Comparison, singles: Mapping[str, Sequence[Comparison]]) -> bool:
+def _derived(one: Compared, singles: Mapping[str, Sequence[Compared]]) -> bool:
     """Whether ours is a ratio, difference or mean of figures that are compared themselves, in one metric."""
     if len(one.ours) != 1 or len({*one.cells, *one.baseline}) < 2:
         return False

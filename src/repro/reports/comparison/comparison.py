@@ -66,7 +66,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Compared:
     """A published value beside ours.
 
     Attributes:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repro.reports.comparison.comparison import POINTS, Comparison
+from repro.reports.comparison.comparison import POINTS, Compared
 
 FITTED_MISS = 0.10
 """Relative error above which a fitted figure is listed."""
@@ -31,17 +31,17 @@ class Summary:
         absent: those without a figure of ours.
     """
 
-    relative: tuple[Comparison, ...]
-    points: tuple[Comparison, ...]
-    inside: tuple[Comparison, ...]
-    kept: tuple[Comparison, ...]
-    broken: tuple[Comparison, ...]
-    fitted: tuple[Comparison, ...]
-    certain: tuple[Comparison, ...]
-    absent: tuple[Comparison, ...]
+    relative: tuple[Compared, ...]
+    points: tuple[Compared, ...]
+    inside: tuple[Compared, ...]
+    kept: tuple[Compared, ...]
+    broken: tuple[Compared, ...]
+    fitted: tuple[Compared, ...]
+    certain: tuple[Compared, ...]
+    absent: tuple[Compared, ...]
 
     @property
-    def counted(self) -> tuple[Comparison, ...]:
+    def counted(self) -> tuple[Compared, ...]:
         """All whose error counts."""
         return self.relative + self.points
 
@@ -51,21 +51,21 @@ class Summary:
         return median(self.relative)
 
     @property
-    def misses(self) -> list[Comparison]:
+    def misses(self) -> list[Compared]:
         """Counted ones that are off by more than a quarter, or ten points."""
         return [one for one in self.counted if one.missed]
 
     @property
-    def fitted_misses(self) -> list[Comparison]:
+    def fitted_misses(self) -> list[Compared]:
         """Fitted ones that are off by more than a tenth, or more points than agree."""
         return [
             one for one in self.fitted if abs(one.error or 0.0) > (POINTS if one.in_points else FITTED_MISS)
         ]
 
 
-def summed(comparisons: Sequence[Comparison]) -> Summary:
+def summed(comparisons: Sequence[Compared]) -> Summary:
     """Sort comparisons by how they count; each is in one group."""
-    groups: dict[str, list[Comparison]] = {name: [] for name in Summary.__annotations__}
+    groups: dict[str, list[Compared]] = {name: [] for name in Summary.__annotations__}
     for one in comparisons:
         groups[_group(one)].append(one)
     for name in ("relative", "points", "fitted"):
@@ -73,7 +73,7 @@ def summed(comparisons: Sequence[Comparison]) -> Summary:
     return Summary(**{name: tuple(some) for name, some in groups.items()})
 
 
-def _group(one: Comparison) -> str:
+def _group(one: Compared) -> str:
     if not one.ours:
         return "absent"
     if one.fitted:
@@ -89,7 +89,7 @@ def _group(one: Comparison) -> str:
     return "points" if one.in_points else "relative"
 
 
-def median(comparisons: Sequence[Comparison]) -> float | None:
+def median(comparisons: Sequence[Compared]) -> float | None:
     """Median of the errors' sizes; None of none."""
     errors = [abs(one.error) for one in comparisons if one.error is not None]
     return statistics.median(errors) if errors else None
@@ -130,5 +130,5 @@ def sentences(found: Summary) -> list[str]:
     return said
 
 
-def _times(some: Sequence[Comparison], noun: str) -> str:
+def _times(some: Sequence[Compared], noun: str) -> str:
     return f"{len(some)} {noun}" + ("" if len(some) == 1 else "s")

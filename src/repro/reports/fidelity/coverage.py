@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from repro.reports.comparison.comparison import Comparison
-from repro.reports.fidelity.reading import Found
+from repro.reports.comparison.comparison import Compared
+from repro.reports.fidelity.reading import Comparisons
 from repro.reports.reference.reference import PublishedCell
 
 STATUSES = {
@@ -25,7 +25,9 @@ STATUSES = {
 """What may be the case of a published value, with explanations."""
 
 
-def status(cell: PublishedCell, one: Comparison | None, found: Found, missing_models: Iterable[str]) -> str:
+def status(
+    cell: PublishedCell, one: Compared | None, found: Comparisons, missing_models: Iterable[str]
+) -> str:
     """The status of one published value; `one` may be a comparison with the earlier version's same value."""
     if one is not None and one.ours:
         if one.fitted:
@@ -42,7 +44,7 @@ def status(cell: PublishedCell, one: Comparison | None, found: Found, missing_mo
 
 
 def coverage(
-    cells: Mapping[str, PublishedCell], found: Found, missing_models: Iterable[str]
+    cells: Mapping[str, PublishedCell], found: Comparisons, missing_models: Iterable[str]
 ) -> dict[str, Counter[str]]:
     """Counts of statuses by paper."""
     by_id, missing = found.by_id(), tuple(missing_models)
@@ -54,7 +56,7 @@ def coverage(
     return counts
 
 
-def unnamed(cells: Mapping[str, PublishedCell], found: Found) -> list[str]:
+def unnamed(cells: Mapping[str, PublishedCell], found: Comparisons) -> list[str]:
     """Published values that no table names."""
     by_id = found.by_id()
     return [name for name in cells if name not in by_id and name not in found.nearest]

@@ -15,9 +15,9 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.comparison import MISS, MISS_POINTS, Comparison, family
+from repro.reports.comparison.comparison import MISS, MISS_POINTS, Compared, family
 from repro.reports.comparison.summary import Summary, sentences, summed
-from repro.reports.fidelity.reading import Found
+from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
 from repro.reports.fidelity.skill import skill, trivial
 from repro.reports.files import write_files
@@ -58,19 +58,19 @@ class Report:
 
     paper: str
     summary: Summary
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[Compared]
     evidence: Evidence
 
-    def reason(self, one: Comparison) -> str:
+    def reason(self, one: Compared) -> str:
         """Why a comparison misses."""
         return reason_of(one, self.evidence.reasons) or UNEXPLAINED
 
-    def trivial(self, one: Comparison) -> Comparison | None:
+    def trivial(self, one: Compared) -> Compared | None:
         """The trivial predictor's comparison."""
         return trivial(one, self.evidence.fitted)
 
 
-def report(paper: str, found: Found, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
+def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
     """The comparisons of all tables with a paper.
 
     Raises:
@@ -161,12 +161,12 @@ def _rules(found: Report) -> tuple[tuple[str, ...], ...]:
     return tuple(lines)
 
 
-def _grid(found: Report, some: Sequence[Comparison], title: str) -> Grid:
+def _grid(found: Report, some: Sequence[Compared], title: str) -> Grid:
     headings = (Heading(f"{HEADINGS[0]}: {title}"), *map(Heading, HEADINGS[1:]))
     return Grid(headings, tuple(_words(found, one) for one in some), "lllrrrlrr")
 
 
-def _words(found: Report, one: Comparison) -> tuple[str, ...]:
+def _words(found: Report, one: Compared) -> tuple[str, ...]:
     unit = UNITS.get(one.unit, one.unit)
     given = ends(one.published.low, one.published.high)
     own = ends(one.ours[0].value, one.ours[-1].value)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from repro.records.record import Record, write_atomically
 from repro.reports.claims.claims_page import ends
-from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Comparison, family
+from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Compared, family
 from repro.reports.comparison.summary import median
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines
-from repro.reports.fidelity.reading import Found
+from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import skill
 from repro.reports.fidelity.winners import Race, counted, races
 from repro.reports.formats.layout import UNITS
@@ -41,7 +41,7 @@ Lines = Iterator[str]
 
 def write_fidelity(
     reports: Sequence[Report],
-    found: Found,
+    found: Comparisons,
     cells: Mapping[str, PublishedCell],
     headlines: Headlines,
     records: Sequence[Record],
@@ -67,7 +67,7 @@ def write_fidelity(
     return path
 
 
-def _headlines(headlines: Headlines, found: Found) -> Lines:
+def _headlines(headlines: Headlines, found: Comparisons) -> Lines:
     by_id, verdicts, points = found.by_id(), Counter[str](), Counter[str]()
     rows = []
     for claim in headlines.claims:
@@ -84,7 +84,7 @@ def _headlines(headlines: Headlines, found: Found) -> Lines:
     yield from _table(("claim", "paper", "ours", "n", "distance", "verdict", "alone", "rests on"), rows)
 
 
-def _said(one: Comparison | None) -> tuple[str, str, str, str]:
+def _said(one: Compared | None) -> tuple[str, str, str, str]:
     """Published value, ours with interval and band, n, distance."""
     if one is None:
         return "", "", "", "no figure"
@@ -105,7 +105,7 @@ def _hull(every: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return min(low for low, _ in every), max(high for _, high in every)
 
 
-def _coverage(cells: Mapping[str, PublishedCell], found: Found, headlines: Headlines) -> Lines:
+def _coverage(cells: Mapping[str, PublishedCell], found: Comparisons, headlines: Headlines) -> Lines:
     counts = coverage(cells, found, headlines.missing_models)
     first = [paper for paper in counts if not paper.endswith("_v2")]
     total = sum((counts[paper] for paper in first), Counter())
@@ -174,7 +174,7 @@ def _errors(reports: Sequence[Report]) -> Lines:
     yield f"Broken bounds ({len(broken)}): {'; '.join(f'{one.cell.id}, {one.distance}' for one in broken)}."
 
 
-def _part(some: Sequence[Comparison], share: float) -> float | None:
+def _part(some: Sequence[Compared], share: float) -> float | None:
     errors = sorted(abs(one.error or 0.0) for one in some)
     return errors[min(len(errors) - 1, int(share * len(errors)))] if errors else None
 
@@ -215,7 +215,7 @@ def _undetermined(reports: Sequence[Report]) -> Lines:
     yield from _table(("paper", "holds", "fails", "undetermined", "alone: holds / fails", "decided by"), rows)
 
 
-def _needs(one: Comparison) -> str:
+def _needs(one: Compared) -> str:
     return one.decided_by or "nothing that is known"
 
 

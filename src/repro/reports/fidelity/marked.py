@@ -30,7 +30,7 @@ PUBLISHED = "cell"
 
 
 @dataclass(frozen=True)
-class Marked:
+class MarkedFigure:
     """A marked figure: as it stands, where it is from, and as it should stand."""
 
     stands: str
@@ -52,7 +52,7 @@ class Marked:
 
 
 @dataclass(frozen=True)
-class Sources:
+class FigureSources:
     """The tables of a folder of results, and the published values."""
 
     folder: Path
@@ -100,17 +100,17 @@ class Sources:
         return {}
 
 
-def marked(text: str, sources: Sources) -> Iterator[Marked]:
-    """The marked figures of a text in their order; errors as `Sources.value`."""
+def marked(text: str, sources: FigureSources) -> Iterator[MarkedFigure]:
+    """The marked figures of a text in their order; errors as `FigureSources.value`."""
     for match in MARK.finditer(text):
-        yield Marked(match["number"], match["place"], sources.value(match["place"]))
+        yield MarkedFigure(match["number"], match["place"], sources.value(match["place"]))
 
 
-def updated(text: str, sources: Sources) -> str:
-    """The text with marked figures as they should stand; errors as `Sources.value`."""
+def updated(text: str, sources: FigureSources) -> str:
+    """The text with marked figures as they should stand; errors as `FigureSources.value`."""
 
     def written(match: re.Match[str]) -> str:
-        one = Marked(match["number"], match["place"], sources.value(match["place"]))
+        one = MarkedFigure(match["number"], match["place"], sources.value(match["place"]))
         return one.written + match[0][len(match["number"]) :]
 
     return MARK.sub(written, text)

@@ -12,14 +12,14 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.reports.claims.claims import CLAIM, Line, read_table
 from repro.reports.comparison.certain import REPEATED, settled
-from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published
 from repro.reports.files import ALTERED, path_of, written
 from repro.reports.reference.reference import PublishedCell
 
 
 @dataclass(frozen=True)
-class Found:
+class Comparisons:
     """What a folder of results compares with published values.
 
     Attributes:
@@ -28,12 +28,12 @@ class Found:
         commits, dates: by table.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Compared, ...]
     nearest: Mapping[str, Line]
     commits: Mapping[str, str]
     dates: Mapping[str, str]
 
-    def of(self, paper: str) -> list[Comparison]:
+    def of(self, paper: str) -> list[Compared]:
         """The comparisons with a paper."""
         return [one for one in self.comparisons if one.cell.paper == paper]
 
@@ -43,9 +43,9 @@ class Found:
         commits = sorted({commit for name in names for commit in self.commits[name].split()})
         return " ".join(commits), max((self.dates[name] for name in names), default="")
 
-    def by_id(self) -> dict[str, Comparison]:
+    def by_id(self) -> dict[str, Compared]:
         """For each published value the comparison that counts, or else the first one."""
-        found: dict[str, Comparison] = {}
+        found: dict[str, Compared] = {}
         for one in self.comparisons:
             held = found.get(one.cell.id)
             if held is None or (not held.ours and one.ours):
@@ -53,7 +53,7 @@ class Found:
         return found
 
 
-def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Found:
+def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Comparisons:
     """Every comparison of every table below a folder; tables with changed settings are left out.
 
     A published value counts once: in the table of its own artifact, else in the first one by name, and in a
@@ -73,7 +73,7 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Found:
     asides = [(name, line) for name, line in known if line["column"] == "aside"]
     made = [_comparison(cells[x["reference"]], name, x) for name, x in known if x["column"] != "aside"]
     made.sort(key=lambda one: _rank(one))
-    return Found(
+    return Comparisons(
         comparisons=tuple(_once(settled(made))),
         nearest={line["reference"]: line for _, line in asides},
         commits=_collected(lines, "commit"),
@@ -97,13 +97,13 @@ def _collected(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
     return found
 
 
-def _rank(one: Comparison) -> tuple[bool, bool, bool, bool]:
+def _rank(one: Compared) -> tuple[bool, bool, bool, bool]:
     """Tables before claims, the own artifact's before others, figures before absent ones."""
     own = one.table.partition("/")[2].startswith(one.cell.artifact)
     return one.column == CLAIM, not one.ours, not own, "older" in one.marks
 
 
-def _once(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
+def _once(comparisons: Sequence[Compared]) -> Iterator[Compared]:
     """The comparisons; what stands beside a value that was compared before is a repetition."""
     seen: set[str] = set()
     for one in comparisons:
@@ -113,8 +113,8 @@ def _once(comparisons: Sequence[Comparison]) -> Iterator[Comparison]:
             seen.add(one.cell.id)
 
 
-def _comparison(cell: PublishedCell, table: str, line: Line) -> Comparison:
-    return Comparison(
+def _comparison(cell: PublishedCell, table: str, line: Line) -> Compared:
+    return Compared(
         cell=cell,
         published=Published(cell.id, _number(line["published_low"]), _number(line["published_high"])),
         unit=line["unit"],

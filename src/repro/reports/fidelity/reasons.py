@@ -16,7 +16,7 @@ import yaml
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
-from repro.reports.comparison.comparison import Comparison
+from repro.reports.comparison.comparison import Compared
 from repro.reports.reference.reference import PublishedCell, find
 
 
@@ -42,7 +42,7 @@ class Reason:
             return cell.id == self.id
         return all(getattr(cell, name) in values for name, values in self.rule.items())
 
-    def explains(self, one: Comparison) -> bool:
+    def explains(self, one: Compared) -> bool:
         """Whether it covers a comparison and pushes it in its direction."""
         return self.covers(one.cell) and one.error is not None and (one.error > 0) == (self.ours == "above")
 
@@ -85,7 +85,7 @@ def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Re
     return reason
 
 
-def reason_of(one: Comparison, reasons: Sequence[Reason]) -> str:
+def reason_of(one: Compared, reasons: Sequence[Reason]) -> str:
     """Why a miss is off: by its own reason, or the rule with the most fields; "" if nobody knows."""
     if not one.missed:
         return ""
@@ -94,7 +94,7 @@ def reason_of(one: Comparison, reasons: Sequence[Reason]) -> str:
     return fitting[0].why if fitting else ""
 
 
-def record(reason: Reason, comparisons: Sequence[Comparison]) -> tuple[int, int]:
+def record(reason: Reason, comparisons: Sequence[Compared]) -> tuple[int, int]:
     """How many misses in its scope a reason explains, and how many contradict it."""
     misses = [one for one in comparisons if one.missed and reason.covers(one.cell)]
     explained = sum(map(reason.explains, misses))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.reports.comparison.comparison import Comparison, Figure
+from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.summary import median
 from repro.reports.reference.reference import PublishedCell, find
 
@@ -27,7 +27,7 @@ SHRINKS = ("throughput",)
 """Words of metrics that grow, and shrink, in proportion to a model's weights."""
 
 
-def trivial(one: Comparison, fitted: Sequence[PublishedCell]) -> Comparison | None:
+def trivial(one: Compared, fitted: Sequence[PublishedCell]) -> Compared | None:
     """The comparison with the trivial predictor's figure in place of ours; None if it has none.
 
     A ratio to a baseline is 1 and a difference from it 0: all methods are equal. Rouge-L is that of the
@@ -39,7 +39,7 @@ def trivial(one: Comparison, fitted: Sequence[PublishedCell]) -> Comparison | No
     return None if value is None else replace(one, ours=(Figure(value),), certain="", n=None)
 
 
-def _of_methods(one: Comparison) -> float | None:
+def _of_methods(one: Compared) -> float | None:
     if one.cell.metric == "rouge_l":
         return 100.0
     if one.unit == "x":
@@ -47,7 +47,7 @@ def _of_methods(one: Comparison) -> float | None:
     return 0.0 if one.unit in ("%", "percentage_point") else None
 
 
-def _nearest(one: Comparison, fitted: Sequence[PublishedCell]) -> float | None:
+def _nearest(one: Compared, fitted: Sequence[PublishedCell]) -> float | None:
     cell = one.cell
     others = [
         (near, value)
@@ -79,7 +79,7 @@ def _alike(near: PublishedCell, cell: PublishedCell) -> int:
     return sum(getattr(near, name) == getattr(cell, name) for name in COORDINATES)
 
 
-def skill(ours: Sequence[Comparison], theirs: Sequence[Comparison | None]) -> tuple[int, float, float] | None:
+def skill(ours: Sequence[Compared], theirs: Sequence[Compared | None]) -> tuple[int, float, float] | None:
     """Where a trivial figure exists: how many, its median error, and 1 less ours over it."""
     both = [(a, b) for a, b in zip(ours, theirs, strict=True) if b is not None and b.error is not None]
     own, other = median([a for a, _ in both]), median([b for _, b in both])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from repro.reports.comparison.comparison import Comparison
+from repro.reports.comparison.comparison import Compared
 
 TIE = 0.01
 """Relative difference of printed values that counts as a tie."""
@@ -26,7 +26,7 @@ class Race:
 
     artifact: str
     sign: int
-    runners: tuple[Comparison, ...]
+    runners: tuple[Compared, ...]
 
     def pairs(self) -> list[bool]:
         """For each two systems whether the paper's order is ours; without ties and pairs of fitted values."""
@@ -48,9 +48,9 @@ class Race:
         return all(self.sign * (own[0].ours[0].value - o.ours[0].value) >= 0 for o in others)
 
 
-def races(comparisons: Iterable[Comparison]) -> list[Race]:
+def races(comparisons: Iterable[Compared]) -> list[Race]:
     """Every workload on which a paper prints one value for each of several systems, and we have a figure."""
-    groups: dict[tuple[str, ...], dict[str, Comparison]] = defaultdict(dict)
+    groups: dict[tuple[str, ...], dict[str, Compared]] = defaultdict(dict)
     for one in comparisons:
         cell, printed = one.cell, one.published
         single = printed.low is not None and printed.low == printed.high and len(one.ours) == 1

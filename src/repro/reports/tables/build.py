@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from repro.records.record import Record, Scalar, Spread
 from repro.reports.comparison.certain import settled
-from repro.reports.comparison.comparison import Comparison, Ends, Figure
+from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.intervals.samples import Samples, distinct
 from repro.reports.reference.reference import PublishedCell, find
@@ -188,13 +188,13 @@ class _Builder:
             return found
         return _scaled(records[0].uncertainty.get(column.value), column.scale)
 
-    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Comparison | None:
+    def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
         """The entry beside its published value; None without one, or if ours is a text."""
         if entry.published is None or isinstance(entry.ours, str):
             return None
         cell = find(self.cells, entry.published.id)
         ours = () if entry.ours is None else (Figure(float(entry.ours), entry.interval, entry.band),)
-        return Comparison(
+        return Compared(
             cell=cell,
             published=entry.published,
             unit=column.unit,

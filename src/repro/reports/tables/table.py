@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from repro.records.record import Scalar, Spread
-from repro.reports.comparison.comparison import Comparison, Ends
+from repro.reports.comparison.comparison import Compared, Ends
 from repro.reports.comparison.published import Published
 from repro.reports.spec.spec import ColumnSpec, FigureSpec
 
@@ -43,7 +43,7 @@ class Entry:
     n: int | None = None
     band: Ends | None = None
     published: Published | None = None
-    comparison: Comparison | None = None
+    comparison: Compared | None = None
     ratio: float | None = None
     marks: tuple[str, ...] = ()
     failed: int | None = None
@@ -100,7 +100,7 @@ class Table:
     rows: tuple[TableRow, ...]
     aside: tuple[Aside, ...]
     footnotes: tuple[str, ...]
-    compared: tuple[Comparison, ...]
+    compared: tuple[Compared, ...]
     commits: tuple[str, ...]
     date: str
     papers: tuple[str, ...]
