@@ -23,7 +23,7 @@ COUNTED = ("prompts", "rows", "requests")
 """Values that count what a cell was asked."""
 
 
-class DetailLines(Protocol):
+class LineSource(Protocol):
     """Where lines of detail are stored: `records.results.Results`."""
 
     def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
@@ -36,7 +36,7 @@ class DetailLines(Protocol):
 class Samples:
     """Resampled figures of records; records over the same prompts are resampled together."""
 
-    def __init__(self, lines: DetailLines) -> None:
+    def __init__(self, lines: LineSource) -> None:
         self._lines = lines
         self._totals: dict[str, dict[str, Totals]] = {}
 
