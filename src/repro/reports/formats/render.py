@@ -9,7 +9,6 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from textwrap import fill
 from typing import Literal
 
@@ -19,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from repro.reports.comparison.published import Published
-from repro.reports.formats.layout import NOT_RUN, Grid, Heading, Page
+from repro.reports.formats.layout import NOT_RUN, Grid, Page
 from repro.reports.formats.parts import MOST, divided
 from repro.reports.tables.table import Entry, Table
 

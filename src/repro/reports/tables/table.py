@@ -87,9 +87,9 @@ class Aside:
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `stand_ins` says in a phrase what stands in for the paper's models. `compared` are all comparisons with published
-    values, in the order of rows. `amounts` says in a sentence how many cells, prompts and tokens there are.
-    `commands` made its cells; the first recreates the table.
+    `stand_ins` says in a phrase what stands in for the paper's models. `compared` are all comparisons with
+    published values, in the order of rows. `amounts` says in a sentence how many cells, prompts and tokens
+    there are. `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     """
 

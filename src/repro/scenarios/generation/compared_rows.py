@@ -125,10 +125,10 @@ class ComparedNetwork:
             )
 
 
-class _ComparedStep(Step):
+class _ComparedStep:
     def __init__(self, network: ComparedNetwork, step: Step, wanted: Sequence[Prefix]) -> None:
         self._network, self._step, self._wanted = network, step, list(wanted)
-        self.layers = step.layers  # type: ignore[method-assign]  # no frame more above a layer
+        self.layers = step.layers  # no frame more above a layer
 
     def hidden(self) -> Tensor:
         return self._step.hidden()
@@ -143,6 +143,9 @@ class _ComparedStep(Step):
         for prefix, row in zip(wanted, rows, strict=True):
             self._network.computed(prefix, row)
         return rows
+
+    def late_rows(self) -> list[Logits]:
+        return self.rows()
 
 
 def along(own: GreedyText) -> Known:
