@@ -78,7 +78,7 @@ def test_the_best_of_each_column_is_marked_as_it_is_shown() -> None:
     }
     assert "| 20.00 ★ |" in to_markdown(page(table), [])
     assert "★ best of its column." in to_markdown(page(table), [])
-    assert r"20.00 $\star$" in to_latex(page(table), [])
+    assert r"20.00{~$\star$}" in to_latex(page(table), [])
     assert not any("best" in entry.marks for row in made().rows for entry in row.entries)
 
 
