@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from math import ceil, log
+from typing import Any
 
 import pytest
 
@@ -47,21 +49,38 @@ def test_a_fit_meets_its_cells(name: str) -> None:
         assert value == pytest.approx(result.aims[cell], rel=0.03), cell
 
 
+def fitted_to_papers(content: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """The places of facts that are fitted, but for those that the classes of engines give from phones."""
+    for key, below in content.items():
+        if isinstance(below, Mapping):
+            yield from fitted_to_papers(below, f"{at}.{key}" if at else str(key))
+    if content.get("source") == "fitted" and not all(cell.startswith("phone.") for cell in content["cells"]):
+        yield at
+
+
 def test_nothing_is_fitted_that_no_specification_fits() -> None:
-    """Of the rest, whole numbers and a ratio, the file has the arithmetic."""
+    """Of the rest the files have the arithmetic; the variant anchored to mllm-NPU's rows is a study's."""
     numbers = {number.name for name in specifications() for number in specification(name).numbers}
     places = {re.sub(r"\[-?\d+\]$", "", name) for name in numbers}
     found = set()
-    for path in sorted((conf_dir() / "device").glob("*.yaml")):
-        device = read_mapping(path)
-        if device.get("kind") == "emulated":
-            found |= {f"device/{path.stem}: {fact.path}" for fact in facts(device) if fact.source == "fitted"}
+    for folder in ("device", "engine"):
+        for path in sorted((conf_dir() / folder).glob("*.yaml")):
+            found |= {f"{folder}/{path.stem}: {at}" for at in fitted_to_papers(read_mapping(path))}
+    xavier, phone = "devices.Xavier.processors", "devices.Snapdragon 8 Gen 3"
     apart = {
-        "device/jetson_xavier_nx: processors.cpu.tile",
-        "device/jetson_xavier_nx: processors.gpu.tile",
-        "device/jetson_xavier_nx: processors.cpu.slower.sparse",
+        f"engine/ghidorah_padded: {xavier}.cpu.tile",
+        f"engine/ghidorah_padded: {xavier}.gpu.tile",
+        f"engine/ghidorah_padded: {xavier}.cpu.slower.sparse",
+        f"engine/ghidorah_memory: {xavier}.cpu.bandwidth",
+        f"engine/ghidorah_memory: {xavier}.gpu.bandwidth",
+        "engine/edgellm: devices.Jetson Orin NX.processors.gpu.start.fp16",
+        "engine/edgellm: devices.Jetson Orin NX.processors.gpu.start_exponent",
+        f"engine/mllm_npu: {phone}.processors.npu.rate.int8",
+        f"engine/mllm_npu: {phone}.programs.tflite_gpu.gpu.rows_quadratic",
     }
-    assert found - places == apart
+    variant = {f"engine/mllm_npu_anchored: {phone}.processors.npu.{one}.int8" for one in ("rate", "start")}
+    assert found - places == apart | variant
+    assert places <= found
     assert not [fact for fact in facts(device_with_engine("xiaomi_11")) if fact.source == "fitted"]
 
 
@@ -118,11 +137,12 @@ def test_the_tx2_meets_figure_5_without_an_exponent() -> None:
 
 def test_a_device_that_carries_another_fit_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     result = fitted("xiaomi_10")
-    moved = with_number(read_mapping(conf_dir() / "device" / "xiaomi_11.yaml"), "flash.bandwidth[-1]", 0.6)
+    place = "devices.Snapdragon 8 Gen 1.flash.bandwidth[-1]"
+    moved = with_number(read_mapping(conf_dir() / "engine" / "edgellm_flat.yaml"), place, 0.6)
     monkeypatch.setattr(
-        device_fit, "read_mapping", lambda path: moved if path.stem == "xiaomi_11" else read_mapping(path)
+        device_fit, "read_mapping", lambda path: moved if path.stem == "edgellm_flat" else read_mapping(path)
     )
-    assert differences(result) == ["device/xiaomi_11: flash.bandwidth[-1] is 0.6; the ratio gives 0.519"]
+    assert differences(result) == [f"engine/edgellm_flat: {place} is 0.6; the ratio gives 0.519"]
 
 
 def test_cells_that_no_value_meets_are_noticed() -> None:
@@ -130,7 +150,8 @@ def test_cells_that_no_value_meets_are_noticed() -> None:
     launch, flash = given.numbers
     faster = FittedNumber(flash.file, flash.at, (1.0, 2.0), flash.restated)
     wrong = differences(fit_device(replace(given, numbers=(launch, faster))))
-    assert "device/jetson_tx2: flash.bandwidth[-1] ended at a bound of its search" in wrong
+    place = "devices.Tegra X2.flash.bandwidth[-1]"
+    assert f"engine/edgellm_flat: {place} ended at a bound of its search" in wrong
 
 
 def test_a_fitted_cell_that_no_number_names_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.registry import made
 from repro.validation.bands.draws import drawn
 
-ENGINE = {"name": "drawn"}
+ENGINE = {"name": "drawn", "processors": {}}
 """An engine that adds nothing: a drawn description has the numbers of the engine already."""
 
 Figures = Mapping[str, float]
