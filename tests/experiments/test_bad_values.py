@@ -130,6 +130,7 @@ ACCEPTED = {
     "*.scoring.score.function": "empty",
     "*.scoring.labels": "empty",
     "engine.papers": "empty",
+    "engine.extends": "null",
     "*.papers.0": "misspelt empty",
     "engine.devices": "null",
     "engine.devices.*.processors": "null",

@@ -46,13 +46,18 @@ LEAST = {
     "experiment": 114,
 }
 """How many options there were; the tests below go through all that there are."""
-REFERENCE = ("reasons", "names", "notes")
+FITS = (
+    "classes/phones jetson_orin_nx jetson_tx2 oneplus_12 xiaomi_10 xiaomi_14 edgellm_orin_16gb "
+    "edgellm_orin_nx edgellm_tx2 edgellm_xiaomi_11 lever_overlapped lever_serial mllm_baselines_lcpp "
+    "mllm_baselines_mlc mllm_baselines_mnn mllm_baselines_pi mllm_baselines_tflite mllm_npu_lcpp "
+    "mllm_npu_mlc mllm_npu_mnn mllm_npu_pi mllm_npu_products mllm_npu_tflite"
+)
+REFERENCE = "colours headlines names notes reasons"
 OTHERS = (
-    *(Path(f"fit/{name}.yaml") for name in ("classes/phones", "jetson_orin_nx", "jetson_tx2", "xiaomi_10")),
-    *(Path(f"fit/edgellm_{name}.yaml") for name in ("orin_16gb", "orin_nx", "tx2", "xiaomi_11")),
+    *(Path(f"fit/{name}.yaml") for name in FITS.split()),
+    *(Path(f"reference/{name}.yaml") for name in REFERENCE.split()),
     Path("observations.yaml"),
     *(Path(f"{name}.yaml") for name in ("check", "config", "hydra/sweeper/grid")),
-    *(Path(f"reference/{name}.yaml") for name in REFERENCE),
 )
 METHODS = (
     "bld chain_sd corrected draft edgellm flash_ar ghidorah lever llama_cpp_cpu medusa medusa_em mlc_gpu "

@@ -73,6 +73,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 LONG = ("method=std,flash_ar", "-m", "max_tokens=400", "prompts=3", "memo=false")
 
 
+def heeding_interrupts() -> None:
+    """What a shell runs in the background ignores SIGINT, and so does all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int, str]:
     """Start a sweep, act on its process group once a cell runs, and return its exit code and stderr."""
     command = project.command(*LONG, *more)
@@ -84,6 +89,7 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heeding_interrupts,
     )
     try:
         while process.poll() is None and not any(begun(project)):

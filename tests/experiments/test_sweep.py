@@ -135,7 +135,7 @@ def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     assert record.provenance.config["method"]["name"] == "edgellm"
     files, screen = project.table(notes)
     assert "edgellm failed: RuntimeError: the tree fell over" in screen
-    assert "failed [2]" in files["md"].read_text()
+    assert "failed [1]" in files["md"].read_text()
 
     broken()
     assert states(sweep(project, "sweep=retry")) == ["cached", "cached", "skipped", "skipped", "done"]

@@ -259,8 +259,8 @@ def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pyte
 
 
 def test_a_mode_that_cannot_work_is_an_error_at_once() -> None:
-    with pytest.raises(InputError, match="'sometimes'; choices: online, offline, disabled"):
-        Tracker(mode="sometimes").check()
+    with pytest.raises(InputError, match=r"'sometimes'\. Choices: disabled, offline, online"):
+        Tracker.parse({"mode": "sometimes"}, Path("outputs"))
     with pytest.raises(InputError, match="needs WANDB_API_KEY"):
         Tracker(mode="online").check()
     Tracker(mode="offline").check()

@@ -219,7 +219,10 @@ def test_rows_are_treated_apart() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"temperature": -1.0}, r"sampling.temperature is -1.0; it must be 0 \(greedy\) or more"),
+        (
+            {"temperature": -1.0},
+            r"sampling.temperature is -1.0; it must be 0 \(greedy\), or a number of at least 1e-06",
+        ),
         ({"top_p": 0.0}, "sampling.top_p is 0.0"),
         ({"top_p": 1.5}, "sampling.top_p is 1.5; it must be above 0 and at most 1"),
     ],

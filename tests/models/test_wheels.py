@@ -59,7 +59,7 @@ def test_another_content_is_refused_with_both_hashes_and_deleted(index, tmp_path
 
 def test_no_such_package_is_unavailable_and_says_which(index, tmp_path):
     with pytest.raises(Unavailable, match=r"pip download absent==1.0: No matching distribution"):
-        fetch(pinned(b"", "absent"), tmp_path / "rows")
+        fetch(pinned(b"rows", "absent"), tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
 
 

@@ -90,8 +90,8 @@ def _finite(value: float, where: str) -> float:
     try:
         if isfinite(value):
             return float(value)
-    except OverflowError:  # a whole number beyond all floats
-        pass
+    except OverflowError as wrong:
+        raise InputError(f"{where}: {value!r} is larger than any float") from wrong
     raise InputError(f"{where}: {value!r} is not a finite number")
 
 

@@ -177,9 +177,9 @@ class EmulatedDevice(Device):
         done: Future[Any] = Future()
         build = self._build(op) if op.graph else None
         if build and not build.done:
-            build.on_done(partial(self._queue_op, op, done))
+            build.on_done(partial(self._begin, op, done))
         else:
-            self._queue_op(op, done)
+            self._begin(op, done)
         return done
 
     def _instead(self, precision: str) -> str:
@@ -192,25 +192,27 @@ class EmulatedDevice(Device):
         if processor.graph_seconds and graph not in self._builds:
             self._builds[graph] = Future()
             build = Op(op.on, "build", f"build {op.graph}", rows=graph[2], priority=op.priority)
-            self._queue_op(build, self._builds[graph])
+            self._begin(build, self._builds[graph])
         return self._builds.get(graph)
-
-    def _queue_op(self, op: Op, done: Future[Any]) -> None:
-        """Start an op if its resource has a free slot, else let it wait."""
-        if self._free[op.on] and not self._queue[op.on]:
-            self._begin(op, done)
-        else:
-            heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
 
     def _serve(self, on: str) -> None:
         """Start waiting ops while their resource has free slots."""
         queue = self._queue[on]
         while queue and self._free[on]:
             _, _, op, done = heapq.heappop(queue)
-            self._begin(op, done)
+            self._begin(op, done, waited=True)
 
-    def _begin(self, op: Op, done: Future[Any]) -> None:
-        """Start an op: compute its value at once, and let its launch pass before its work."""
+    def _begin(self, op: Op, done: Future[Any], waited: bool = False) -> None:
+        """Start an op, or let it wait for a free slot: compute its value at once; launch comes before work.
+
+        Args:
+            op: the op.
+            done: completes with its value.
+            waited: it is the next of those that waited, and a slot is free.
+        """
+        if not waited and (self._queue[op.on] or not self._free[op.on]):
+            heapq.heappush(self._queue[op.on], (op.priority, next(self._order), op, done))
+            return
         self._free[op.on] -= 1
         try:
             value = op.compute() if op.compute else None

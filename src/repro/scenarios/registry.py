@@ -38,8 +38,9 @@ def made(config: Mapping[str, Any]) -> Scenario:
     """Create the cell of a resolved configuration; InputError if it is invalid or a number is not finite."""
     scenario = scenario_of(config)
     check_sections(config, scenario.group)
+    cell = scenario(config)  # it names numbers out of range
     require_finite_numbers(config)
-    return scenario(config)
+    return cell
 
 
 def is_current(record: Record) -> bool:

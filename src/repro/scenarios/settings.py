@@ -110,3 +110,13 @@ def host_of(config: Mapping[str, Any], emulated: bool) -> str:
             "this run needs a GPU, and torch sees none; choose host=cpu and a device without one"
         )
     return host
+
+
+def model_of(config: Mapping[str, Any], role: str) -> ModelConfig:
+    """Parse the model of a role; InputError if the configuration has none."""
+    if config.get(role) is None:
+        name = config["method"]["name"]
+        raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")
+    if not isinstance(config[role], Mapping):
+        raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
+    return ModelConfig.parse(config[role])

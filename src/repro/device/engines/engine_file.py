@@ -66,7 +66,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
     parts = list(_parts(name, engine, device))
     for part in parts:
         _require_fitting(name, part, of, device.get("processors") or {})
-    if engine.get(EXTENDS):
+    if engine.get(EXTENDS) is not None:
         found = with_engine(found, written_out(engine)[EXTENDS])
     for part in parts:
         found = _over(found, part)
@@ -90,7 +90,7 @@ def written_out(engine: Mapping[str, Any], before: tuple[str, ...] = ()) -> Mapp
         InputError: there is no such engine, or it leads back to one of `before`.
     """
     base = engine.get(EXTENDS)
-    if not base or isinstance(base, Mapping):
+    if base is None or isinstance(base, Mapping):
         return engine
     if base in before:
         raise InputError(f"engine {engine.get('name', '')} extends {base}, which extends it in turn")

@@ -28,7 +28,7 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.head_model import HeadModel, opened
-from repro.models.runtime.model import Model, ModelConfig
+from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
@@ -40,7 +40,7 @@ from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.settings import check_cost_only, host_of, kind_of
+from repro.scenarios.settings import check_cost_only, host_of, kind_of, model_of
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that are part of the key unchanged; others enter it in part."""
@@ -74,7 +74,7 @@ class GenerationScenario(Scenario):
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
         roles = dict.fromkeys(["target", "draft", *self.places])
-        self.models = {role: _model(config, role) for role in roles}
+        self.models = {role: model_of(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
         if self.emulated:
@@ -390,13 +390,3 @@ def _require_sessions(method: Method) -> None:
             f"{type(method).__name__}.serve must take (request, device, sessions): models come by role, "
             "such as sessions['target']; see docs/changes.md"
         ) from wrong
-
-
-def _model(config: Mapping[str, Any], role: str) -> ModelConfig:
-    """Parse the model of a role; InputError if the configuration has none."""
-    if config.get(role) is None:
-        name = config["method"]["name"]
-        raise InputError(f"{name} asks for a model as {role}, and there is none; add +model@{role}=NAME")
-    if not isinstance(config[role], Mapping):
-        raise InputError(f"{role} is {config[role]!r}; choose a model file with model@{role}={config[role]}")
-    return ModelConfig.parse(config[role])
