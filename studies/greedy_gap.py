@@ -107,7 +107,8 @@ def greedy_tree(case: Case, batch: int = 1) -> Grown:
         said = [case.candidates(node.tokens(after=root.length)) for node in nodes]
         return Expansion(said, case.expansion(len(nodes), on))
 
-    growth = Growth(depth=case.depth, limit=10**6, batch=batch)
+    whole = sum(case.width**level for level in range(1, case.depth + 1))
+    growth = Growth(depth=case.depth, limit=whole, batch=batch)
     return asyncio.run(grow_greedily(root, expand, case.costs(), 1.0, growth))
 
 

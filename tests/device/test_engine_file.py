@@ -232,7 +232,8 @@ def test_an_engine_that_extends_another_has_its_numbers_and_own_ones_over_them()
     assert found.serial_reads
     assert found.processors["cpu"].efficiency.at(1) == 1.0
     tablet = {**PHONE, "name": "Tablet", "soc": "Chip 2"}
-    with pytest.raises(InputError, match="engine Top has no numbers for Tablet; it has some for Chip 1"):
+    said = r"engine Top has no numbers for Tablet \(soc 'Chip 2'\); it has some for Chip 1"
+    with pytest.raises(InputError, match=said):
         with_engine(tablet, {**over, "name": "Top"})
 
 

@@ -394,5 +394,5 @@ def test_a_pass_runs_where_measured_passes_took_less_time() -> None:
     assert [growth.processor(nodes, costs) for nodes in (1, 3, 4)] == ["cpu", "npu", "npu"]
     assert growth.processor(2, DraftLatency()) == "cpu"
     assert Growth(switch=3).processor(2, costs) == "cpu"
-    with pytest.raises(InputError, match="a tree's switch is -1"):
+    with pytest.raises(InputError, match=r"method\.switch is -1; it must be a whole number from 0"):
         Growth(switch=-1)

@@ -11,7 +11,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.methods.base import Request
-from repro.models.drafting.calibrated_draft import MatchedNetwork, coin
+from repro.models.drafting.calibrated_draft import coin
 from repro.models.forward.greedy import greedy_tokens
 from repro.models.tokens.prefix import Prefix
 from repro.scenarios.generation import draft_calibration
@@ -171,18 +171,19 @@ def test_costs_alone_have_no_agreement(project: Project) -> None:
 def test_of_several_drafts_the_first_alone_is_matched(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[tuple[object, ...]] = []
+    """In the rows that are compared with stored ones, and in the answers."""
+    made, opened = generation._matched_network, []
 
-    def noted(*arguments: Any) -> MatchedNetwork:
-        made.append(arguments)
-        return MatchedNetwork(*arguments)
+    def noted(cell: Any, model: Any, role: str, matched: Any, network: Any) -> Any:
+        opened.append((role, matched is not None))
+        return made(cell, model, role, matched, network)
 
-    monkeypatch.setattr(generation, "MatchedNetwork", noted)
+    monkeypatch.setattr(generation, "_matched_network", noted)
     second = f"draft_2.checkpoint.folder={project.root}/draft"
     own = "draft_2.checkpoint.shares_embeddings_with=null"
     drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, own)
     record = project.record("method=specinfer", *drafts, MATCH, "memo=false")
-    assert len(made) == 1
+    assert set(opened) == {("draft", True), ("draft_2", False), ("target", False)}
     assert record.values["exact_match"] == 1.0
 
 

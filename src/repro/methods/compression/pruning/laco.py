@@ -53,7 +53,7 @@ class Laco:
         merged: layers that become one in a merge.
         interval: layers between a kept merge and the next trial.
         lowest: the lowest layer that may take in others.
-        threshold: initial cosine above which a merge is kept.
+        threshold: initial cosine above which a merge is kept; above 1, the first pass keeps none.
         step: decrease of the threshold per pass over the layers.
         texts: number of corpus texts used, from the first; LaCo uses five short ones. Each trial (about a
             hundred for a real model) reads them again.
@@ -75,7 +75,7 @@ class Laco:
         ranges |= {
             "texts": Range(least=1, most=1_000_000, whole=True),
             "lowest": LAYERS,
-            "threshold": Range(least=-1, most=1),
+            "threshold": Range(least=-1, most=2),
         }
         require("compression", self, ranges | {"step": Range(least=0.001, most=2)})
 
