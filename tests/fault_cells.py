@@ -52,9 +52,13 @@ def write_models(root: Path) -> Project:
     return project
 
 
+DRAFTS = {"bld": ("method.fallback=0", "method.most=3")}
+"""Settings with which a method verifies drafts: a tiny draft is never as confident as the default asks."""
+
+
 def overrides(name: str) -> tuple[str, ...]:
     """What a method needs beside the tiny target and draft; engines compute with the target's weights."""
-    own = SPECIAL.get(name, ())
+    own = SPECIAL.get(name, ()) + DRAFTS.get(name, ())
     if BLANK[0] not in own:
         return own
     return next((precision,) for key, precision in BILLED.items() if precision in own)

@@ -112,7 +112,7 @@ def siblings_are_seen(place: Place) -> None:
     place.patch.setattr(Lineage, "mask", mask)
 
 
-@fault()
+@fault(no_pass_reads_what_it_kept=("nav",))
 def other_slots_are_kept(place: Place) -> None:
     """After a tree each kept slot is the next one; after a chain the slot before the last is lost."""
     made = KVCache.keep
@@ -161,16 +161,20 @@ def rows_are_exchanged(place: Place) -> None:
     it_drafts_the_known_answer=("nav",),
 )
 def a_wrong_token_is_accepted(place: Place) -> None:
-    """The root's first child is accepted whatever the target says."""
+    """The first last child on the way that the target does not choose is accepted, then what it chooses."""
 
     def lenient(tree: Any) -> Any:
-        path = [0]
-        choice = yield 0
-        if children := tree.children(0):
-            place.hits += ["child"] * int(tree.token(children[0]) != choice)
-            path.append(children[0])
+        path, wrong = [0], 0
+        while True:
             choice = yield path[-1]
-        return acceptance.Accepted(path, choice)
+            children = tree.children(path[-1])
+            followed = [child for child in children if tree.token(child) == choice]
+            if not wrong and children and tree.token(children[-1]) != choice:
+                followed = [wrong := children[-1]]
+                place.hits.append("child")
+            if not followed:
+                return acceptance.Accepted(path, choice)
+            path.append(followed[0])
 
     place.patch.setattr(acceptance, "greedy", lenient)
 
