@@ -52,8 +52,8 @@ def write_models(root: Path) -> Project:
     return project
 
 
-DRAFTS = {"bld": ("method.fallback=0", "method.most=3")}
-"""Settings with which a method verifies drafts: a tiny draft is never as confident as the default asks."""
+DRAFTS = {"bld": ("method.fallback=0", "method.most=3"), "chain_sd": ("method.length=10",)}
+"""Settings with which a round has drafts, and a wrong one: tiny drafts are unsure, and often right."""
 
 
 def overrides(name: str) -> tuple[str, ...]:
