@@ -604,7 +604,10 @@ class TestScript:
             (["lever/tony"], "error: there is no experiment 'lever/tony'. Did you mean lever/tiny"),
             (["bare"], "error: experiment 'bare' has no `table` section"),
             (["--results", "empty"], "error: there are no tables in empty; experiments: bare, lever/tiny"),
-            (["--convert", "empty"], "error: empty has no details of the older layout, so there is nothing to convert"),
+            (
+                ["--convert", "empty"],
+                "error: empty has no details of the older layout, so there is nothing to convert",
+            ),
         ],
     )
     def test_bad_input(
