@@ -30,7 +30,8 @@ from wandb_logs import ROUNDS, one_cell
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No login and no settings of whoever runs the tests, and nothing left in their home."""
+    """No login and no settings of the user or of an earlier test; nothing is left in the home folder."""
+    wandb.teardown()  # its settings, read once a process, hold the key of the environment of that moment
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DATA_DIR", "WANDB_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name in ("HOME", "XDG_DATA_HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
@@ -258,9 +259,12 @@ def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pyte
     assert summary(tracker.cell(record("std", {"speed": 1.0})))["state"] == "finished"
 
 
-def test_a_mode_that_cannot_work_is_an_error_at_once() -> None:
+def test_a_mode_that_cannot_work_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"'sometimes'\. Choices: disabled, offline, online"):
         Tracker.parse({"mode": "sometimes"}, Path("outputs"))
     with pytest.raises(InputError, match="needs WANDB_API_KEY"):
         Tracker(mode="online").check()
     Tracker(mode="offline").check()
+    wandb.teardown()
+    monkeypatch.setenv("WANDB_API_KEY", "secret" * 8)
+    Tracker(mode="online").check()

@@ -18,6 +18,7 @@ from repro.experiments.cli import cell_config
 from repro.experiments.composing import load_components
 from repro.records.record import Record
 from repro.records.results import open_results
+from repro.reports.tables.bands import BANDS, read_bands
 from repro.scenarios.registry import made
 from repro.validation.__main__ import main
 from repro.validation.bands import draws
@@ -208,14 +209,20 @@ def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: Committ
 def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:
     found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5, 12), slower)
     other = TableBands("another", found.bands[:3], 1, 0, 5, found.assumed)
+    folder = tmp_path / BANDS.parent
     for one in (found, other, replace(found, draws=1)):
-        write_bands(tmp_path, one)
-    lines = list(csv.DictReader((tmp_path / "table.csv").open()))
+        write_bands(folder, one)
+    lines = list(csv.DictReader((folder / "table.csv").open()))
     assert [line["table"] for line in lines] == ["another"] * 3 + ["quickstart"] * len(found.bands)
     assert {line["draws"] for line in lines} == {"1"}
     assert tuple(lines[0]) == HEADINGS
+    read = read_bands(tmp_path)
+    assert len(read) == 3 + len(found.bands)
+    for band in found.bands:
+        low, high = read["quickstart", band.row, band.column.key]
+        assert (low, high) == pytest.approx((band.low, band.high), rel=1e-3)
     compared = [line for line in lines if line["conclusion"]]
-    page = (tmp_path / "table.md").read_text()
+    page = (folder / "table.md").read_text()
     undetermined = sum(line["conclusion"] == "undetermined" for line in compared)
     assert undetermined >= 1
     assert f"Of {len(compared)} comparisons {undetermined} may turn" in page

@@ -36,7 +36,7 @@ def errors(predicted: Mapping[str, float], measured: Mapping[str, float], ids: S
     if not ids:
         return ErrorSummary(0, float("nan"), float("nan"), float("nan"))
     ratios = np.array([predicted[one] / measured[one] for one in ids])
-    wrong = np.abs(ratios - 1)
+    wrong = list(relative_errors({one: predicted[one] for one in ids}, measured).values())
     signed = float(np.exp(np.mean(np.log(ratios))))
     return ErrorSummary(len(ids), float(np.median(wrong)), float(np.percentile(wrong, 90)), signed)
 

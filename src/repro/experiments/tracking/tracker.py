@@ -76,7 +76,7 @@ class Tracker:
             return
         import wandb
 
-        if not wandb.api.api_key:
+        if not wandb.login(prompt=False, verify=False):
             raise InputError(
                 "wandb mode 'online' needs WANDB_API_KEY or `wandb login` first; or choose 'offline'"
             )

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from repro.reports.comparison.published import Published
+from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
 
 Ends = tuple[float, float]
@@ -22,9 +23,6 @@ TOLERANCE = 0.10
 
 POINTS = 2.0
 """The same of accuracies, in percentage points."""
-
-FEWEST = 5
-"""Prompts, rows or requests below which a figure has no interval (`intervals.bootstrap`)."""
 
 ACCURACIES = ("accuracy", "rouge_l", "draft_token_correctness", "accepted_token_retention")
 """Beginnings of the metrics whose errors are differences in points."""
@@ -149,8 +147,7 @@ class Compared:
         """For each of our figures the numbers that the printed value allows."""
         low, high = self.published.low, self.published.high
         if low is None and high is not None:
-            reached = self.cell.note.lower().startswith("up to")
-            own = self._about(high) if reached else (-math.inf, high)
+            own = self._about(high) if self._reached else (-math.inf, high)
             return ((-math.inf, math.inf), own)[-len(self.ours) :]
         if high is None and low is not None:
             return ((low, math.inf), (-math.inf, math.inf))[: len(self.ours)]
@@ -222,6 +219,11 @@ class Compared:
             return value - near
         return None if near == 0 else (value - near) / abs(near)
 
+    @property
+    def _reached(self) -> bool:
+        """Whether an upper bound is an "up to", which is reached and not only kept."""
+        return self.cell.note.lower().startswith("up to")
+
     def _about(self, value: float) -> Ends:
         """The numbers that agree with a printed one."""
         room = POINTS if self.in_points else abs(value) * TOLERANCE
@@ -233,8 +235,7 @@ class Compared:
         if not bound:
             return "bound kept" if self.point == "holds" else "bound broken"
         part = value / bound
-        reached = high is not None and self.cell.note.lower().startswith("up to")
-        if reached:
+        if high is not None and self._reached:
             return f"reaches {part:.0%} of it"
         return "bound kept" if self.point == "holds" else f"bound broken, {_percent(part - 1)} beyond"
 

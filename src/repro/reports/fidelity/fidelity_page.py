@@ -21,6 +21,7 @@ from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import skill
 from repro.reports.fidelity.winners import Race, counted, races
 from repro.reports.formats.layout import UNITS
+from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
 
 FILE = "fidelity.md"
@@ -249,10 +250,11 @@ def _samples(reports: Sequence[Report]) -> Lines:
         said = (
             (str(min(counts)), f"{statistics.median(counts):g}", str(max(counts))) if counts else ("", "", "")
         )
-        few = sum(count < 5 for count in counts)
+        few = sum(count < FEWEST for count in counts)
         rows.append((report.paper, str(len(own)), str(len(counts)), *said, str(few), str(whole), str(bands)))
-    headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most", "on fewer than 5")
-    yield from _table((*headings, "with interval", "with band"), rows)
+    headings = ("paper", "figures", "rest on texts or rows", "least", "median", "most")
+    more = (f"on fewer than {FEWEST}", "with interval", "with band")
+    yield from _table((*headings, *more), rows)
 
 
 def _age(records: Sequence[Record], older: Collection[str]) -> Lines:

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.reports.comparison.comparison import Ends
 
 BANDS = Path("validation") / "bands" / "table.csv"
-COLUMNS = ("table", "row", "column", "low", "high")
+COLUMNS = ("table", "row", "column", "band_low", "band_high")
 """Artifact, row's id, column's key, and the range of the figure in the column's unit."""
 
 
@@ -33,5 +33,7 @@ def _read(path: Path, changed: int) -> dict[tuple[str, str, str], Ends]:
         reader = csv.DictReader(file)
         if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(COLUMNS)}")
-        lines = [line for line in reader if line["low"] and line["high"]]
-    return {(x["table"], x["row"], x["column"]): (float(x["low"]), float(x["high"])) for x in lines}
+        return {
+            (line["table"], line["row"], line["column"]): (float(line["band_low"]), float(line["band_high"]))
+            for line in reader
+        }
