@@ -101,6 +101,7 @@ def test_numbers_are_aligned_and_words_are_not() -> None:
 
 def test_long_words_may_be_broken() -> None:
     assert breakable("a_b/c=d, e") == r"a\_\allowbreak{}b/\allowbreak{}c=\allowbreak{}d, e"
+    assert breakable("lever.fig18.4gb is 1.25") == r"lever.\allowbreak{}fig18.\allowbreak{}4gb is 1.25"
 
 
 def test_markdown_has_at_most_12_columns_and_each_part_names_the_rows() -> None:

@@ -48,8 +48,8 @@ def latex(text: str) -> str:
     return "".join(ESCAPES.get(character, character) for character in text)
 
 
-BREAKS = re.compile(r"(/|=|,|@|\\_)(?=\S)")
-"""Where a long word may be broken."""
+BREAKS = re.compile(r"(/|=|,|@|\\_|(?<=[a-z0-9])\.(?=[a-z0-9]*[a-z]))(?=\S)")
+"""Where a long word may be broken: in paths, commands and ids of published values, but not in a number."""
 
 
 def breakable(text: str) -> str:

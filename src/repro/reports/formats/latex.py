@@ -15,8 +15,9 @@ from repro.reports.formats.columns import LETTER, PrintedColumn, breakable, fitt
 from repro.reports.formats.layout import Grid, Heading, Page
 from repro.reports.formats.parts import MOST, divided
 
-UPRIGHT, SIDEWAYS = (345.0, 550.0), (540.0, 320.0)
-"""Width and height in points of the text of an `article` on A4, upright and turned; less than there is."""
+UPRIGHT, SIDEWAYS = (325.0, 550.0), (540.0, 320.0)
+"""Width and height in points of the text of an `article` on A4, upright and turned; less than there is, 345
+by 598, since the widths of columns are estimates."""
 
 LINE, AROUND = 9.8, 60.0
 """Points of a line of \\footnotesize, and of caption, rules and headings."""
