@@ -331,6 +331,8 @@ class GenerationScenario(Scenario):
         if texts and run.remembers(self):
             run.foresee(self, texts)
         device = self.open_device()
+        if run.remembers(self):
+            run.shards_ahead(self, device, progress)
         with closing(device), run.opened_sessions(self, device, matched) as sessions:
             serving = run.prepare(self, device, sessions)
             answers = run.serve(self, device, sessions, serving, progress)
