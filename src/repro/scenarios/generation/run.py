@@ -125,6 +125,26 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
     return draft_calibration.match(cell.match, found)
 
 
+def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress: Progress) -> None:
+    """Cache what drafts say along the target's own text, where most of what they are asked lies.
+
+    A pass for each prompt: one for each token would read all weights as often. Heads are left out, which say
+    something else after features of their own.
+    """
+    most = int(cell.config["max_tokens"])
+    for role in cell.places:
+        model = cell.model(role)
+        if role == "target" or isinstance(model, HeadModel) or not model.folder:
+            continue
+        with _network(cell, model, role) as draft:
+            for done, text in enumerate(texts):
+                progress("drafts along the target's text", done, len(texts))
+                draft.start(text.prompt)
+                step = draft.begin(text.contexts()[:most])
+                step.layers(0, draft.depth)
+                step.rows()
+
+
 def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -> None:
     """Compute what a target in shards says along its own text, all prompts side by side, and cache it."""
     place = cell.places.get("target")

@@ -330,6 +330,7 @@ class GenerationScenario(Scenario):
         exercise.exercise(self, texts, matched)
         if texts and run.remembers(self):
             run.foresee(self, texts)
+            run.drafts_along(self, texts, progress)
         device = self.open_device()
         if run.remembers(self):
             run.shards_ahead(self, device, progress)
