@@ -395,15 +395,15 @@ def test_an_engine_may_name_the_processor_that_models_run_on() -> None:
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        ("edgellm", "jetson_tx2"),
-        ("edgellm", "jetson_orin_nx"),
-        ("edgellm", "jetson_orin_16gb"),
-        ("edgellm", "xiaomi_10"),
-        ("edgellm", "xiaomi_11"),
+        ("edgellm_flat", "jetson_tx2"),
+        ("edgellm_flat", "jetson_orin_nx"),
+        ("edgellm_flat", "jetson_orin_16gb"),
+        ("edgellm_flat", "xiaomi_10"),
+        ("edgellm_flat", "xiaomi_11"),
         ("ghidorah_memory", "jetson_xavier_nx"),
     ],
 )
-def test_a_paper_s_second_engine_composes_and_is_nobody_s_default(name: str, device: str) -> None:
+def test_a_paper_s_other_engine_composes_and_is_nobody_s_default(name: str, device: str) -> None:
     config = plain(composed(f"device={device}", f"engine={name}"))
     assert config["engine"] == read_engine(name)
     assert machine(with_engine(config["device"], config["engine"])) != machine(device_with_engine(device))
@@ -412,7 +412,7 @@ def test_a_paper_s_second_engine_composes_and_is_nobody_s_default(name: str, dev
 
 def test_edgellm_s_engine_reads_no_more_ahead_than_a_pass_does_and_has_one_power() -> None:
     for device in ("jetson_tx2", "jetson_orin_nx", "xiaomi_10", "xiaomi_11"):
-        own, other = (machine(device_with_engine(device, engine)) for engine in (OWN, "edgellm"))
-        assert (own.read_ahead, other.read_ahead) == (0.9, 0.0)
-    phone = machine(device_with_engine("xiaomi_11", "edgellm"))
+        own, flat = (machine(device_with_engine(device, engine)) for engine in (OWN, "edgellm_flat"))
+        assert (own.read_ahead, flat.read_ahead) == (0.0, 0.9)
+    phone = machine(device_with_engine("xiaomi_11"))
     assert (phone.idle_watts, phone.processors["cpu"].watts, phone.flash.watts) == (4.0, 0.0, 0.0)

@@ -229,6 +229,7 @@ def test_the_probability_is_the_closed_form() -> None:
     assert swap_probability(0.0, 0.3) == 0.3
     assert swap_probability(0.4, 0.4) == swap_probability(1.0, 1.0) == 0.0
     assert swap_probability(0.4, 1.0) == 1.0
+    assert swap_probability(0.83, 0.81, error=0.01) == 0.0
     with pytest.raises(InputError, match=r"95\.0%.*87\.1%"):
         swap_probability(0.95, 0.871)
 

@@ -77,6 +77,14 @@ def test_more_time_brings_it_nearer_to_the_target(project: Project) -> None:
         assert number(record, "time_per_token") <= 1.01 * number(record, "latency_target")
 
 
+def test_prompts_side_by_side_say_what_they_say_one_by_one(project: Project, tmp_path: Path) -> None:
+    asked = (*STI, "method.latency=0.7", "prompts=3")
+    together, alone = project.record(*asked), project.apart(tmp_path / "alone", "memo=false").record(*asked)
+    for name in ("exact_match", "rouge_l_tokens", "time_per_token", "shard_bits"):
+        assert together.values[name] == alone.values[name], name
+    assert 0 < number(together, "rouge_l_tokens") < 100
+
+
 def test_a_buffer_is_held_and_not_read_again(project: Project) -> None:
     without = project.record(*STI, "method.latency=1")
     buffered = project.record(*STI, "method.latency=1", "method.preload=0.5")

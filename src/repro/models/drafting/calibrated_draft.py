@@ -87,18 +87,22 @@ def with_first(row: Logits, token: int) -> Logits:
     return Logits(None, ([token, *changed[1:]], logps))
 
 
-def swap_probability(native: float, wanted: float) -> float:
+def swap_probability(native: float, wanted: float, error: float = 0.0) -> float:
     """The swap probability that raises an agreement of `native` to `wanted`.
 
-    A swap changes nothing where the draft already agrees, so native + (1 - native) p = wanted.
+    A swap changes nothing where the draft already agrees, so native + (1 - native) p = wanted. Nothing is
+    swapped in a draft that agrees more often by no more than two standard errors.
 
     Args:
         native: share of contexts in which the draft's own top token is the target's.
         wanted: the share to reach.
+        error: standard error of `native`.
 
     Raises:
         InputError: the draft already agrees more often than wanted.
     """
+    if wanted < native <= wanted + 2 * error:
+        return 0.0
     if native > wanted:
         raise InputError(
             f"the draft agrees with its target in {native:.1%} of the calibration tokens, more than the "

@@ -17,10 +17,13 @@ from repro.models.costs.model_cost import ModelCost
 from repro.models.costs.shard_plan import Layers, Sharding, ShardPlan, StagePace, Widths, plan, spread
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, LateNetwork, Network, NoNetwork
+from repro.models.forward.side_by_side import GreedyText, Told, greedy_texts
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.session import Session
 from repro.models.sharding import shard_rank, shards
+from repro.models.tokens.prefix import Prefix
+from repro.models.transformer.decoder import Decoder
 from repro.records.record import content_hash
 
 CONTEXT = 256
@@ -105,11 +108,17 @@ class ShardedModel:
         """Open the model on an emulated device; see `Model.session`."""
         return self._model.session(role, device, placement, network, tokens, self.plan)
 
+    def compute_texts(self, prompts: Sequence[Prefix], tokens: int, told: Told) -> list[GreedyText]:
+        """The greedy texts of the rounded weights; see `Model`."""
+        return greedy_texts(self._decoder(), prompts, tokens, told)
+
     def _decoder_network(self) -> Network:
+        return DecoderNetwork(self._decoder())
+
+    def _decoder(self) -> Decoder:
         assert self.folder is not None
         model, ends = self._model, self._model.decoder(resident=False).ends
-        decoder = shards.sharded(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
-        return DecoderNetwork(decoder)
+        return shards.sharded(self.folder, model.config.dtype, ends, self.widths, model.decoder_config)
 
     def _importance(self) -> Sequence[Sequence[float]]:
         """Importance by checkpoint layer and shard; without a checkpoint all shards are equal."""

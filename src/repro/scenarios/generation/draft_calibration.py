@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
-from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.calibrated_draft import swap_probability
 from repro.models.drafting.head_ranks import HeadRanks, joined
 from repro.models.forward.network import Network
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
+from repro.models.tokens.prefix import Prefix
 from repro.models.tokens.sampling import Sampling
 from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
@@ -116,38 +117,56 @@ def require_heads(wanted: HeadMatch, draft: Model) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """In how many of so many tokens of the target's answers the draft's first choice is the target's."""
+
+    right: int
+    tokens: int
+
+    @property
+    def share(self) -> float:
+        """The share of tokens."""
+        return self.right / self.tokens
+
+    @property
+    def error(self) -> float:
+        """Its standard error, of tokens that are independent."""
+        return sqrt(self.share * (1 - self.share) / self.tokens)
+
+
 def native(
-    models: Mapping[str, Model],
-    networks: Mapping[str, Network],
-    requests: Sequence[Request],
-    told: Callable[[int], None],
-) -> float:
-    """Share of the target's greedy tokens that the draft predicts from the same prefix (EdgeLLM sec. II-C).
+    answers: Sequence[tuple[Prefix, Sequence[int]]], draft: Network, told: Callable[[int], None]
+) -> Agreement:
+    """How often the draft predicts the target's greedy token from the same prefix (EdgeLLM sec. II-C).
+
+    The first token of an answer, from the prefill, is not drafted. An answer is one pass of the draft.
 
     Args:
-        models: the `target` and the `draft`.
-        networks: their networks, by role.
-        requests: the calibration prompts.
+        answers: calibration prompts, each with the target's answer.
+        draft: the draft.
         told: progress callback, called with the number of finished prompts.
 
     Raises:
         InputError: no answer has a second token, so nothing is drafted.
     """
-    device = EmulatedDevice(FREE)
-    sessions = {role: models[role].session(role, device, RESIDENT, networks[role]) for role in models}
-    rounds = []
-    for i, request in enumerate(requests):
+    right = tokens = 0
+    for i, (prompt, said) in enumerate(answers):
         told(i)
-        for session in sessions.values():
-            session.start(request.prefix)
-        rounds += device.play(Corrected().serve(request, device, sessions)).rounds
-    told(len(requests))
-    if not rounds:
+        contexts = [prompt.extend(said[:at]) for at in range(1, len(said))]
+        if contexts:
+            draft.start(prompt)
+            step = draft.begin(contexts)
+            step.layers(0, draft.depth)
+            right += sum(row.choice == token for row, token in zip(step.rows(), said[1:], strict=True))
+            tokens += len(contexts)
+    told(len(answers))
+    if not tokens:
         raise InputError(
-            f"the target's answers to {len(requests)} calibration prompts end with their first token, where "
+            f"the target's answers to {len(answers)} calibration prompts end with their first token, where "
             "nothing is drafted; raise calibration_prompts or max_tokens"
         )
-    return sum(r.accepted for r in rounds) / len(rounds)
+    return Agreement(right, tokens)
 
 
 def head_ranks(
@@ -175,7 +194,11 @@ def head_ranks(
     return joined(answers)
 
 
-def match(wanted: Wanted, native_share: float) -> Matched:
-    """The swap probability from a native to the published agreement; InputError if the native is higher."""
-    probability = swap_probability(native_share, wanted.published / 100)
-    return Matched(wanted.cell, wanted.published, 100 * native_share, probability)
+def match(wanted: Wanted, found: Agreement) -> Matched:
+    """The swap probability from a native to the published agreement.
+
+    Raises:
+        InputError: the native agreement is higher by more than two standard errors.
+    """
+    probability = swap_probability(found.share, wanted.published / 100, found.error)
+    return Matched(wanted.cell, wanted.published, 100 * found.share, probability)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import stdev
 from typing import Any
 
@@ -71,9 +72,15 @@ def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] 
 
     The rows that it was chosen from are what a replayed target says along it.
     """
-    target, prompts = cell.target, [request.prefix for request in cell.requests]
-    if not (cell.sampling.greedy and target.folder):
+    if not (cell.sampling.greedy and cell.target.folder):
         return None
+    return _texts_after(cell, cell.requests, partial(progress, "the target's own text"))
+
+
+def _texts_after(
+    cell: GenerationScenario, requests: Sequence[Request], progress: Callable[[int, int], None]
+) -> list[GreedyText]:
+    target, prompts = cell.target, [request.prefix for request in requests]
     tokens = int(cell.config["max_tokens"]) + own_text.BEYOND
     total = tokens * len(prompts)
     with ExitStack() as opened:
@@ -91,7 +98,7 @@ def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] 
             return found
 
         def told(done: int) -> None:
-            progress("the target's own text", done, total)
+            progress(done, total)
 
         return own_text.own_texts(store, compute, prompts, tokens, told)
 
@@ -108,13 +115,56 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
     """Calibrate the draft to the published value; an agreement needs calibration prompts."""
     if cell.match is None or isinstance(cell.match, HeadMatch):
         return cell.match
-    models, count = {"target": cell.target, "draft": cell.draft}, len(cell.calibration)
-    with ExitStack() as opened:
-        networks = {role: opened.enter_context(_network(cell, model, role)) for role, model in models.items()}
-        share = draft_calibration.native(
-            models, networks, cell.calibration, lambda done: progress("matching agreement", done, count)
+    requests, count = cell.calibration, len(cell.calibration)
+    texts = _texts_after(cell, requests, partial(progress, "the target's text to calibrate on"))
+    said = [(text.prompt, own) for text, own in zip(texts, _own_answers(texts, requests), strict=True)]
+    with _network(cell, cell.draft, "draft") as draft:
+        found = draft_calibration.native(
+            said, draft, lambda done: progress("matching agreement", done, count)
         )
-    return draft_calibration.match(cell.match, share)
+    return draft_calibration.match(cell.match, found)
+
+
+def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress: Progress) -> None:
+    """Cache what drafts say along the target's own text, where most of what they are asked lies.
+
+    A pass for each prompt: one for each token would read all weights as often. Heads are left out, which say
+    something else after features of their own.
+    """
+    most = int(cell.config["max_tokens"])
+    for role in cell.places:
+        model = cell.model(role)
+        if role == "target" or isinstance(model, HeadModel) or not model.folder:
+            continue
+        with _network(cell, model, role) as draft:
+            for done, text in enumerate(texts):
+                progress("drafts along the target's text", done, len(texts))
+                draft.start(text.prompt)
+                step = draft.begin(text.contexts()[:most])
+                step.layers(0, draft.depth)
+                step.rows()
+
+
+def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -> None:
+    """Compute what a target in shards says along its own text, all prompts side by side, and cache it."""
+    place = cell.places.get("target")
+    if place is None or not isinstance(model := placed(cell.target, device, place), ShardedModel):
+        return
+    if not model.folder:
+        return
+    tokens, done = int(cell.config["max_tokens"]), 0
+    total = tokens * len(cell.requests)
+    with closing(model.memo(memory_root())) as memo:
+        prompts = [request.prefix for request in cell.requests]
+        for group in own_text.groups([prompt for prompt in prompts if memo.get(prompt) is None]):
+
+            def told(each: int, done: int = done, together: int = len(group)) -> None:
+                progress("texts in shards", done + each * together, total)
+
+            for text in model.compute_texts(group, tokens, told):
+                memo.put(text.contexts(), text.rows)
+                count(computed=memo.counted(text.contexts()))
+            done += tokens * len(group)
 
 
 @contextmanager
@@ -233,7 +283,7 @@ def quality(
     cell: GenerationScenario, generations: Sequence[Generation], texts: Sequence[GreedyText] | None
 ) -> Quality:
     """Compare the answers with the target's own, which a lossless method's must equal, and with the task."""
-    own = None if texts is None else _own_answers(cell, texts)
+    own = None if texts is None else _own_answers(texts, cell.requests)
     values = _against_target(cell, generations, texts, own)
     if cell.cost_only:
         return Quality(values)
@@ -254,11 +304,11 @@ def quality(
     return Quality(values | dict(scored.values), scored.uncertainty, lines, notes)
 
 
-def _own_answers(cell: GenerationScenario, texts: Sequence[GreedyText]) -> list[list[int]]:
+def _own_answers(texts: Sequence[GreedyText], requests: Sequence[Request]) -> list[list[int]]:
     """The target's own texts, cut where its answers end."""
     return [
         fidelity.ended(text.tokens[: request.max_tokens], request.stop)
-        for text, request in zip(texts, cell.requests, strict=True)
+        for text, request in zip(texts, requests, strict=True)
     ]
 
 

@@ -330,7 +330,10 @@ class GenerationScenario(Scenario):
         exercise.exercise(self, texts, matched)
         if texts and run.remembers(self):
             run.foresee(self, texts)
+            run.drafts_along(self, texts, progress)
         device = self.open_device()
+        if run.remembers(self):
+            run.shards_ahead(self, device, progress)
         with closing(device), run.opened_sessions(self, device, matched) as sessions:
             serving = run.prepare(self, device, sessions)
             answers = run.serve(self, device, sessions, serving, progress)
