@@ -183,6 +183,7 @@ def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: C
     assert own.conclusion == "", "a speed compares nothing"
     assert bands["chain_sd", "speedup"].conclusion == "undetermined"
     assert bands["std", "speedup"].conclusion == "above"
+    assert bands["flash_ar", "speedup"].conclusion == "", "it is the baseline"
     assert (found.draws, found.cells) == (2, 5)
     assert 0 < found.assumed.share < 1
 

@@ -104,9 +104,12 @@ class Band:
 
     @property
     def conclusion(self) -> str:
-        """For a comparison: whether the whole band says the same of the two as the value; else empty."""
+        """For a comparison: whether the whole band says the same of the two as the value; else empty.
+
+        The baseline's own row compares nothing.
+        """
         column = self.column
-        if not (column.relative_to or column.over):
+        if not column.baseline or column.relative_to == self.row:
             return ""
         even = 1.0 if column.compare == "ratio" else 0.0
         sides = {end > even for end in (self.low, self.value, self.high)}
