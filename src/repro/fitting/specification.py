@@ -113,6 +113,11 @@ class FitSpecification:
     by_default: bool = True
     origin: str = ""
 
+    def __post_init__(self) -> None:
+        ids = [cell.id for cell in self.cells]
+        if twice := [one for one in ids if ids.count(one) > 1]:
+            raise InputError(f"the fit of {self.device} has the cell {twice[0]} twice")
+
 
 def specifications() -> dict[str, Path]:
     """Specification files by name."""
@@ -137,7 +142,9 @@ def specification(name: str) -> FitSpecification:
 
 def _each(cell: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
     """The cells that one entry of a specification stands for."""
-    over = cell.get("over") or {}
+    over = cell.get("over") or {} if isinstance(cell, Mapping) else None
+    if not isinstance(over, Mapping) or not all(isinstance(names, list) for names in over.values()):
+        raise InputError(f"{where}: {cell!r} is no cell; `over` has a list for each name")
     rest = {key: value for key, value in cell.items() if key != "over"}
     for values in product(*over.values()):
         yield _filled(rest, dict(zip(over, values, strict=True)), f"{where}, {cell.get('id')}")
@@ -153,6 +160,8 @@ def _filled(node: Any, names: Mapping[str, Any], where: str) -> Any:
         return node.format(**names)
     except KeyError as wrong:
         raise InputError(f"{where}: {unknown('name in braces', str(wrong.args[0]), names)}") from None
+    except (AttributeError, IndexError, ValueError):
+        raise InputError(f"{where}: {node!r} must have names in its braces: {', '.join(names)}") from None
 
 
 def conf_file(name: str) -> Path:
