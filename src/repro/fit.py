@@ -63,6 +63,9 @@ def _one(name: str, options: argparse.Namespace, console: Console) -> list[str]:
     if options.write and not result.specification.origin:
         for number in result.specification.numbers:
             write_number(conf_file(number.file), number.at, result.solution.values[number.name])
+        for carried in result.specification.carried:
+            value = carried.ratio * result.solution.values[carried.of.name]
+            write_number(conf_file(carried.file), carried.at, value)
     return differences(result)
 
 

@@ -164,6 +164,14 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("repro.fitting.specification.conf_dir", lambda: tmp_path)
     with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
         specification("wrong")
+    for change, said in (
+        (("{dataset}.", "{}."), "must have names in its braces: dataset, model"),
+        (("{dataset}.", "2wiki."), "has the cell mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn twice"),
+        (("model: [qwen1_5_1_8b, llama_2_7b]", "model: llama_2_7b"), "a list for each name"),
+    ):
+        (tmp_path / "fit" / "wrong.yaml").write_text(text.replace(*change))
+        with pytest.raises(InputError, match=said):
+            specification("wrong")
 
 
 def test_the_command_checks_writes_and_names_choices(
@@ -176,12 +184,23 @@ def test_the_command_checks_writes_and_names_choices(
         shutil.copytree(conf_dir() / folder, tmp_path / folder)
     copy, launch = tmp_path / "engine" / "edgellm_flat.yaml", "devices.Jetson Orin NX.processors.gpu.launch"
     copy.write_text(changed_text(copy.read_text(), launch, 6.0))
+    second, start = tmp_path / "engine" / "edgellm.yaml", "devices.Jetson Orin NX.processors.gpu.start.fp16"
+    second.write_text(changed_text(second.read_text(), start, 6.0))
     for module in ("repro.fit", "repro.fitting.device_fit", "repro.fitting.result_tables"):
         monkeypatch.setattr(f"{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err
     assert main(["jetson_orin_nx", "--write"]) == 0
     assert number_at(yaml.safe_load(copy.read_text()), launch) == 5.31
+    assert number_at(yaml.safe_load(second.read_text()), start) == 5.31, "it follows the fitted one"
+
+
+def test_a_number_that_the_machine_does_not_have_is_an_error() -> None:
+    """The board names the first form of its engine; a fit of the second one has no effect on it."""
+    given = specification("jetson_tx2")
+    other = replace(given.numbers[0], file="engine/edgellm")
+    with pytest.raises(InputError, match=r"engine/edgellm: .*device/jetson_tx2, engine/edgellm_flat alone"):
+        device_fit.contents(replace(given, numbers=(other,)))
 
 
 def test_edgellm_s_engine_meets_the_passes_that_it_is_fitted_to() -> None:

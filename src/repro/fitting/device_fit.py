@@ -15,7 +15,7 @@ from repro.core.errors import InputError
 from repro.core.yaml_file import read_mapping
 from repro.device.cost import Machine
 from repro.device.device_file import machine
-from repro.device.engines.engine_file import engine_of, with_engine
+from repro.device.engines.engine_file import OWN, with_engine
 from repro.fitting.held_out import leave_out
 from repro.fitting.measures import SCALED, measure, weight_bytes
 from repro.fitting.problem import Observation, Parameter, Problem, Solution, Vector, solve
@@ -80,18 +80,30 @@ class FitResult:
 
 
 def contents(given: FitSpecification) -> dict[str, dict[str, Any]]:
-    """The files that a specification's numbers are in, and the device's, by name."""
-    names = {f"device/{given.device}", *(number.file for number in given.numbers)}
-    if given.engine != "own":
-        names.add(f"engine/{given.engine}")
-    return {name: read_mapping(conf_file(name)) for name in sorted(names)}
+    """The device's file and its engine's, by name.
+
+    Raises:
+        InputError: a number is in another file, so that no prediction would depend on it.
+    """
+    device = f"device/{given.device}"
+    found = {device: read_mapping(conf_file(device))}
+    if engine := engine_name(given, found[device]):
+        found[f"engine/{engine}"] = read_mapping(conf_file(f"engine/{engine}"))
+    for number in given.numbers:
+        if number.file not in found:
+            raise InputError(f"{number.name}: the fit's machine has {', '.join(found)} alone")
+    return found
+
+
+def engine_name(given: FitSpecification, device: Mapping[str, Any]) -> str:
+    """The engine of a specification; empty for a device that names none."""
+    return str(device.get("engine") or "") if given.engine == OWN else given.engine
 
 
 def emulated(given: FitSpecification, files: Mapping[str, Mapping[str, Any]], program: str = "") -> Machine:
     """The machine of a specification, from the content of its files."""
     device = files[f"device/{given.device}"]
-    name = str(device.get("engine", "")) if given.engine == "own" else given.engine
-    engine = files.get(f"engine/{name}") or engine_of(device, {"name": "own"})
+    engine = files.get(f"engine/{engine_name(given, device)}")
     return machine(with_engine(device, engine), program)
 
 
