@@ -54,6 +54,9 @@ class TestOne:
             (compared(1.0, None, 0.5), None, "bound broken, 50% beyond", "fails"),
             (compared(80.0, 80.0, 82.5, **POINTS), 2.5, "2.5 points above", "fails"),
             (compared(3.0, 3.0, 4.5, **POINTS), 1.5, "1.5 points above", "holds"),
+            (compared(-1.0, 1.0, 0.0), 0.0, "inside", "holds"),
+            (compared(0.0, 2.0, 0.0), 0.0, "inside", "holds"),
+            (compared(0.0, 0.0, 1.0), None, "printed as 0", "fails"),
             (compared(2.0, 2.0), None, "no figure", None),
         ],
     )

@@ -128,11 +128,6 @@ class Compared:
         return max(numbers, key=abs) if len(numbers) == len(found) else None
 
     @property
-    def counted(self) -> bool:
-        """Whether it is in the error figures: predicted, able to miss, and not inside a range."""
-        return self.error is not None and not self.fitted and not self.certain and not self.inside
-
-    @property
     def broken(self) -> bool:
         """Whether only a bound is published, and ours does not meet it."""
         return bool(self.ours) and self.published.bound and self.point == "fails"
@@ -203,20 +198,19 @@ class Compared:
         if self.inside:
             return "inside"
         if self.error is None:
-            return self._to_bound()
+            return self._to_bound() if self.published.bound else "printed as 0"
         above = "above" if self.error > 0 else "below"
         if self.in_points:
             return "equal" if self.error == 0 else f"{abs(self.error):.1f} points {above}"
         return "equal" if self.error == 0 else f"{_percent(self.error)} {above}"
 
     def _distance(self, value: float) -> float | None:
-        """From the nearer published end to a value: relative or in points; None of a published zero."""
-        low, high = self.published.low, self.published.high
-        if low is None or high is None:
-            return None
-        near = min(max(value, low), high)
-        if self.in_points:
-            return value - near
+        """From the nearest published number to a value: relative or in points; None of a published zero."""
+        near = self.published.nearest(value)
+        if near is None or self.in_points:
+            return None if near is None else value - near
+        if near == value and self.published.low != self.published.high:
+            return 0.0
         return None if near == 0 else (value - near) / abs(near)
 
     @property
@@ -255,16 +249,6 @@ def is_accuracy(cell: PublishedCell) -> bool:
 def family(cell: PublishedCell) -> str:
     """The metric family of a published value."""
     return next(name for name, belongs in FAMILIES.items() if belongs(cell))
-
-
-def figures(
-    values: Sequence[float],
-    intervals: Sequence[Ends | None] = (None, None),
-    bands: Sequence[Ends | None] = (None, None),
-) -> tuple[Figure, ...]:
-    """Figures of one value or two ends; equal ends are one figure."""
-    made = [Figure(*parts) for parts in zip(values, intervals, bands, strict=False)]
-    return tuple(made[:1] if len(made) == 2 and made[0] == made[1] else made)
 
 
 def _verdict(whole: Ends, statement: Ends) -> Verdict:

@@ -31,17 +31,21 @@ class Published:
         """Whether only one end is printed."""
         return self.low is None or self.high is None
 
+    def nearest(self, ours: float) -> float | None:
+        """The published number that is nearest to ours, ours itself inside a range; None for a bound."""
+        return None if self.low is None or self.high is None else min(max(ours, self.low), self.high)
+
     def ratio(self, ours: Scalar) -> float | None:
-        """Ours over the published value: over the nearer end of a range, 1 inside it; None for a bound."""
-        if isinstance(ours, str) or ours is None or not self.low or not self.high:
+        """Ours over the nearest published number; None for a bound, a published zero and a text of ours."""
+        if isinstance(ours, str) or ours is None or not (near := self.nearest(ours)):
             return None
-        return ours / min(max(ours, self.low), self.high)
+        return ours / near
 
     def difference(self, ours: Scalar) -> float | None:
-        """Ours less the published value: less the nearer end of a range, 0 inside it; None for a bound."""
-        if isinstance(ours, str) or ours is None or self.low is None or self.high is None:
+        """Ours less the nearest published number; None for a bound and a text of ours."""
+        if isinstance(ours, str) or ours is None or (near := self.nearest(ours)) is None:
             return None
-        return ours - min(max(ours, self.low), self.high)
+        return ours - near
 
 
 def in_unit(cell: PublishedCell, unit: str, where: str) -> Published:
