@@ -102,6 +102,32 @@ class TestClaims:
         cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
         assert compare(given, tmp_path, cells)[0].ours == (value, value)
 
+    @pytest.mark.parametrize(
+        ("below", "interval"), [((2.0, 4.0), (2.0, 5.0)), ((0.0, 4.0), None), ((-1.0, 4.0), None)]
+    )
+    def test_the_ends_of_a_quotient_are_the_farthest_that_its_parts_allow(
+        self, below: tuple[float, float], interval: tuple[float, float] | None, tmp_path: Path
+    ) -> None:
+        parts = {"4": (9, (8, 10)), "6": (3, below)}
+        rows = [
+            {"id": name, "ours": ours, "low": ends[0], "high": ends[1], "column": "speedup"}
+            for name, (ours, ends) in parts.items()
+        ]
+        write_table(tmp_path, "edgellm/fig15", *rows)
+        claim = {"id": "edgellm.text.single", **SPEEDUP, "rows": ["4", "6"], "take": "quotient"}
+        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
+        cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
+        (figure,) = compare(given, tmp_path, cells)[0].comparison.ours
+        assert (figure.value, figure.interval) == (3.0, interval)
+
+    def test_a_quotient_by_nothing_is_no_figure(self, tmp_path: Path) -> None:
+        rows = [{"id": name, "ours": ours, "column": "speedup"} for name, ours in (("4", 9), ("6", 1))]
+        write_table(tmp_path, "edgellm/fig15", *rows)
+        claim = {"id": "edgellm.text.single", **SPEEDUP, "rows": ["4", "6"], "take": "gain_quotient"}
+        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
+        cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
+        assert compare(given, tmp_path, cells)[0].ours is None
+
     def test_what_follows_from_compared_figures_is_derived(self, tmp_path: Path) -> None:
         compared = {"reference": "edgellm.fig18.a", "cell": "a", "ours": 3, "column": "seconds", "id": "t5"}
         other = {**compared, "reference": "edgellm.fig18.b", "cell": "b", "ours": 6, "id": "mt5"}

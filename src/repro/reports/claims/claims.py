@@ -175,25 +175,44 @@ class Claim:
 
     def _figures(self) -> tuple[Figure, ...]:
         """Our value, or the least and the most; intervals and bands are reduced as the values are."""
-        if not self.lines or (self.spec.take in QUOTIENTS and len(self._parts()) < 2):
+        if self.spec.take in QUOTIENTS:
+            return self._quotient()
+        if not self.lines:
             return ()
         least, most = self._taken("ours") or (0.0, 0.0)
         bounds = [(self._taken(low), self._taken(high)) for low, high in (SAMPLED, BAND)]
         both = []
         for place, value in enumerate((least, most)):
             ends = [(low[place], high[place]) if low and high else None for low, high in bounds]
-            both.append(Figure(value, *((min(e), max(e)) if e else None for e in ends)))
+            both.append(Figure(value, *ends))
         return tuple(both) if self.spec.take == "range" and least != most else tuple(both[:1])
 
     def _taken(self, field: str) -> Ends | None:
         """The reduction of a field of all lines; None if one of them lacks it."""
         if any(not line.get(field) for line in self.lines):
             return None
-        if self.spec.take in QUOTIENTS:
-            first, second = (statistics.fmean(float(line[field]) for line in part) for part in self._parts())
-            less = 1.0 if self.spec.take == "gain_quotient" else 0.0
-            return ((first - less) / (second - less),) * 2
         return TAKE[self.spec.take]([float(line[field]) for line in self.lines])
+
+    def _quotient(self) -> tuple[Figure, ...]:
+        """The quotient; its ends are the least and the most that those of its two parts allow."""
+        ours = self._quotients(("ours",))
+        ends = [self._quotients(fields) for fields in (SAMPLED, BAND)]
+        return (Figure(ours[0], *((min(e), max(e)) if e else None for e in ends)),) if ours else ()
+
+    def _quotients(self, fields: Sequence[str]) -> list[float]:
+        """The quotients of each of these fields of the first part and each of the second.
+
+        Empty if a part or a field is absent, or if what is divided by may be 0.
+        """
+        parts = self._parts()
+        if len(parts) < 2 or any(not line.get(field) for line in self.lines for field in fields):
+            return []
+        less = 1.0 if self.spec.take == "gain_quotient" else 0.0
+        above, below = (
+            [statistics.fmean(float(line[field]) for line in part) - less for field in fields]
+            for part in parts
+        )
+        return [a / b for a in above for b in below] if min(below) > 0 or max(below) < 0 else []
 
     def _parts(self) -> list[list[Line]]:
         """The lines of both rows of a quotient; fewer than two if one has none."""
