@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,8 @@ from typing import NamedTuple
 
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
+from repro.reports.comparison.summary import median, summed
+from repro.reports.fidelity.reading import comparisons_in
 from repro.reports.files import ALTERED, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.amounts import amounts
@@ -50,8 +51,9 @@ computes cells again and compares them.
   component made, *not run* rows without a cell.
 - stands in: *proxy* (a smaller model's weights), *dequantized*, *matched* (draft-target agreement brought to
   the published one), *fitted* (some figures were used in a fit or follow from one).
-- predicted, median error: figures that are compared with the paper, not fitted and able to miss, and the
-  median of their relative errors. [fidelity.md](fidelity.md) sums up all papers, with verdicts.
+- predicted, median error: figures that are compared with the paper, not fitted, able to miss and not inside
+  a printed range, and the median of their errors, which are relative, or in points of accuracies.
+  [fidelity.md](fidelity.md) sums up all papers, with verdicts.
 - minutes: the time that the cells took, each on its own; tables share cells.
 """
 
@@ -82,12 +84,12 @@ def write_index(
     parts = [PREFACE]
     for paper in papers:
         own = [name for name in names if name.startswith(f"{paper}/") and ALTERED not in name]
-        rows = [*_absent(paper, listed, own), *(_row(results, name) for name in own)]
+        rows = [*_absent(paper, listed, own), *(_row(results, name, cells) for name in own)]
         if own:
             parts.append(f"## {paper}\n\n{_grid(rows)}")
     others = [name for name in names if name.partition("/")[0] not in papers or ALTERED in name]
     if others:
-        parts.append(f"## Other tables\n\n{_grid([_row(results, name) for name in others])}")
+        parts.append(f"## Other tables\n\n{_grid([_row(results, name, cells) for name in others])}")
     if held := validations(results.root):
         lines = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
         parts.append(f"## The emulator against measurements (`python -m repro.validation`)\n\n{lines}\n")
@@ -116,22 +118,20 @@ def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Ite
             yield Row(f"{paper}/{artifact.name}", (f"absent: {why}", *[""] * (len(HEADINGS) - 2)))
 
 
-def _row(results: Results, name: str) -> Row:
+def _row(results: Results, name: str, cells: Mapping[str, PublishedCell]) -> Row:
     with path_of(results.root, name, "csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line.get("column") != "aside"]
     records = results.read(name)
     marks = {mark for line in lines for mark in line.get("marks", "").split()}
-    errors = [
-        abs(float(line["ratio"]) - 1)
-        for line in lines
-        if line.get("ratio") and not line.get("certain") and "fitted" not in line.get("marks", "").split()
-    ]
+    found = summed(comparisons_in(name, [line for line in lines if "id" in line], cells))
+    medians = [f"{found.median:.1%}"] if found.relative else []
+    medians += [f"{median(found.points):.1f} points"] if found.points else []
     words = (
         _state(lines, records),
         ", ".join(word for mark, word in STAND_INS.items() if mark in marks),
         amounts(records).removeprefix("n: ").removesuffix("."),
-        str(len(errors) or ""),
-        f"{statistics.median(errors):.1%}" if errors else "",
+        str(len(found.counted) or ""),
+        ", ".join(medians),
         f"{_minutes(records):.1f}" if records else "",
         _command(results.root, name),
     )

@@ -5,7 +5,7 @@ Owns which of several comparisons of one published value counts. Must not know r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,14 +71,20 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
     ):
         raise InputError(f"{old} in {folder} has an older format; make it again with scripts/tables.py")
     asides = [(name, line) for name, line in known if line["column"] == "aside"]
-    made = [_comparison(cells[x["reference"]], name, x) for name, x in known if x["column"] != "aside"]
-    made.sort(key=lambda one: _rank(one))
+    made = [one for name, line in known for one in comparisons_in(name, [line], cells)]
+    made.sort(key=_rank)
     return Comparisons(
         comparisons=tuple(_once(settled(made))),
         nearest={line["reference"]: line for _, line in asides},
         commits=_collected(lines, "commit"),
         dates=_collected(lines, "date"),
     )
+
+
+def comparisons_in(table: str, lines: Iterable[Line], cells: Mapping[str, PublishedCell]) -> list[Compared]:
+    """The comparisons in lines of a table's CSV file; figures for another workload are none."""
+    own = [line for line in lines if line.get("reference") in cells and line["column"] != "aside"]
+    return [_comparison(cells[line["reference"]], table, line) for line in own]
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, Line]]:
