@@ -62,11 +62,12 @@ class RowFile:
         self._safely(store)
 
     def each(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and blobs of a table, without damaged ones."""
-        for key, stored in self._safely(lambda file: list(file.execute(f"select * from {table}"))):
-            value = _checked(key, stored)
-            if value is not None:
-                yield key, value
+        """All keys and blobs of a table; of damaged ones a warning says how many are left out."""
+        stored = self._safely(lambda file: list(file.execute(f"select * from {table}")))
+        whole = [(key, value) for key, blob in stored if (value := _checked(key, blob)) is not None]
+        if len(whole) < len(stored):
+            log.warning("%d entries of %s are damaged and left out", len(stored) - len(whole), self.path)
+        yield from whole
 
     def close(self) -> None:
         """Close the file."""

@@ -79,8 +79,18 @@ class Store:
         return self.details(key, "rounds")
 
     def details(self, key: str, kind: str) -> list[dict[str, Scalar]]:
-        """The lines of a kind in `DETAILS` stored with a cell's record; empty if there are none."""
-        return [json.loads(line) for line in self._stored(key, kind).decode().splitlines()]
+        """The lines of a kind in `DETAILS` stored with a cell's record; empty if there are none.
+
+        Raises:
+            InputError: they are damaged.
+        """
+        try:
+            return [json.loads(line) for line in self._stored(key, kind).decode().splitlines()]
+        except ValueError as wrong:
+            raise InputError(
+                f"the {kind} of the cell {key[:12]} in {self.folder} are damaged ({wrong}); restore them, or "
+                "move its files away and it will run again"
+            ) from wrong
 
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:

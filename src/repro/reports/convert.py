@@ -31,8 +31,12 @@ def convert(root: Path, tell: Callable[[str], None] = print) -> Results:
             if not path.exists():
                 continue
             tell(name)
-            lines = [json.loads(line) for line in unzipped(path)]
-            new = {one["key"]: one[kind] for one in lines if (kind, one["key"]) not in told}
+            texts = unzipped(path)
+            try:
+                lines = [json.loads(line) for line in texts]
+                new = {one["key"]: one[kind] for one in lines if (kind, one["key"]) not in told}
+            except (ValueError, KeyError, TypeError) as wrong:
+                raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
             told |= {(kind, key) for key in new}
             write_details(root / name, kind, {**read_details(root / name, kind), **new})
     for path in older_details(root):

@@ -21,7 +21,7 @@ def read_bands(root: Path) -> dict[tuple[str, str, str], Ends]:
     """Bands by table, row's id and column's key; none if the folder of results has no such file.
 
     Raises:
-        InputError: the file lacks a column.
+        InputError: the file lacks a column, or an end is no number.
     """
     path = root / BANDS
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else {}
@@ -33,7 +33,13 @@ def _read(path: Path, changed: int) -> dict[tuple[str, str, str], Ends]:
         reader = csv.DictReader(file)
         if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(COLUMNS)}")
-        return {
-            (line["table"], line["row"], line["column"]): (float(line["band_low"]), float(line["band_high"]))
-            for line in reader
-        }
+        found = {}
+        for line in reader:
+            try:
+                ends = float(line["band_low"]), float(line["band_high"])
+            except (TypeError, ValueError) as wrong:
+                raise InputError(
+                    f"{path}, line {reader.line_num}, is damaged ({wrong}); make it again"
+                ) from wrong
+            found[line["table"], line["row"], line["column"]] = ends
+        return found
