@@ -139,14 +139,12 @@ def _notes(found: Report) -> list[str]:
             f"weights), over the {worth[0]} relative errors that it has a figure for: median error "
             f"{worth[1]:.1%}; our skill, 1 less the ratio of the medians, is {worth[2]:.2f}."
         )
-    floored = [one for one in summary.counted if one.cell.id in found.evidence.floors]
-    below = sum(
-        abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored if not one.in_points
-    )
+    floored = [one for one in summary.relative if one.cell.id in found.evidence.floors]
+    below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
     if floored:
         said.append(
-            f"Of {len(floored)} the paper's own numbers contradict the printed one (`floor`, "
-            f"docs/errata.md): {below} are off by no more than that."
+            f"Of {len(floored)} relative errors the printed value is contradicted by other numbers of the paper "
+            f"(`floor`, docs/errata.md): {below} are no larger than that."
         )
     said.append(f"{len(summary.absent)} lines have no figure of ours.")
     return said
