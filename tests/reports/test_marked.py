@@ -48,11 +48,19 @@ def test_another_figure_differs_and_is_rewritten(sources: FigureSources) -> None
         ("edgellm/fig15 :: mt5 :: speedup :: lo", "no field 'lo'. Did you mean low"),
         ("edgellm/fig15 :: bart :: speedup", "has no number"),
         ("cell :: edgellm.text.sinlge", "Did you mean edgellm.text.single"),
+        ("cell :: edgellm.text.single :: hihg", "may name `high` after the published value"),
+        ("cell :: edgellm.text.over :: high", "only a lower bound is printed"),
     ],
 )
 def test_a_place_that_does_not_exist(place: str, sentence: str, sources: FigureSources) -> None:
     with pytest.raises(InputError, match=sentence):
         list(marked(f"3<!-- {place} -->", sources))
+
+
+def test_a_mark_without_a_number_is_named(sources: FigureSources) -> None:
+    for text in ("many<!-- cell :: edgellm.text.ms -->", "2 tokens a second<!-- cell :: edgellm.text.ms -->"):
+        with pytest.raises(InputError, match="has no number before it"):
+            list(marked(text, sources))
 
 
 def test_the_figures_of_our_pages_are_those_of_the_tables() -> None:

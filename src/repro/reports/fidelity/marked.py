@@ -5,8 +5,9 @@ A marked figure is a number with a comment behind it, between them at most a uni
     2.70<!-- lever/fig10_mean :: all :: over_flash_ar -->       our figure: table, row's id, column's key
     12.2%<!-- cell :: lever.fig12.latency_reduction -->         a published value
 
-A third `::` names another field of the CSV line (`low`, `high`, `n`, `published_low`). The number must be the
-value rounded to the decimals that it has. Owns finding, checking and rewriting such numbers.
+A third `::` names another field of the CSV line (`low`, `high`, `n`, `published_low`), or after a published
+value its upper end (`high`). The number must be the value rounded to the decimals that it has. Owns finding,
+checking and rewriting such numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from repro.reports.reference.reference import PublishedCell, find
 MARK = re.compile(
     r"(?P<number>[-−]?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\d<>\n]{0,12})<!-- (?P<place>[^>]+? :: [^>]+?) -->"
 )
-PUBLISHED = "cell"
+PUBLISHED, HIGH = "cell", "high"
+"""The table of published values, and what names the upper end of one."""
+
+COMMENT = re.compile(r"(?<!`)<!-- [^>]+? :: [^>]+? -->")
+"""A comment that marks a figure, outside code."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,7 @@ class FigureSources:
         """
         parts = [part.strip() for part in place.split(" :: ")]
         if parts[0] == PUBLISHED:
-            cell = find(self.cells, parts[1])
-            found = cell.value_high if parts[2:] == ["high"] or cell.value_low is None else cell.value_low
-            assert found is not None
-            return found
+            return self._published(place, *parts[1:])
         if len(parts) not in (3, 4):
             raise InputError(f"{place!r} must be `table :: row :: column`, and may name a field after them")
         line = self._line(*parts[:3])
@@ -80,6 +82,15 @@ class FigureSources:
             return float(line[field] or line.get(f"{field}_low", ""))
         except ValueError:
             raise InputError(f"{place!r} has no number, but {line[field]!r}") from None
+
+    def _published(self, place: str, name: str, *end: str) -> float:
+        cell = find(self.cells, name)
+        if end not in ((), (HIGH,)):
+            raise InputError(f"{place!r} may name `{HIGH}` after the published value, and nothing else")
+        found = cell.value_high if end or cell.value_low is None else cell.value_low
+        if found is None:
+            raise InputError(f"{place!r} has no number: only a lower bound is printed")
+        return found
 
     def _line(self, table: str, row: str, column: str) -> Mapping[str, str]:
         lines = self._tables.get(table)
@@ -101,7 +112,14 @@ class FigureSources:
 
 
 def marked(text: str, sources: FigureSources) -> Iterator[MarkedFigure]:
-    """The marked figures of a text in their order; errors as `FigureSources.value`."""
+    """The marked figures of a text in their order.
+
+    Raises:
+        InputError: as `FigureSources.value`; or a comment that marks a figure has no number before it.
+    """
+    ends = {match.end() for match in MARK.finditer(text)}
+    if lost := next((one[0] for one in COMMENT.finditer(text) if one.end() not in ends), None):
+        raise InputError(f"{lost} has no number before it, with at most a short unit between them")
     for match in MARK.finditer(text):
         yield MarkedFigure(match["number"], match["place"], sources.value(match["place"]))
 
