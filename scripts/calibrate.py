@@ -1,14 +1,13 @@
 """Measure this machine and write a device file and an engine file, so that it can be emulated.
 
-python scripts/calibrate.py                                   conf/device/calibrated.yaml and
-conf/engine/calibrated.yaml python scripts/calibrate.py --name "My board" --conf FOLDER
-FOLDER/device/my_board.yaml and FOLDER/engine/my_board.yaml python scripts/calibrate.py --quick
-seconds, for a look: caches are not emptied python scripts/calibrate.py --device cuda
-the GPU in place of the CPU python scripts/calibrate.py --from-llama-bench FILE.json      any machine, from
-what llama-bench -o json wrote there
+python scripts/calibrate.py                    conf/device/calibrated.yaml and conf/engine/calibrated.yaml
+python scripts/calibrate.py --name "My board" --conf FOLDER      FOLDER/device/my_board.yaml, and its engine
+python scripts/calibrate.py --quick            seconds, for a look: caches are not emptied
+python scripts/calibrate.py --device cuda      the GPU in place of the CPU
+python scripts/calibrate.py --from-llama-bench FILE.json      any machine, from what llama-bench -o json wrote
 
-A busy machine is refused; --busy measures it anyway, and the files say so. docs/local.md explains the
-figures.
+A busy machine is refused; --busy measures it anyway, and the files say so.
+docs/local.md explains the figures.
 """
 
 from __future__ import annotations

@@ -85,11 +85,11 @@ def wanted(names: Sequence[str], results: Results) -> list[str]:
         if name not in (*known, *made) and not own:
             raise InputError(unknown("experiment", name, known))
         found += [name] if name in (*known, *made) else own
-    # Claims are compared with the other tables, which come first.
-    found = found or sorted(made, key=lambda name: name.endswith("/claims"))
+    found = found or made
     if not found:
         raise InputError(f"there are no tables in {results.root}; experiments: {', '.join(known)}")
-    return found
+    # Claims are compared with the other tables, which come first.
+    return sorted(found, key=lambda name: name.endswith("/claims"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
