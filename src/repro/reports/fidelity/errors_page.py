@@ -143,8 +143,8 @@ def _notes(found: Report) -> list[str]:
     below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
     if floored:
         said.append(
-            f"Of {len(floored)} relative errors the printed value is contradicted by other numbers of the paper "
-            f"(`floor`, docs/errata.md): {below} are no larger than that."
+            f"Of {len(floored)} with a relative error the paper's own numbers contradict the printed one "
+            f"(`floor`, docs/errata.md): {below} are off by no more than that."
         )
     said.append(f"{len(summary.absent)} lines have no figure of ours.")
     return said
