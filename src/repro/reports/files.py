@@ -5,6 +5,7 @@ Owns their names and how they are written. The formats own their contents.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -39,6 +40,11 @@ def path_of(folder: Path, experiment: str, format: str) -> Path:
     """
     stem = "figure" if format in PICTURES else "experiment" if format == "yaml" else "table"
     return folder / experiment / f"{stem}.{format}"
+
+
+def is_of(table: str, artifact: str) -> bool:
+    """Whether a table is of an artifact: `fig1a` and `fig1_mean` of `fig1`, `fig10` not."""
+    return re.fullmatch(rf"{re.escape(artifact)}([a-z]?(_.*)?)?", table) is not None
 
 
 VALIDATION = "validation"

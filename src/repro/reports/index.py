@@ -17,7 +17,7 @@ from repro.records.record import Record, write_atomically
 from repro.records.results import Results
 from repro.reports.comparison.summary import median, summed
 from repro.reports.fidelity.reading import comparisons_in
-from repro.reports.files import ALTERED, path_of, validations, written
+from repro.reports.files import ALTERED, is_of, path_of, validations, written
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.amounts import amounts
 
@@ -111,8 +111,7 @@ def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Ite
     """A row for each artifact of a paper without a table; `fig12a` and `fig12_mean` are tables of `fig12`."""
     made = [name.partition("/")[2] for name in names]
     for artifact in listed:
-        part = re.compile(rf"{re.escape(artifact.name)}([a-z]?(_.*)?)?")
-        if artifact.paper == paper and not any(part.fullmatch(name) for name in made):
+        if artifact.paper == paper and not any(is_of(name, artifact.name) for name in made):
             drawing = re.search(r"\b(diagram|pseudocode|example|masking-table|decoder-only)", artifact.shows)
             why = "a diagram or an example" if drawing else f"no table of it: {artifact.shows}"
             yield Row(f"{paper}/{artifact.name}", (f"absent: {why}", *[""] * (len(HEADINGS) - 2)))

@@ -14,7 +14,7 @@ from repro.reports.claims.claims import CLAIM, Line, read_table
 from repro.reports.comparison.certain import REPEATED, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published
-from repro.reports.files import ALTERED, path_of, written
+from repro.reports.files import ALTERED, is_of, path_of, written
 from repro.reports.reference.reference import PublishedCell
 
 
@@ -105,7 +105,7 @@ def _collected(lines: Sequence[tuple[str, Line]], field: str) -> dict[str, str]:
 
 def _rank(one: Compared) -> tuple[bool, bool, bool, bool]:
     """Tables before claims, the own artifact's before others, figures before absent ones."""
-    own = one.table.partition("/")[2].startswith(one.cell.artifact)
+    own = is_of(one.table.partition("/")[2], one.cell.artifact)
     return one.column == CLAIM, not one.ours, not own, "older" in one.marks
 
 
