@@ -192,7 +192,7 @@ class ComparedScores(ExitScores):
             known = self._cache.scores(prefix) if tokens else {}
             for token, score in zip(tokens, found.tolist(), strict=True):
                 apart = abs(score - known.get(token, score))
-                if apart > self._bound:
+                if not apart <= self._bound:  # a score that is not a number is none of the cache's
                     raise UnfaithfulRowError(
                         f"the early-exit predictor scored a candidate after {prefix.length} tokens by "
                         f"{apart:.3g} otherwise than its cache says, and rounding explains {self._bound:g}: "
