@@ -14,8 +14,8 @@ from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
 from repro.records.packed import LOOSE
 from repro.records.results import Results, open_results
+from repro.reports.fidelity.index import write_index
 from repro.reports.files import FORMATS, PICTURES, written
-from repro.reports.index import write_index
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from invented_tables import CELLS, write_table
 from repro.records.results import Results
-from repro.reports.index import write_index
+from repro.reports.fidelity.index import write_index
 
 
 def test_errors_count_as_in_the_error_pages(tmp_path: Path) -> None:

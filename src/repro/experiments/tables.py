@@ -20,8 +20,8 @@ from repro.records.identity import portable_override
 from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results
+from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
-from repro.reports.index import write_index
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
