@@ -148,9 +148,9 @@ def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress
 def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -> None:
     """Compute what a target in shards says along its own text, all prompts side by side, and cache it."""
     place = cell.places.get("target")
-    if place is None or not isinstance(model := placed(cell.target, device, place), ShardedModel):
+    if place is None or not cell.target.folder:
         return
-    if not model.folder:
+    if not isinstance(model := placed(cell.target, device, place), ShardedModel):
         return
     tokens, done = int(cell.config["max_tokens"]), 0
     total = tokens * len(cell.requests)
