@@ -12,7 +12,7 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.models.forward.network import NotFiniteError
 from repro.models.observations import own_text, transfer
-from repro.models.observations.pack import ObservedRow, Pack, digests, read, read_facts
+from repro.models.observations.pack import Facts, ObservedRow, Pack, digests, read, read_facts
 from repro.models.runtime.model import Model
 from repro.models.transformer.decoder import Decoder
 from repro.observations import __main__ as command
@@ -135,6 +135,21 @@ def test_a_damaged_pack_is_named_and_computed_instead(
         read_facts(path)
     assert project.apart(tmp_path / "out", "max_tokens=12").cell("method=flash_ar").state == "done"
     assert str(path) in caplog.text
+
+
+@pytest.mark.parametrize("bit", [0x01, 0x80])
+def test_no_changed_byte_of_a_pack_is_believed(tmp_path: Path, bit: int) -> None:
+    facts = Facts("p", "text", "model", 2, "cpu", (("ab" * 32, 3),), ((5,),))
+    path = Pack(facts, [ObservedRow(0, 0, -1, -1, 0, [5, 6], [-0.5, -1.5])]).write(tmp_path)
+    right, content = read(path), path.read_bytes()
+    refused = 0
+    for at in range(0, len(content), 11):
+        path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+        try:
+            assert read(path) == right
+        except InputError:
+            refused += 1
+    assert refused > len(content) / 11 / 2
 
 
 def test_computing_pauses_between_groups_and_goes_on(

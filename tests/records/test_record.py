@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,20 @@ class TestStore:
         store.put(replace(one, values={"speed": 2.0}))
         assert store.details(one.key, "answers") == []
         assert (tmp_path / f"{one.key}.1.answers.jsonl").read_bytes() == content
+
+    @pytest.mark.parametrize("kind", ["rounds", "answers"])
+    @pytest.mark.parametrize(
+        "damaged", [lambda b: b[:-5], lambda b: b"\xff" + b, lambda b: b"5\n" + b, lambda b: b"\n"]
+    )
+    def test_damaged_details_are_named(
+        self, kind: str, damaged: Callable[[bytes], bytes], tmp_path: Path
+    ) -> None:
+        store, one, said = Store(tmp_path), record("std", {"speed": 1.0}), [{"request": "p/0"}]
+        store.put(one, said, said)
+        (file,) = tmp_path.glob(f"{one.key}.*.{kind}.jsonl")
+        file.write_bytes(damaged(file.read_bytes()))
+        with pytest.raises(InputError, match=f"the {kind} of the cell {one.key[:12]} in .* are damaged"):
+            store.details(one.key, kind)
 
     def test_a_failure_never_hides_a_result(self, tmp_path: Path) -> None:
         store = Store(tmp_path)

@@ -85,7 +85,7 @@ class Store:
             InputError: they are damaged.
         """
         try:
-            return [json.loads(line) for line in self._stored(key, kind).decode().splitlines()]
+            return _parsed(self._stored(key, kind).decode())
         except ValueError as wrong:
             raise InputError(
                 f"the {kind} of the cell {key[:12]} in {self.folder} are damaged ({wrong}); restore them, or "
@@ -282,3 +282,14 @@ class Store:
 def _lines(details: Sequence[Round]) -> bytes:
     """Details as lines of JSON."""
     return "".join(canonical(dict(line)) + "\n" for line in details).encode()
+
+
+def _parsed(lines: str) -> list[dict[str, Scalar]]:
+    """Details from what `_lines` wrote; ValueError if they are cut or no objects."""
+    if lines and not lines.endswith("\n"):
+        raise ValueError("the last line is cut")
+    details = [json.loads(line) for line in lines.split("\n")[:-1]]
+    for number, line in enumerate(details, 1):
+        if not isinstance(line, dict):
+            raise ValueError(f"line {number} is no object")
+    return details

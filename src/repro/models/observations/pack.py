@@ -21,9 +21,12 @@ from repro.core.errors import InputError
 from repro.models.tokens.prefix import continued
 from repro.records.record import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 NOTES = b"repro"
 """Key of a pack's facts in the file's metadata."""
+
+SUM = b"repro.sha256"
+"""Key of the SHA-256 over a pack's facts and rows."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Pack:
     def write(self, folder: Path) -> Path:
         """Write `NAME.parquet` and return its path."""
         facts, ranks = self.facts, self.facts.ranks
-        arrays: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: pa.array([getattr(row, name) for row in self.rows], kind) for name, kind in PLACE.items()
         }
         tokens = np.full((len(self.rows), ranks), -1, np.int32)
@@ -102,9 +105,10 @@ class Pack:
         for i, row in enumerate(self.rows):
             kept = min(ranks, len(row.tokens))
             tokens[i, :kept], scores[i, :kept] = row.tokens[:kept], row.scores[:kept]
-        arrays |= {f"token{k}": tokens[:, k] for k in range(ranks)}
-        arrays |= {f"score{k}": scores[:, k] for k in range(ranks)}
-        table = pa.table(arrays).replace_schema_metadata({NOTES: json.dumps(asdict(facts))})
+        columns |= {f"token{k}": tokens[:, k] for k in range(ranks)}
+        columns |= {f"score{k}": scores[:, k] for k in range(ranks)}
+        table, notes = pa.table(columns), json.dumps(asdict(facts)).encode()
+        table = table.replace_schema_metadata({NOTES: notes, SUM: _sum(notes, table)})
         sink = pa.BufferOutputStream()
         pq.write_table(
             table,
@@ -117,7 +121,6 @@ class Pack:
                 **{f"token{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
                 **{f"score{k}": "BYTE_STREAM_SPLIT" for k in range(ranks)},
             },
-            write_page_checksum=True,
         )
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{facts.name}.parquet"
@@ -128,7 +131,7 @@ class Pack:
 def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
-        notes = json.loads((pq.read_schema(path).metadata or {})[NOTES])
+        notes = json.loads(pq.read_schema(path).metadata[NOTES])
         if notes["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"
@@ -136,7 +139,7 @@ def read_facts(path: Path) -> Facts:
         given = {field.name: notes[field.name] for field in fields(Facts)}
         given["prompts"] = tuple((digest, length) for digest, length in given["prompts"])
         given["texts"] = tuple(map(tuple, given["texts"]))
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
         raise _damaged(path, wrong) from wrong
     return Facts(**given)
 
@@ -149,11 +152,14 @@ def read(path: Path) -> Pack:
     """
     facts = read_facts(path)
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
+        table = pq.read_table(path)
+        metadata = table.schema.metadata
+        if metadata[SUM] != _sum(metadata[NOTES], table):
+            raise ValueError("its checksum is not that of its content")
         place = [table[name].to_pylist() for name in PLACE]
         tokens = np.stack([table[f"token{k}"].to_numpy() for k in range(facts.ranks)], 1)
         scores = np.stack([table[f"score{k}"].to_numpy() for k in range(facts.ranks)], 1)
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as wrong:
         raise _damaged(path, wrong) from wrong
     kept = (tokens >= 0).sum(1).tolist()
     said = zip(kept, tokens.tolist(), scores.tolist(), strict=True)
@@ -198,6 +204,16 @@ def _along(digest: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
 def checksum(path: Path) -> bytes:
     """SHA-256 of a pack's file."""
     return sha256(path.read_bytes()).digest()
+
+
+def _sum(notes: bytes, table: pa.Table) -> bytes:
+    """SHA-256 over the facts and the rows of a pack."""
+    said = sha256(notes)
+    for name in table.column_names:
+        column = table[name].to_numpy()
+        said.update(f"{name} {column.dtype.str}".encode())
+        said.update(column.tobytes())
+    return said.digest()
 
 
 def _damaged(path: Path, wrong: Exception) -> InputError:
