@@ -254,6 +254,11 @@ BROKEN = [
         "processors.cpu.colour: unknown entry 'colour'",
     ),
     ("flash.bandwidth", None, "flash.bandwidth: None is a bare number"),
+    (
+        "flash.bandwidth",
+        {"value": 1, "points": [[1, 1]], "unit": "GB/s", "source": "assumed"},
+        "flash.bandwidth gives both value and points",
+    ),
     ("dram", {}, "OnePlus 12: the device file lacks dram.bandwidth"),
     ("processors", {}, "OnePlus 12: the device file lacks processors"),
 ]

@@ -236,6 +236,7 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
         (["--draws", "0"], "--draws is 0"),
         (["--text-draws", "0"], "--text-draws is 0"),
         (["--table", "lever/claims"], "lever/claims"),
+        (["--table", "lever/fig10_mean", "--paper", "lever"], "give one"),
     ],
 )
 def test_wrong_input_is_a_sentence(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

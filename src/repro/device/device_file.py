@@ -141,6 +141,8 @@ def read_fact(path: str, leaf: Mapping[str, Any], kind: Kind) -> Fact:
         raise InputError(f"{path}: source {source!r} is none of {', '.join(SOURCES)}")
     if unit not in units:
         raise InputError(f"{path}: unit {unit!r} is none of {', '.join(units)}")
+    if "value" in leaf and "points" in leaf:
+        raise InputError(f"{path} gives both value and points; give one")
     cells = _cells(path, leaf)
     if source == "fitted" and not cells:
         raise InputError(f"{path}: a fitted number names the reference cells that it was fitted to")

@@ -132,7 +132,7 @@ def _counts(lines: Sequence[AccuracyLine]) -> Iterator[str]:
     counted = ", ".join(f"{sum(line.verdict == name for line in lines)} {name}" for name in VERDICTS)
     yield f"Of {len(lines)} sets of predictions that no fit saw: {counted}. *Right* is a median error of at"
     yield f"most {AIM:.0f}%, beyond the noise where that was measured, and below the rule's; *few values*"
-    yield f"are fewer than {ENOUGH}."
+    yield f"are fewer than {ENOUGH}. Sets overlap: those of a machine or paper are parts of its first line."
     yield ""
 
 

@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
         if given.paper is not None and given.paper not in HEADLINES:
             raise InputError(unknown("paper", given.paper, HEADLINES))
+        if given.paper and given.table:
+            raise InputError("--paper names the headline tables of a paper and --table one table; give one")
         load_components()
         chosen = [given.paper] if given.paper else [*HEADLINES]
         names = [given.table] if given.table else [name for paper in chosen for name in HEADLINES[paper]]

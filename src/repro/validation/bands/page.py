@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 
+from repro.records.record import write_atomically
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
@@ -38,11 +40,10 @@ def write_bands(folder: Path, found: TableBands) -> None:
             known = list(csv.reader(file))
         lines = [one for one in known[1:] if one[0] != found.table] if known[0] == [*HEADINGS] else []
     lines = sorted([*lines, *(row_of(found, band) for band in found.bands)], key=lambda one: one[0])
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(HEADINGS)
-        writer.writerows(lines)
-    (folder / "table.md").write_text(markdown(lines), encoding="utf-8")
+    text = StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
+    write_atomically(path, text.getvalue())
+    write_atomically(folder / "table.md", markdown(lines))
 
 
 SHOWN = (

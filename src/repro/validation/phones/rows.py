@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from math import ceil
-from pathlib import Path
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -190,12 +189,3 @@ def committed_roles() -> dict[str, str]:
     if wrong:
         raise InputError(f"{name}: role {min(wrong)!r} is none of {', '.join(ROLES)}")
     return roles
-
-
-def write_split(path: Path, rows: Sequence[PhoneRow]) -> None:
-    """Write the division of rows, one line each."""
-    roles = divided(rows)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("id", "role"))
-        writer.writerows(sorted(roles.items()))
