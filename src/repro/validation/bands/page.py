@@ -56,7 +56,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
     """The page: the comparisons of all tables, whose conclusion a band may change."""
     rows = [dict(zip(HEADINGS, line, strict=True)) for line in lines]
     compared = [row for row in rows if row["conclusion"]]
-    open_ones = sum(row["conclusion"] == "undetermined" for row in compared)
+    open_ones = sum(row["conclusion"] == "either" for row in compared)
     shares = {row["table"]: f"{float(row['assumed_share']):.0%} in {row['table']}" for row in rows}
     text = [
         "# Bands of the papers' headline figures",
@@ -67,7 +67,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "of the replayed cells and prompts on the machine as it is: the band is carried over from it to the",
         "committed value. docs/bands.md says what is drawn and what is held.",
         "",
-        f"Of {len(compared)} comparisons {open_ones} may turn within their band (undetermined). Assumed are",
+        f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",
         "",
         "| " + " | ".join(SHOWN) + " |",

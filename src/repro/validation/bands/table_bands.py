@@ -104,7 +104,7 @@ class Band:
 
     @property
     def conclusion(self) -> str:
-        """For a comparison: whether the whole band says the same of the two as the value; else empty.
+        """For a comparison: the side of even on which value and band lie, `either` if on both; else empty.
 
         The baseline's own row compares nothing.
         """
@@ -113,7 +113,7 @@ class Band:
             return ""
         even = 1.0 if column.compare == "ratio" else 0.0
         sides = {end > even for end in (self.low, self.value, self.high)}
-        return "undetermined" if len(sides) > 1 else "above" if sides.pop() else "below"
+        return "either" if len(sides) > 1 else "above" if sides.pop() else "below"
 
 
 @dataclass(frozen=True)
