@@ -11,6 +11,8 @@ from repro.records.results import Results
 from repro.reports.intervals.bootstrap import FEWEST, Total, drawn, figure, interval, paired
 from repro.reports.intervals.rounds import totals, with_interval
 from repro.reports.intervals.samples import Samples, distinct
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables import aggregate
 
 
 def rounds_of(*prompts: tuple[int, float]) -> list[Round]:
@@ -115,6 +117,33 @@ def test_records_of_the_same_prompts_get_the_same_draws() -> None:
     one = {f"p/{i}": Total(float(i), 1.0) for i in range(6)}
     assert (drawn(one, "a") == drawn(one, "a")).all()  # type: ignore[union-attr]
     assert (drawn(one, "a") != drawn(one, "b")).any()  # type: ignore[union-attr]
+
+
+def test_seeds_are_drawn_with_the_prompts() -> None:
+    """Each prompt is as fast as the others, so that only seeds differ: by 3, 4 and 5 tokens a second."""
+    speeds = {0: 3.0, 1: 4.0, 2: 5.0}
+    cells = [
+        records.record("sp", {"decode_tokens_per_s": speed}, seed=seed, labels={"seed": str(seed)})
+        for seed, speed in speeds.items()
+    ]
+
+    class Lines:
+        def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
+            speed = next(speeds[cell.provenance.seed] for cell in cells if cell.key == key)
+            return [{**line} for line in rounds_of(*[(2, 2 / speed)] * 6)]
+
+        def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
+            return []
+
+    column = ColumnSpec(
+        key="speed", heading="Speed", value="decode_tokens_per_s", unit="tokens/s", aggregate="mean"
+    )
+    assert aggregate.figure(column, cells) == pytest.approx(4.0)
+    assert aggregate.interval(column, cells, [], Samples(Lines())) == pytest.approx((3.0, 5.0))
+    one_seed = [replace(cell, provenance=replace(cell.provenance, seed=0)) for cell in cells]
+    assert aggregate.interval(column, one_seed, [], Samples(Lines())) == pytest.approx((4.0, 4.0))
+    ratio = replace(column, relative_to="std")
+    assert aggregate.interval(ratio, cells, cells, Samples(Lines())) == pytest.approx((1.0, 1.0)), "paired"
 
 
 def test_a_text_that_several_cells_read_counts_once() -> None:

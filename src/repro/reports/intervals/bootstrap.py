@@ -5,7 +5,7 @@ Owns the resampling. Must not know what a figure means, nor where its totals com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from zlib import crc32
@@ -75,6 +75,21 @@ def drawn(totals: Totals, source: str = "") -> NDArray[np.float64] | None:
     sums = _counts(source, prompts) @ np.array([totals[prompt] for prompt in prompts])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(sums[:, 0] / sums[:, 1])
+
+
+def weights(seeds: Sequence[int]) -> NDArray[np.float64] | None:
+    """What each of some figures weighs in each draw if their seeds are drawn with replacement as well.
+
+    Args:
+        seeds: the seed of each figure.
+
+    Returns:
+        Weights that add up to 1 in each draw, [figures, `RESAMPLES`]; `None` if there is one seed.
+    """
+    if len(names := tuple(sorted({str(seed) for seed in seeds}))) < 2:
+        return None
+    each = _counts("seeds", names)[:, [names.index(str(seed)) for seed in seeds]].T
+    return np.asarray(each / each.sum(0))
 
 
 @lru_cache(maxsize=32)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.records.record import Record, Scalar
-from repro.reports.intervals.bootstrap import Interval, ends
+from repro.reports.intervals.bootstrap import Interval, ends, weights
 from repro.reports.intervals.samples import Samples
 from repro.reports.spec.spec import ColumnSpec
 
@@ -33,12 +33,12 @@ MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "geomean": statistics.geometric_mean,
 }
-DRAWN: dict[str, Callable[[Sequence[Value]], Value]] = {
-    "mean": lambda each: np.mean(each, axis=0),
-    "median": lambda each: np.median(each, axis=0),
-    "geomean": lambda each: np.exp(np.mean(np.log(each), axis=0)),
+DRAWN: dict[str, Callable[[Sequence[Value], Value], Value]] = {
+    "mean": lambda each, weights: np.average(each, axis=0, weights=weights),
+    "median": lambda each, _: np.median(each, axis=0),
+    "geomean": lambda each, weights: np.exp(np.average(np.log(each), axis=0, weights=weights)),
 }
-"""The means of values, and of resampled ones."""
+"""The means of values, and of resampled ones with the weight of each in each draw (a median has none)."""
 
 
 def as_recorded(record: Record, name: str) -> Value:
@@ -65,7 +65,7 @@ def figure(column: ColumnSpec, records: Sequence[Record], read: Read = as_record
             "name that label in rows.by or in `where`, or give the column an `aggregate`"
         )
     if column.aggregate in MEANS:
-        return _mean(column, [_single(column, [record], read) for record in records])
+        return _mean(column, records, [_single(column, [record], read) for record in records])
     return _single(column, records, read)
 
 
@@ -84,7 +84,7 @@ def relative(
     pairs = _pairs(records, baseline)
     if column.aggregate in MEANS:
         values = [(_single(column, [one], read), _single(column, [base], read)) for one, base in pairs]
-        return _mean(column, [_against(*both, column) for both in values])
+        return _mean(column, records, [_against(*both, column) for both in values])
     bases = [base for _, base in pairs]
     return _against(figure(column, records, read), figure(column, bases, read), column)
 
@@ -92,7 +92,7 @@ def relative(
 def interval(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], samples: Samples
 ) -> Interval | None:
-    """The 95% interval of the column's value over prompts; `None` if a part of it cannot be resampled."""
+    """The 95% interval of the column's value over prompts and seeds; `None` if a part cannot be resampled."""
     with np.errstate(divide="ignore", invalid="ignore"):
         if column.baseline:
             drawn = relative(column, records, baseline, samples.drawn)
@@ -107,12 +107,14 @@ def varying(records: Sequence[Record]) -> list[str]:
     return [name for name in names if len({record.labels.get(name) for record in records}) > 1]
 
 
-def _mean(column: ColumnSpec, each: Sequence[Value]) -> Value:
+def _mean(column: ColumnSpec, records: Sequence[Record], each: Sequence[Value]) -> Value:
+    """The mean of the records' values; of resampled ones, their seeds are resampled as well."""
     if any(value is None for value in each):
         return None
     numbers = [_number(column, value) for value in each]
-    plain = all(isinstance(number, (int, float)) for number in numbers)
-    return (MEANS if plain else DRAWN)[column.aggregate](numbers)
+    if all(isinstance(number, (int, float)) for number in numbers):
+        return MEANS[column.aggregate](numbers)
+    return DRAWN[column.aggregate](numbers, weights([record.provenance.seed for record in records]))
 
 
 def _single(column: ColumnSpec, records: Sequence[Record], read: Read) -> Value:
