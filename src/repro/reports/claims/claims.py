@@ -69,7 +69,8 @@ class ClaimSpec:
 
 @dataclass(frozen=True)
 class ClaimsSpec:
-    """The `table:` section of a claims experiment; it must list every prose claim of `paper`.
+    """The `table:` section of a claims experiment; it must list every prose claim of `paper`, but
+    those that repeat an earlier version's value, which that version's page has.
 
     It may list further published values that follow from figures of its tables.
 
@@ -99,7 +100,9 @@ def claims_written_out(experiment: str, section: Mapping[str, Any]) -> dict[str,
     given = {name: value for name, value in section.items() if name not in ("rows", "claims")}
     entries, groups = section.get("claims") or (), dict(section.get("rows") or {})
     where = f"table {experiment!r}"
-    claims = [claim for entry in entries for claim in _written_out(entry, experiment, groups, where)]
+    folder = experiment.rpartition("/")[0]
+    paper = str(section.get("paper", folder))
+    claims = [claim for entry in entries for claim in _written_out(entry, folder, paper, groups, where)]
     return {**given, "claims": claims}
 
 
@@ -109,7 +112,7 @@ SHORT = re.compile(r"(abstract|text|fig\w*|table\w*)\.")
 
 
 def _written_out(
-    entry: Any, experiment: str, groups: Mapping[str, Sequence[str]], where: str
+    entry: Any, folder: str, paper: str, groups: Mapping[str, Sequence[str]], where: str
 ) -> list[dict[str, Any]]:
     """The claims of an entry, which has one `id` or several `ids` that are compared with the same values."""
     if not isinstance(entry, Mapping) or ("id" in entry) == ("ids" in entry):
@@ -118,11 +121,10 @@ def _written_out(
     for name in LISTS:
         if isinstance(given.get(name), str):
             given[name] = [given[name]]
-    folder, _, _ = experiment.rpartition("/")
     given["tables"] = [t if "/" in t or not folder else f"{folder}/{t}" for t in given.get("tables", ())]
     given["rows"] = [row for name in given.get("rows", ()) for row in groups.get(name, [name])]
     names = [entry["id"]] if "id" in entry else entry["ids"]
-    return [{"id": f"{folder}.{n}" if folder and SHORT.match(str(n)) else n, **given} for n in names]
+    return [{"id": f"{paper}.{n}" if SHORT.match(str(n)) else n, **given} for n in names]
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,9 @@ def require_complete(spec: ClaimsSpec, cells: Mapping[str, PublishedCell]) -> No
     count = Counter(claim.id for claim in spec.claims)
     for name in count:
         find(cells, name)
-    prose = [cell.id for cell in cells.values() if cell.paper == spec.paper and is_prose(cell)]
+    prose = [
+        cell.id for cell in cells.values() if cell.paper == spec.paper and is_prose(cell) and not cell.same_as
+    ]
     wrong = {
         "lack": [name for name in prose if not count[name]],
         "repeat": [name for name in count if count[name] > 1],
