@@ -13,7 +13,7 @@ from typing import Literal
 
 from repro.core.errors import InputError
 from repro.models.forward.exactness import rounding
-from repro.models.forward.network import Logits, Network
+from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.observations.pack import ObservedRow, Pack, read
 from repro.models.runtime.exits import scores_again
 from repro.models.runtime.model import Model
@@ -95,9 +95,7 @@ def _again(
         network.keep(text.extend([0]) if facts.kind == "medusa" else text)
     if facts.kind == "medusa":  # head k reads the text's last token and skips k tokens, whatever they are
         prefix = text.extend([0] * row.source)
-    step = network.begin([prefix])
-    step.layers(0, network.depth)
-    return step.rows()[0]
+    return rows_of(network, [prefix])[0]
 
 
 def _path(pack: Pack, row: ObservedRow) -> list[int]:

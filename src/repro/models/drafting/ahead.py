@@ -18,7 +18,7 @@ from repro.models.drafting.eagle import DraftRow
 from repro.models.drafting.eagle_head import EagleHead
 from repro.models.drafting.early_exit import ExitPredictor
 from repro.models.forward.cached_features import lowest
-from repro.models.forward.network import DecoderNetwork, Logits
+from repro.models.forward.network import DecoderNetwork, Logits, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.cache import KVCache
 from repro.models.transformer.decoder import Decoder
@@ -182,9 +182,8 @@ def of_decoder(decoder: Decoder, roots: Sequence[Prefix], likely: Likely) -> Ite
             asked = [prefix for _, prefix in level]
             new = [prefix for prefix in dict.fromkeys(asked) if prefix not in rows]
             if new:
-                step = network.begin(new)
-                step.layers(0, network.depth)
-                rows.update((p, Logits(None, row.ranked())) for p, row in zip(new, step.rows(), strict=True))
+                said = zip(new, rows_of(network, new), strict=True)
+                rows.update((prefix, Logits(None, row.ranked())) for prefix, row in said)
             return [rows[prefix] for prefix in asked]
 
         yield from _grown(group, compute, likely)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 
@@ -60,9 +60,8 @@ class _MatchedStep(Step):
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         if not self._swapped:
             return own
-        said = self._oracle.begin(self._swapped)
-        said.layers(0, self._oracle.depth)
-        choices = {c: row.choice for c, row in zip(self._swapped, said.rows(), strict=True)}
+        said = rows_of(self._oracle, self._swapped)
+        choices = {c: row.choice for c, row in zip(self._swapped, said, strict=True)}
         return [
             with_first(row, choices[context]) if context in choices else row
             for context, row in zip(wanted, own, strict=True)

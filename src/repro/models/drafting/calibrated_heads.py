@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 
-from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.tokens.kv_slots import MedusaLineage
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
@@ -74,9 +74,7 @@ class MatchedHeads:
 
     def _choice(self, text: Prefix) -> int:
         if text not in self._said:
-            step = self._oracle.begin([text])
-            step.layers(0, self._oracle.depth)
-            self._said[text] = step.rows()[0].choice
+            self._said[text] = rows_of(self._oracle, [text])[0].choice
         return self._said[text]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from repro.models.forward.network import Logits, Network
+from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.tokens.prefix import Prefix
 
 
@@ -28,9 +28,7 @@ def greedy_tokens(
     text = prompt
     network.start(prompt)
     while len(tokens) < max_tokens:
-        step = network.begin([text])
-        step.layers(0, network.depth)
-        (logits,) = step.rows()
+        (logits,) = rows_of(network, [text])
         seen(logits)
         tokens.append(logits.choice)
         if logits.choice in stop:

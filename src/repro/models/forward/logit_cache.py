@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repro.core.late import late
-from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step
+from repro.models.forward.network import RANKED, LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
 from repro.records.effort import count
@@ -273,9 +273,7 @@ class _Remembering(Step):
         """Logits of one sequence, from a separate pass."""
         known = self._known(prefix)
         if known is None:
-            step = self._network.begin([prefix])
-            step.layers(0, self._network.depth)
-            (computed,) = step.rows()
+            (computed,) = rows_of(self._network, [prefix])
             self._memo.put([prefix], [computed], self._source)
             count(computed=self._counted([prefix]))
             known = Logits(None, computed.ranked())

@@ -152,6 +152,13 @@ class Network(Protocol):
         """Drop cached sequences that are neither a prefix nor a continuation of `text`."""
 
 
+def rows_of(network: Network, prefixes: Sequence[Prefix]) -> Sequence[Logits]:
+    """What a network says after sequences, of one pass through all layers."""
+    step = network.begin(prefixes)
+    step.layers(0, network.depth)
+    return step.rows()
+
+
 class DecoderNetwork:
     """A decoder and its KV cache."""
 

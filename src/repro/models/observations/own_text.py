@@ -133,7 +133,7 @@ def own_texts(
     told(done)
     for known, waiting in sorted(missing.items()):
         for group in groups(waiting):
-            store.put(_continued(store, compute, group, known, tokens, _shifted(told, done, len(group))))
+            store.put(_continued(store, compute, group, known, tokens, shifted(told, done, len(group))))
             done += len(group) * (tokens - known)
     return [found for prompt in prompts if (found := store.get(prompt, tokens)) is not None]
 
@@ -150,5 +150,6 @@ def _continued(
     ]
 
 
-def _shifted(told: Told, done: int, together: int) -> Told:
+def shifted(told: Told, done: int, together: int) -> Told:
+    """Progress of a group of texts, told as that of all: `done` tokens before, so many side by side."""
     return lambda each: told(done + each * together)

@@ -15,7 +15,7 @@ from repro.models.drafting.exit_scores import ExitScores
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.forward.encdec import EncoderDecoderNetwork
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Logits, Network, Step
+from repro.models.forward.network import Logits, Network, Step, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.tokens.prefix import Prefix
 
@@ -101,9 +101,7 @@ class ComparedNetwork:
             network.start(prompt)
             if text is not None:
                 network.keep(text)
-            step = network.begin([prefix])
-            step.layers(0, network.depth)
-            (alone,) = step.rows()
+            (alone,) = rows_of(network, [prefix])
             self._compare(prefix, row, alone, "a pass of the same tokens alone")
 
     def _compare(self, prefix: Prefix, row: Logits, known: Logits, where: str) -> None:

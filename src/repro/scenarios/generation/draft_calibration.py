@@ -17,7 +17,7 @@ from repro.methods.base import Request
 from repro.methods.speculative.head_recording import recorded
 from repro.models.drafting.calibrated_draft import swap_probability
 from repro.models.drafting.head_ranks import HeadRanks, joined
-from repro.models.forward.network import Network
+from repro.models.forward.network import Network, rows_of
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
@@ -156,9 +156,8 @@ def native(
         contexts = [prompt.extend(said[:at]) for at in range(1, len(said))]
         if contexts:
             draft.start(prompt)
-            step = draft.begin(contexts)
-            step.layers(0, draft.depth)
-            right += sum(row.choice == token for row, token in zip(step.rows(), said[1:], strict=True))
+            rows = rows_of(draft, contexts)
+            right += sum(row.choice == token for row, token in zip(rows, said[1:], strict=True))
             tokens += len(contexts)
     told(len(answers))
     if not tokens:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from repro.models.forward.exactness import BOUNDS, rounding
-from repro.models.forward.network import Network
+from repro.models.forward.network import Network, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.runtime.model import Model
@@ -122,7 +122,5 @@ def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: f
     """Recompute the first rows of an own text in one pass; UnfaithfulRowError as `exercise`."""
     network = ComparedNetwork(cell.target.network(), "target", {OWN: along(own)}, bound)
     network.start(own.prompt)
-    step = network.begin(own.contexts()[:tokens])
-    step.layers(0, network.depth)
-    step.rows()
+    rows_of(network, own.contexts()[:tokens])
     return network

@@ -21,7 +21,7 @@ from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
 from repro.models.forward.logit_cache import LogitCache
-from repro.models.forward.network import Network
+from repro.models.forward.network import Network, rows_of
 from repro.models.forward.side_by_side import GreedyText, Told
 from repro.models.observations import own_text, transfer
 from repro.models.runtime.head_model import HeadModel
@@ -140,9 +140,7 @@ def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress
             for done, text in enumerate(texts):
                 progress("drafts along the target's text", done, len(texts))
                 draft.start(text.prompt)
-                step = draft.begin(text.contexts()[:most])
-                step.layers(0, draft.depth)
-                step.rows()
+                rows_of(draft, text.contexts()[:most])
 
 
 def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -> None:
@@ -157,10 +155,7 @@ def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -
     with closing(model.memo(memory_root())) as memo:
         prompts = [request.prefix for request in cell.requests]
         for group in own_text.groups([prompt for prompt in prompts if memo.get(prompt) is None]):
-
-            def told(each: int, done: int = done, together: int = len(group)) -> None:
-                progress("texts in shards", done + each * together, total)
-
+            told = own_text.shifted(lambda each: progress("texts in shards", each, total), done, len(group))
             for text in model.compute_texts(group, tokens, told):
                 memo.put(text.contexts(), text.rows)
                 count(computed=memo.counted(text.contexts()))
