@@ -222,7 +222,7 @@ def of_cell(config: Mapping[str, Any]) -> Outcome:
     if nats:
         found["nats"] = nats
     if outcome.timeline:
-        events = json.loads(outcome.timeline)["traceEvents"]
+        events = json.loads(outcome.timeline())["traceEvents"]
         found["ops"] = sum(e["ph"] == "X" and e["cat"] not in PARTS for e in events)
     return Outcome(cell.key, dict(cell.versions), found)
 

@@ -50,7 +50,7 @@ from repro.reports.tables import members
 from repro.reports.tables.aggregate import varying
 from repro.reports.tables.table import Table
 from repro.reports.tree_drawings.forms import DiagramsSpec
-from repro.scenarios.base import Progress, Scenario
+from repro.scenarios.base import MakeTimeline, Progress, Scenario
 from repro.scenarios.registry import made
 from repro.scenarios.sections import check_known, check_places
 
@@ -147,7 +147,7 @@ class Sweep:
         self,
         record: Record,
         rounds: Sequence[Round] = (),
-        timeline: str = "",
+        timeline: MakeTimeline | None = None,
         answers: Sequence[Round] = (),
     ) -> Record:
         """Write a cell's files; the timeline first, since the record refers to it."""
@@ -156,7 +156,7 @@ class Sweep:
         try:
             if timeline:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, gzip.compress(timeline.encode(), 6, mtime=0))
+                write_atomically(path, gzip.compress(timeline().encode(), 6, mtime=0))
                 record = replace(record, provenance=replace(record.provenance, trace=place))
             self.store.put(record, rounds, answers=answers)
         except OSError as wrong:

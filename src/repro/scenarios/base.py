@@ -24,6 +24,8 @@ from repro.scenarios.settings import check_scalars, own_labels
 Progress = Callable[[str, int, int], None]
 """Progress callback: (stage, steps done, total steps)."""
 
+MakeTimeline = Callable[[], str]
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -33,7 +35,7 @@ class Findings:
         values: figures by name.
         uncertainty: standard errors or 95% intervals by figure.
         rounds: one line of detail for each round, example or request.
-        timeline: the run as a Chrome trace (JSON); "" if there is none.
+        timeline: makes the run's Chrome trace (JSON), for those who want it; None if there is none.
         provenance: fields of the record's provenance that are known only after the run.
         answers: one line for each generated answer (`generation.answers`).
     """
@@ -41,18 +43,18 @@ class Findings:
     values: Mapping[str, Scalar]
     uncertainty: Mapping[str, Spread] = field(default_factory=dict)
     rounds: Sequence[Round] = ()
-    timeline: str = ""
+    timeline: MakeTimeline | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     answers: Sequence[Round] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run returns: a record, its lines of detail, a Chrome trace (JSON) or "", and its answers."""
+    """What a run returns: a record, its lines of detail, what makes its Chrome trace, and its answers."""
 
     record: Record
     rounds: Sequence[Round]
-    timeline: str
+    timeline: MakeTimeline | None
     answers: Sequence[Round] = ()
 
 

@@ -39,6 +39,20 @@ OWN = "the target's own text"
 _exercised: dict[str, tuple[str, int]] = {}
 """What `exercise` has computed in this process: the method, and how many rows were compared."""
 
+_trusted = False
+"""Whether cells are taken as exercised, see `trusted`."""
+
+
+@contextmanager
+def trusted() -> Iterator[None]:
+    """No cell in this block is exercised: its rows were compared when a record of them was made."""
+    global _trusted
+    before, _trusted = _trusted, True
+    try:
+        yield
+    finally:
+        _trusted = before
+
 
 def exercised() -> Counter[str]:
     """How many rows of each method's passes this process computed for real and compared with stored ones."""
@@ -66,7 +80,7 @@ def exercise(
     places, dtype = cell.places, cell.target.config.dtype
     digests = {role: cell.model(role).digest for role in ("target", *places)}
     asked = content_hash([str(cell.config["method"]), digests, remembers(cell)])
-    if not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
+    if _trusted or not (cell.emulated and cell.target.folder) or dtype not in BOUNDS or asked in _exercised:
         return
     shortest = min(range(len(cell.requests)), key=lambda i: len(cell.requests[i].prompt))
     asked_for = cell.requests[shortest]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar
 
@@ -349,7 +349,7 @@ class GenerationScenario(Scenario):
         if shown < len(answers):
             name += f", the first {shown} of {len(answers)} requests"
         parts = [*timeline_parts(answers, sessions, device.trace.phases)]
-        timeline = chrome(device.trace, name, parts, device.memory.history, until)
+        timeline = partial(chrome, device.trace, name, parts, device.memory.history, until)
         about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)
         costs = figures.by_answer(answers[: len(good.answers)], device.trace)
