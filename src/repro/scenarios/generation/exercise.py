@@ -7,15 +7,16 @@ row that is wrong changes its figures. Must not know metrics, records or sweeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from repro.models.forward.exactness import BOUNDS, rounding
-from repro.models.forward.network import Network, rows_of
+from repro.models.forward.network import Network, NoNetwork, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.runtime.model import Model
+from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel
 from repro.models.tokens.sampling import GREEDY
 from repro.records.build_cache import memory_root
@@ -124,12 +125,26 @@ def exercise(
             if session.predictor and remembers(cell):
                 exits = caches.enter_context(known_exits(cell.target))
                 session.predictor = ComparedScores(session.predictor, exits, bound)
-        serving = prepare(cell, device, sessions)
+        with _costs_only(sessions.values()):
+            serving = prepare(cell, device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
     if cell.method.lossless:
         fidelity.require_lossless([answer], [own], dtype)
     _exercised[asked] = cell.labels["method"], sum(network.compared for network in compared)
+
+
+@contextmanager
+def _costs_only(sessions: Iterable[Session]) -> Iterator[None]:
+    """Passes in this block compute nothing: the virtual clock gives what a method measures beforehand."""
+    networks = [(session.engine, session.engine.network) for session in sessions]
+    for engine, _ in networks:
+        engine.network = NoNetwork()
+    try:
+        yield
+    finally:
+        for engine, network in networks:
+            engine.network = network
 
 
 def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:
