@@ -7,16 +7,15 @@ row that is wrong changes its figures. Must not know metrics, records or sweeps.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from repro.models.forward.exactness import BOUNDS, rounding
-from repro.models.forward.network import Network, NoNetwork, rows_of
+from repro.models.forward.network import Network, rows_of
 from repro.models.forward.side_by_side import GreedyText
 from repro.models.observations import transfer
 from repro.models.runtime.model import Model
-from repro.models.runtime.session import Session
 from repro.models.runtime.sharded import ShardedModel
 from repro.models.tokens.sampling import GREEDY
 from repro.records.build_cache import memory_root
@@ -32,7 +31,7 @@ from repro.scenarios.generation.compared_rows import (
 )
 from repro.scenarios.generation.draft_calibration import Matched
 from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.generation.run import known_exits, opened_sessions, prepare, remembers, start
+from repro.scenarios.generation.run import known_exits, load, opened_sessions, prepare, remembers, start
 from repro.scenarios.generation.scenario import GenerationScenario
 
 OWN = "the target's own text"
@@ -115,7 +114,9 @@ def exercise(
             if role != "target":
                 made.repeat(model.network(), request.prefix)
 
-    device = cell.open_device()
+    beforehand, device = cell.open_device(), cell.open_device()
+    with closing(beforehand), opened_sessions(cell, beforehand, matched) as looked_up:
+        serving = prepare(cell, beforehand, looked_up)  # rehearsals, of which only seconds are wanted
     with (
         closing(device),
         ExitStack() as caches,
@@ -125,26 +126,12 @@ def exercise(
             if session.predictor and remembers(cell):
                 exits = caches.enter_context(known_exits(cell.target))
                 session.predictor = ComparedScores(session.predictor, exits, bound)
-        with _costs_only(sessions.values()):
-            serving = prepare(cell, device, sessions)
+        load(device, sessions)
         start(sessions, request)
         answer = device.play(serving.serve(request, device, sessions))
     if cell.method.lossless:
         fidelity.require_lossless([answer], [own], dtype)
     _exercised[asked] = cell.labels["method"], sum(network.compared for network in compared)
-
-
-@contextmanager
-def _costs_only(sessions: Iterable[Session]) -> Iterator[None]:
-    """Passes in this block compute nothing: the virtual clock gives what a method measures beforehand."""
-    networks = [(session.engine, session.engine.network) for session in sessions]
-    for engine, _ in networks:
-        engine.network = NoNetwork()
-    try:
-        yield
-    finally:
-        for engine, network in networks:
-            engine.network = network
 
 
 def _recomputed(cell: GenerationScenario, own: GreedyText, tokens: int, bound: float) -> ComparedNetwork:

@@ -211,12 +211,17 @@ def opened_sessions(
         yield sessions
 
 
+def load(device: Device, sessions: Mapping[str, Session]) -> None:
+    """Load the models, emulated."""
+    for session in sessions.values():
+        with device.phase("load"):
+            device.play(session.engine.load())
+
+
 def prepare(cell: GenerationScenario, device: Device, sessions: dict[str, Session]) -> Serving:
     """Load the models (emulated) or warm up with the first request (real device); prepare the method."""
     if cell.emulated:
-        for session in sessions.values():
-            with device.phase("load"):
-                device.play(session.engine.load())
+        load(device, sessions)
     else:
         with device.phase("warm-up"):
             start(sessions, cell.requests[0])
