@@ -113,6 +113,15 @@ def test_answers_give_what_rounds_do_not() -> None:
     assert 20 < low < 42 < high < 64
 
 
+def test_drafts_that_were_right_and_verifications_without_an_error_have_intervals() -> None:
+    lines = [{**line, "reach": 3, "possible": 4} for line in rounds_of(*PROMPTS)]
+    values = {"draft_correctness": 50.0, "useless_calls": 2, "retention": 18 / 48, "error_rate": 10 / 12}
+    found = with_interval(records.record("corrected", values), lines)
+    assert set(found.uncertainty) == set(values)
+    low, high = found.uncertainty["draft_correctness"]  # type: ignore[misc]
+    assert 20 < low < 50 < high < 80
+
+
 def test_records_of_the_same_prompts_get_the_same_draws() -> None:
     one = {f"p/{i}": Total(float(i), 1.0) for i in range(6)}
     assert (drawn(one, "a") == drawn(one, "a")).all()  # type: ignore[union-attr]

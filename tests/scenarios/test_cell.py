@@ -81,7 +81,7 @@ def test_unknown_power_is_absent_and_not_zero() -> None:
 
 def test_what_each_answer_costs_adds_up_to_the_cell() -> None:
     answers, trace = invented()
-    found, each = figures.timing(answers, trace), figures.by_answer(answers, trace)
+    found, each = figures.timing(answers, trace), figures.by_answer(answers, {}, trace)
     for name in ("decode_joules", "prefill_joules"):
         assert sum(float(one[name] or 0) for one in each) == pytest.approx(found[name])
     for name in ("ttft", "latency"):

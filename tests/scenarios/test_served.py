@@ -19,6 +19,7 @@ from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import profile_of
 from repro.records.record import Record, Round
+from repro.reports.intervals.rounds import SERVING, totals
 from repro.scenarios.registry import is_current
 from repro.scenarios.serving import answer_cache, level_models
 from repro.scenarios.serving import scenario as serving
@@ -108,6 +109,7 @@ def test_figures_are_those_of_the_lines(project: Project) -> None:
     assert values["switch_seconds"] == pytest.approx(mean(switches))
     assert values["switch_seconds_max"] == max(switches)
     assert values["switch_share"] == pytest.approx(sum(switches) / sum(ttft))
+    assert set(totals(record, lines)) >= {*SERVING} & {name for name, value in values.items() if value}
     assert values["ttft"] == pytest.approx(mean(ttft))
     assert values["read_share"] == pytest.approx(mean(column(lines, "read")) / (SPARE + REQUEST))
     assert (values["prompt_tokens"], values["chance"]) == (SPARE + REQUEST, 50.0)

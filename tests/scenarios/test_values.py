@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+import records
 from invented_answers import answer
 from repro.device.emulated import EmulatedDevice
 from repro.device.op import CPU
@@ -11,6 +16,8 @@ from repro.models.forward.network import NoNetwork
 from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import RESIDENT
 from repro.models.runtime.session import Pass, Session
+from repro.reports.intervals.bootstrap import figure
+from repro.reports.intervals.rounds import totals, with_interval
 from repro.scenarios.generation import figures
 from tiny import MODEL_COST, toy
 
@@ -37,6 +44,26 @@ def test_what_passes_took_and_how_much_drafting_they_hid() -> None:
         "rows_kept": 0.75,
     }
     assert set(figures.passes(made, {}).values()) == {None, 0.0}
+
+
+def test_intervals_of_passes_are_those_of_what_each_answer_kept() -> None:
+    """Five answers, one of which dropped more rows and waited less: its own sums give the cell's figures."""
+    made = [answer(3, 10.0 * i, (4, 1, 2, 10.0 * i, 10.0 * i + 9)) for i in range(5)]
+    made = [replace(g, request=Request(f"r/{i}", (1,), 3)) for i, g in enumerate(made)]
+    target = passed(*((10.0 * i + 2, 10.0 * i + 8, 1.0 + i) for i in range(5)))
+    draft = passed(*((10.0 * i + start, 10.0 * i + start + 1.5, 0.0) for i in range(5) for start in (0, 7)))
+    sessions = {"target": target, "draft": draft}
+    spans = [Span(CPU, "head", "target head", 10.0 * i + 7, 10.0 * i + 8, 4, 0.0, 0.0, 0.0) for i in range(5)]
+    trace = Trace(0.0, spans)
+    values = {**figures.passes(made, sessions), **figures.projecting(made, trace)}
+    each = figures.by_answer(made, sessions, trace)
+    lines = [{"request": g.request.id, **own} for g, own in zip(made, each, strict=True)]
+    record = records.record("edgellm", values)
+    for name, own in totals(record, figures.round_rows(made), lines).items():
+        assert figure(own) == pytest.approx(values[name]), name
+    assert set(totals(record, figures.round_rows(made), lines)) == set(values)
+    low, high = with_interval(record, figures.round_rows(made), lines).uncertainty["target_loading"]  # type: ignore[misc]
+    assert 1.0 < low < 3.0 < high < 5.0
 
 
 def test_errors_are_verifications_that_stop_before_the_end_of_their_branch() -> None:

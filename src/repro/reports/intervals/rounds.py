@@ -24,7 +24,7 @@ NARROW = 1e-3
 """Relative width of intervals that are left out: nothing in them depends on the prompts."""
 
 ONE = "prompts"
-"""The sum to which every prompt adds 1, so that a ratio to it is a mean."""
+"""The sum to which every prompt, example or request adds 1, so that a ratio to it is a mean."""
 
 GENERATION = {
     "decode_tokens_per_s": ("emitted", "seconds"),
@@ -36,10 +36,21 @@ GENERATION = {
     "error_rate": ("errors", "draftings"),
     "calls_per_error": ("draftings", "errors"),
     "drafted_per_error": ("drafted", "errors"),
+    "retention": ("accepted", "possible"),
+    "draft_correctness": ("right", "drafted"),
     "joules_per_token": ("decode_joules", "emitted"),
     "rouge_l": ("rouge_l", ONE),
     "ttft": ("ttft", ONE),
     "latency": ("latency", ONE),
+    "target_pass": ("target_seconds", "target_passes"),
+    "target_loading": ("loading_seconds", "target_passes"),
+    "target_computing": ("computing_seconds", "target_passes"),
+    "rows_kept": ("kept_rows", "target_rows"),
+    "draft_pass": ("alone_seconds", "alone_passes"),
+    "provisional_pass": ("beside_seconds", "beside_passes"),
+    "draft_hidden": ("hidden_seconds", "draft_seconds"),
+    "target_projection": ("projecting_seconds", "calls"),
+    "target_wasted": ("wasted_seconds", "calls"),
 }
 """Figures of generated answers that are ratios of two sums over prompts."""
 
@@ -47,21 +58,42 @@ TOTALS = {
     "decode_seconds": "seconds",
     "decode_tokens": "emitted",
     "target_calls": "calls",
+    "useless_calls": "useless",
+    "draft_seconds": "draft_seconds",
     "decode_joules": "decode_joules",
     "prefill_joules": "prefill_joules",
 }
 """Figures of generated answers that are sums over prompts."""
 
-ACCURACY = {"accuracy": ("right", 100.0), "baseline_accuracy": ("baseline_right", 100.0)}
+COUNTED = ("calls", "verified", "accepted", "rows", "draftings", "drafted", "errors", "useless", "right")
+"""Sums of rounds, to which a prompt without a verification adds nothing."""
+
+ACCURACY = {"accuracy": ("right", ONE), "baseline_accuracy": ("baseline_right", ONE)}
 SERVING = {
-    "ttft": ("ttft", 1.0),
-    "tpot": ("tpot", 1.0),
-    "met": ("met", 100.0),
-    "fell_back": ("fell_back", 100.0),
-    "accuracy": ("right", 100.0),
-    "accuracy_in_time": ("in_time", 100.0),
+    "ttft": ("ttft", ONE),
+    "tpot": ("tpot", ONE),
+    "full_ttft": ("full_ttft", ONE),
+    "full_tpot": ("full_tpot", ONE),
+    "ttft_speedup": ("full_ttft", "ttft"),
+    "tpot_speedup": ("full_tpot", "tpot"),
+    "prompt_level": ("prompt_level", ONE),
+    "model_level": ("model_level", ONE),
+    "prompt_tokens": ("prompt_tokens", ONE),
+    "read_share": ("read", "prompt_tokens"),
+    "switch_seconds": ("switch", "switched"),
+    "switch_share": ("switch", "ttft"),
+    "deciding_seconds": ("deciding", ONE),
+    "deciding_share": ("deciding", "ttft"),
+    "deciding_share_of_full": ("deciding_of_full", ONE),
+    "met": ("met", ONE),
+    "fell_back": ("fell_back", ONE),
+    "accuracy": ("right", ONE),
+    "accuracy_in_time": ("in_time", ONE),
 }
-"""Means over examples or requests: the field of a line, and what it is multiplied by."""
+"""Figures of examples and of requests that are ratios of two sums over them."""
+
+PERCENT = ("right", "baseline_right", "met", "fell_back")
+"""Fields of examples and requests that are 0 or 1, and whose mean is in percent."""
 
 
 def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()) -> dict[str, Totals]:
@@ -106,16 +138,14 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
         return {}
     names = lines[0].keys()
     if {"request", "emitted"} <= names:
-        return _generated(_sums(lines, answers))
+        return _generated(_answered(lines, answers))
     if {"met", "ttft"} <= names:
-        return {name: _mean(lines, *how) for name, how in SERVING.items()}
-    if "baseline_right" in names:
-        return {name: _mean(lines, *how) for name, how in ACCURACY.items()}
-    return {}
+        return _ratios(_each(lines), SERVING)
+    return _ratios(_each(lines), ACCURACY) if "baseline_right" in names else {}
 
 
-def _sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
-    """The sums of each prompt over its rounds, and the figures of its answer."""
+def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
+    """The sums of each prompt over its rounds, and those of its answer."""
     found: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for line in lines:
         own = found[str(line["request"])]
@@ -130,7 +160,11 @@ def _sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
             if drafted := _number(line, "drafted"):
                 own["draftings"] += 1
                 own["drafted"] += drafted
+                own["right"] += 100 * accepted
                 own["errors"] += accepted < _number(line, "reach")
+                own["useless"] += accepted >= _number(line, "reach")
+            if line.get("possible") is not None:
+                own["possible"] += _number(line, "possible")
     for line in answers:
         own = found[str(line["request"])]
         for name, value in line.items():
@@ -138,35 +172,41 @@ def _sums(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
                 own[name] = float(value)
     for own in found.values():
         own[ONE] = 1.0
+        own.update({name: 0.0 for name in COUNTED if name not in own})
     return found
 
 
 def _generated(sums: Mapping[str, Sums]) -> dict[str, Totals]:
     share = 1 / len(sums)  # so that the sums below add up to one
-    known = set.intersection(*({*own} for own in sums.values())) | {"draftings", "drafted", "errors"}
-    known |= {"calls", "verified", "accepted", "rows"}
-    found: dict[str, Totals] = {}
-    for name, (above, below) in GENERATION.items():
-        if {above, below} <= known:
-            found[name] = {p: Total(own.get(above, 0.0), own.get(below, 0.0)) for p, own in sums.items()}
-    for name, above in TOTALS.items():
-        if above in known:
-            found[name] = {p: Total(own.get(above, 0.0), share) for p, own in sums.items()}
-    return found
+    parts = {prompt: {**own, "share": share} for prompt, own in sums.items()}
+    return _ratios(parts, {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}})
 
 
-def _mean(lines: Sequence[Round], name: str, scale: float) -> Totals:
-    """Totals of a mean over the lines that have the value, each a prompt of its own."""
+def _each(lines: Sequence[Round]) -> dict[str, Sums]:
+    """The sums of each example or request: its own numbers."""
     found = {}
     for number, line in enumerate(lines):
-        value = _in_time(line) if name == "in_time" else line.get(name)
-        if value is not None:
-            found[f"{number} {line.get('id')}"] = Total(scale * float(value), 1.0)
+        own = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
+        own |= {name: 100.0 * own[name] for name in PERCENT if name in own}
+        own[ONE] = 1.0
+        if "switch" in own:
+            own["switched"] = float(own["switch"] > 0)
+        if {"right", "met"} <= own.keys():
+            own["in_time"] = own["right"] * bool(own["met"])
+        if own.get("full_ttft") and "deciding" in own:
+            own["deciding_of_full"] = own["deciding"] / own["full_ttft"]
+        found[f"{number} {line.get('id')}"] = own
     return found
 
 
-def _in_time(line: Round) -> float | None:
-    return None if line.get("right") is None else float(bool(line["right"] and line["met"]))
+def _ratios(sums: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> dict[str, Totals]:
+    """The ratios whose two sums are known of every prompt."""
+    known = set.intersection(*({*own} for own in sums.values()))
+    return {
+        name: {prompt: Total(own[above], own[below]) for prompt, own in sums.items()}
+        for name, (above, below) in pairs.items()
+        if {above, below} <= known
+    }
 
 
 def _number(line: Round, name: str) -> float:

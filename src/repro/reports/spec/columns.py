@@ -204,6 +204,7 @@ class _Writer:
             "where": {**short.where, **where},
             "over": {**short.over, **over},
             "timed": metric.timed if short.timed is None else short.timed,
+            "sampled": metric.sampled,
         }
         if how:
             spec["compare"] = how

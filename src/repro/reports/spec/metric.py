@@ -37,6 +37,8 @@ class MetricSpec:
         digits: decimals.
         better: the better direction, "" if there is none.
         timed: false for values that need neither clock nor costs (accuracy, acceptance).
+        sampled: false for values that are no statistic over prompts, rows or requests: what is settled before
+            the first of them, and peaks.
         published: what `conf/reference/cells.csv` calls it, in its column `metric`; default its own name.
     """
 
@@ -52,6 +54,7 @@ class MetricSpec:
     digits: int = 2
     better: Literal["higher", "lower", ""] = ""
     timed: bool = True
+    sampled: bool = True
     published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ class ColumnSpec:
     `where` selects records by labels. `aggregate` reduces several records to one value; `only` requires a
     single record. `reference` maps row ids to published cells, `tolerance` is the relative difference from
     them that still counts as agreement. `timed` is false for values that need neither clock nor costs
-    (accuracy, acceptance).
+    (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak).
 
     A value may be compared with a baseline over the same prompts: the row with the id `relative_to`, or the
     same row's records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
@@ -65,6 +65,7 @@ class ColumnSpec:
     reference: Mapping[str, str] = field(default_factory=dict)
     tolerance: float | None = None
     timed: bool = True
+    sampled: bool = True
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.total is None) or (self.total is None) != (self.per is None):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from math import fsum
 from statistics import fmean
 
 from repro.device.op import FLASH, PROCESSORS
@@ -65,21 +66,29 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     }
 
 
-def by_answer(generations: Sequence[Generation], trace: Trace) -> list[dict[str, Scalar]]:
-    """What each answer cost, of which `timing` has totals and means.
+def by_answer(
+    generations: Sequence[Generation], sessions: Mapping[str, Session], trace: Trace
+) -> list[dict[str, Scalar]]:
+    """What each answer cost, of which `timing`, `passes` and `projecting` have totals, means and ratios.
 
     Returns:
-        ttft, latency: seconds; prefill_joules, decode_joules: `None` if power is not known.
+        ttft, latency: seconds; prefill_joules, decode_joules: `None` if power is not known; and the sums of
+        `passes` and `projecting` over the answer's decoding (see `_passed` and `_projected`).
     """
-    return [
-        {
-            "ttft": g.first - g.arrived,
-            "latency": g.ended - g.arrived,
-            "prefill_joules": trace.joules(g.arrived, g.first),
-            "decode_joules": trace.joules(g.rounds[0].start, g.ended) if g.rounds else 0.0,
-        }
-        for g in generations
-    ]
+    found: list[dict[str, Scalar]] = []
+    for g in generations:
+        own = decode_windows([g])
+        found.append(
+            {
+                "ttft": g.first - g.arrived,
+                "latency": g.ended - g.arrived,
+                "prefill_joules": trace.joules(g.arrived, g.first),
+                "decode_joules": trace.joules(g.rounds[0].start, g.ended) if g.rounds else 0.0,
+                **_passed(own, sessions),
+                **_projected([g], trace),
+            }
+        )
+    return found
 
 
 def calls(generations: Sequence[Generation], verified: bool = True) -> dict[str, Scalar]:
@@ -156,24 +165,45 @@ def passes(generations: Sequence[Generation], sessions: Mapping[str, Session]) -
         draft_hidden: share of the draft time that overlaps passes of the target.
         rows_kept: share of the target's tokens that ran through its last layers; the others were pruned.
     """
-    decoding = _Stretches(decode_windows(generations))
+    own = _passed(decode_windows(generations), sessions)
+    target = own["target_passes"]
+    return {
+        "target_pass": _over(own["target_seconds"], target),
+        "target_loading": _over(own["loading_seconds"], target),
+        "target_computing": _over(own["computing_seconds"], target),
+        "draft_pass": _over(own["alone_seconds"], own["alone_passes"]),
+        "provisional_pass": _over(own["beside_seconds"], own["beside_passes"]),
+        "draft_seconds": own["draft_seconds"],
+        "draft_hidden": _over(own["hidden_seconds"], own["draft_seconds"]),
+        "rows_kept": _over(own["kept_rows"], own["target_rows"]),
+    }
+
+
+def _passed(windows: Sequence[tuple[float, float]], sessions: Mapping[str, Session]) -> dict[str, float]:
+    """Passes that began in these stretches of decoding: how many, their seconds, and the target's rows.
+
+    Draft passes are those of all other roles; they began alone, or beside a pass of the target.
+    """
+    decoding = _Stretches(windows)
     inside = {role: [p for p in session.passes if decoding.at(p.start)] for role, session in sessions.items()}
     target = inside.pop("target", [])
     verifying = _Stretches([(t.start, t.end) for t in target])
-    drafts = [p for passes in inside.values() for p in passes]
+    drafts = [p for own in inside.values() for p in own]
     beside = [p for p in drafts if verifying.at(p.start)]
     alone = [p for p in drafts if not verifying.at(p.start)]
-    seconds = sum(p.end - p.start for p in drafts)
-    hidden = sum(part for p in drafts for part in verifying.covered(p.start, p.end))
     return {
-        "target_pass": _mean([p.end - p.start for p in target]),
-        "target_loading": _mean([p.loading for p in target]),
-        "target_computing": _mean([p.end - p.start - p.loading for p in target]),
-        "draft_pass": _mean([p.end - p.start for p in alone]),
-        "provisional_pass": _mean([p.end - p.start for p in beside]),
-        "draft_seconds": seconds,
-        "draft_hidden": hidden / seconds if seconds else None,
-        "rows_kept": sum(p.kept for p in target) / sum(p.rows for p in target) if target else None,
+        "target_passes": len(target),
+        "target_seconds": fsum(p.end - p.start for p in target),
+        "loading_seconds": fsum(p.loading for p in target),
+        "computing_seconds": fsum(p.end - p.start - p.loading for p in target),
+        "target_rows": sum(p.rows for p in target),
+        "kept_rows": sum(p.kept for p in target),
+        "alone_passes": len(alone),
+        "alone_seconds": fsum(p.end - p.start for p in alone),
+        "beside_passes": len(beside),
+        "beside_seconds": fsum(p.end - p.start for p in beside),
+        "draft_seconds": sum(p.end - p.start for p in drafts),
+        "hidden_seconds": sum(part for p in drafts for part in verifying.covered(p.start, p.end)),
     }
 
 
@@ -184,18 +214,25 @@ def projecting(generations: Sequence[Generation], trace: Trace) -> dict[str, Sca
         target_projection: time for all tokens of the tree.
         target_wasted: the part spent on tokens outside the accepted path (LEVER Table 2).
     """
-    rounds = [r for g in generations for r in g.rounds if r.rows]
+    rounds = sum(bool(r.rows) for g in generations for r in g.rounds)
+    own = _projected(generations, trace)
+    names = {"target_projection": "projecting_seconds", "target_wasted": "wasted_seconds"}
+    return {name: own[sum_] / rounds for name, sum_ in names.items()} if rounds else {}
+
+
+def _projected(generations: Sequence[Generation], trace: Trace) -> dict[str, float]:
+    """Seconds of the target's output projections while decoding, and those spent off the accepted path."""
     spent, wasted = [], []
-    for one in rounds:
+    for one in (r for g in generations for r in g.rounds if r.rows):
         heads = [s for s in trace.within(one.start, one.end) if s.kind == "head" and s.name == "target head"]
         rows, seconds = sum(s.rows for s in heads), sum(s.seconds for s in heads)
         spent.append(seconds)
         wasted.append(seconds * max(0.0, 1 - (one.accepted + 1) / rows) if rows else 0.0)
-    return {"target_projection": _mean(spent), "target_wasted": _mean(wasted)} if rounds else {}
+    return {"projecting_seconds": fsum(spent), "wasted_seconds": fsum(wasted)}
 
 
-def _mean(numbers: Sequence[float]) -> float | None:
-    return fmean(numbers) if numbers else None
+def _over(total: float, count: float) -> float | None:
+    return total / count if count else None
 
 
 def outcome(generations: Sequence[Generation]) -> dict[str, list[list[int]]]:

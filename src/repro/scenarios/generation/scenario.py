@@ -352,7 +352,7 @@ class GenerationScenario(Scenario):
         timeline = partial(chrome, device.trace, name, parts, device.memory.history, until)
         about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)
-        costs = figures.by_answer(answers[: len(good.answers)], device.trace)
+        costs = figures.by_answer(answers[: len(good.answers)], sessions, device.trace)
         lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
         return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, lines)
 
