@@ -24,6 +24,7 @@ from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.systems.attn_drop import halves_at
 from repro.methods.serving.systems.base import Service, levels_by
 from repro.methods.serving.systems.pfs import PfsService
+from repro.models.costs.model_cost import precision
 from repro.models.elastic.lora import RANK, shapes
 from repro.models.elastic.uneven_cost import UnevenCost, config_of_shape
 from tiny import model_cost_of
@@ -261,8 +262,11 @@ def test_sparse_steps_need_a_rate_and_a_rank(given: Mapping[str, Any], says: str
 def test_llmlingua2_reads_a_prompt_chunk_by_chunk() -> None:
     weights = 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert weights + 768 * 119547 == llmlingua2.ENCODER.parameters
-    ops = llmlingua2.scoring(1030, "cpu")
+    ops = llmlingua2.scoring(1030, "cpu", precision("fp16"))
     assert [op.rows for op in ops] == [512, 512, 12]
     assert ops[2].flops == 2 * 12 * weights + 12 * 4 * 12 * 12 * 768
     assert ops[2].bytes == 2 * (weights + 12 * 2 * 12 * 768 + 12 * 768)
-    assert llmlingua2.scoring(0, "cpu") == ()
+    assert llmlingua2.scoring(0, "cpu", precision("fp16")) == ()
+    (beside_int8,) = llmlingua2.scoring(10, "npu", precision("int8"))
+    assert beside_int8.precision == "int8"
+    assert beside_int8.bytes == weights + 2 * 12 * 2 * 12 * 768 + 12 * 768, "activations keep 16 bits"

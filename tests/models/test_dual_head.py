@@ -26,6 +26,7 @@ from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.origin import PROJECT
 from repro.models.checkpoints.wheels import Wheel, sha256_of
+from repro.models.costs.model_cost import precision
 from repro.models.elastic.elastic_profile import Parts
 from repro.models.encoders import trained_heads
 from repro.models.encoders.dual_head import LEVELS, PARTS, DualHead, HeadSettings, orthogonal
@@ -344,6 +345,13 @@ def test_a_run_is_billed_as_the_papers_encoder(encoder: Path, heads: Path) -> No
     assert whole.flops == 2 * 4 * (24 * 835_584 + 384 * 512) + 4 * 24 * 16 * 128
     assert whole.bytes == 2 * (24 * 835_584 + 384 * 512 + 4 * 128)
     assert upper.bytes == 2 * 12 * 835_584
+    beside_int8 = score_head(TEXT, str(encoder), heads=heads, stored=precision("int8"))
+    (eight_bits,) = beside_int8.ops(TEXT.encode("the cat"), "npu")
+    assert (eight_bits.precision, eight_bits.bytes, eight_bits.flops) == (
+        "int8",
+        whole.bytes / 2,
+        whole.flops,
+    )
     (small,) = score_head(TEXT, str(encoder), "minilm", heads=heads).ops(TEXT.encode("the cat"), "cpu")
     assert small.flops < whole.flops
     blanks = score_head(TEXT, str(encoder), heads=heads).ops((300,) * 30, "cpu")

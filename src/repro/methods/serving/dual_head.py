@@ -18,11 +18,12 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
 from repro.methods.serving.deciders import Decider, ServiceRequest
-from repro.methods.serving.score_head import MODEL_COSTS, Reading, ScoreHead
+from repro.methods.serving.score_head import FP16, MODEL_COSTS, Reading, ScoreHead, encoder_cost
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
 from repro.models.checkpoints.wheels import sha256_of
+from repro.models.costs.model_cost import Precision
 from repro.models.encoders.dual_head import LEVELS
 from repro.models.encoders.trained_heads import head_file, open_dual_head
 from repro.models.encoders.word_pieces import WordPieces
@@ -35,11 +36,13 @@ class DecisionHead(Decider):
     Attributes:
         heads: hash of the trained head.
         model_cost: key of `MODEL_COSTS`.
+        stored: precision in which the encoder is billed.
     """
 
     heads: str
     model_cost: str
     reading: Reading = field(repr=False)
+    stored: Precision = field(default=FP16, repr=False)
     _decided: dict[tuple[int, ...], Decision] = field(default_factory=dict, repr=False)
     _read: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
@@ -57,7 +60,7 @@ class DecisionHead(Decider):
 
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
-        model_cost, most = MODEL_COSTS[self.model_cost], self.reading.net.positions
+        model_cost, most = encoder_cost(self.model_cost, self.stored), self.reading.net.positions
         pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
         return (model_cost.op("decision head", min(pieces + 4, most), model_cost.layers, on, True),)
 
@@ -98,6 +101,7 @@ def score_head(
     model_cost: str = "mobilebert",
     shares_bottom: bool = False,
     heads: Path | None = None,
+    stored: Precision = FP16,
 ) -> ScoreHead:
     """Open the trained score head.
 
@@ -107,12 +111,13 @@ def score_head(
         model_cost: encoder whose cost is emulated, a key of `MODEL_COSTS`.
         shares_bottom: see `ScoreHead`; set it if the decision head decides.
         heads: folder of the heads; `None` uses the committed ones.
+        stored: precision in which the encoder is billed.
 
     Raises:
         InputError: unknown cost, encoder or heads.
     """
     name, reading = _opened(text, encoder, heads, "score")
-    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading)
+    return ScoreHead(name, _model_cost(model_cost), shares_bottom, reading, stored)
 
 
 def decision_head(
@@ -120,10 +125,11 @@ def decision_head(
     encoder: str = "minilm",
     model_cost: str = "mobilebert",
     heads: Path | None = None,
+    stored: Precision = FP16,
 ) -> DecisionHead:
     """Open the trained decision head; see `score_head`."""
     name, reading = _opened(text, encoder, heads, "decision")
-    return DecisionHead(name, _model_cost(model_cost), reading)
+    return DecisionHead(name, _model_cost(model_cost), reading, stored)
 
 
 def _model_cost(name: str) -> str:

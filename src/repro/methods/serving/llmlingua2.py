@@ -6,7 +6,7 @@ Owns the shape of the encoder. Must not know scores or how they are used.
 from __future__ import annotations
 
 from repro.device.op import Op
-from repro.models.costs.model_cost import EncoderShape, ModelCost, Shape, precision
+from repro.models.costs.model_cost import EncoderShape, ModelCost, Precision, Shape
 
 ENCODER = Shape(
     layers=0,
@@ -23,26 +23,28 @@ ENCODER = Shape(
 """BERT-base multilingual cased, the base of LLMLingua-2's small model, which the release runs; from its
 published configuration: 177 million parameters, 85 million of them in the layers."""
 
-MODEL_COST = ModelCost(ENCODER, precision("fp16"))
-"""fp16, like the language models; the paper does not say."""
-
 CHUNK = 510
 """Tokens per pass, without the two special tokens at the ends."""
 
 
-def scoring(tokens: int, on: str) -> tuple[Op, ...]:
+def model_cost(stored: Precision) -> ModelCost:
+    """The encoder's cost in the precision of the language model beside it; the paper does not say."""
+    return ModelCost(ENCODER, stored)
+
+
+def scoring(tokens: int, on: str, stored: Precision) -> tuple[Op, ...]:
     """Ops that score a prompt of `tokens` tokens on a processor, one per chunk.
 
     Deviation: tokens are counted with the language model's tokenizer instead of the encoder's.
     """
     sizes = [min(CHUNK, tokens - start) + 2 for start in range(0, tokens, CHUNK)]
-    return tuple(_chunk(size, on) for size in sizes)
+    return tuple(_chunk(size, on, model_cost(stored)) for size in sizes)
 
 
-def _chunk(rows: int, on: str) -> Op:
+def _chunk(rows: int, on: str, cost: ModelCost) -> Op:
     layers = ENCODER.encoder_layers
-    flops, moved = MODEL_COST.encode(layers, rows)
-    looked_up = MODEL_COST.embed(rows)[1]
+    flops, moved = cost.encode(layers, rows)
+    looked_up = cost.embed(rows)[1]
     return Op(
         on,
         "score",
@@ -50,6 +52,6 @@ def _chunk(rows: int, on: str) -> Op:
         rows,
         flops=flops,
         bytes=moved + looked_up,
-        precision=MODEL_COST.stored.arithmetic,
+        precision=cost.stored.arithmetic,
         launches=layers,
     )

@@ -9,17 +9,19 @@ Word pieces of the encoder and tokens of the language model are aligned by chara
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from repro.device.op import Op
 from repro.methods.serving.shortening import Scorer
 from repro.models.checkpoints.tokenizer import Tokenizer
-from repro.models.costs.model_cost import precision
+from repro.models.costs.model_cost import Precision, precision
 from repro.models.encoders.dual_head import DualHead
 from repro.models.encoders.token_spans import TextSpan, carried, located
 from repro.models.encoders.word_pieces import WordPieces
+
+FP16 = precision("fp16")
 
 WORDLESS = 1.0
 """Score of tokens without a word piece (line breaks, control tokens), which structure the prompt."""
@@ -43,11 +45,11 @@ class EncoderCost:
     table: int
     transformed: int
     attended: int
-    stored: str = "fp16"
+    stored: Precision = FP16
 
     def op(self, name: str, rows: int, layers: int, on: str, embeds: bool) -> Op:
         """An op of `layers` layers over `rows` tokens with full attention."""
-        kept = precision(self.stored)
+        kept = self.stored
         weights = layers * self.layer_weights + (self.transformed if embeds else 0)
         looked_up = rows * self.table if embeds else 0
         return Op(
@@ -75,6 +77,11 @@ MODEL_COSTS: dict[str, EncoderCost] = {
 """Costs by name. The paper's TLM is MobileBERT, so its cost is the default, whichever encoder computes."""
 
 
+def encoder_cost(name: str, stored: Precision) -> EncoderCost:
+    """The cost of a name in `MODEL_COSTS` for an encoder that is stored in this precision."""
+    return replace(MODEL_COSTS[name], stored=stored)
+
+
 @dataclass(frozen=True)
 class Reading:
     """The network, the encoder's tokenizer, and the language model's tokenizer."""
@@ -96,6 +103,7 @@ class ScoreHead(Scorer):
     Attributes:
         heads: hash of the trained head.
         model_cost: key of `MODEL_COSTS`.
+        stored: precision in which the encoder is billed.
         shares_bottom: the cost of the shared lower layers is counted in the decision head's pass.
             Deviation: they are computed again here, without the SLO tokens.
     """
@@ -104,6 +112,7 @@ class ScoreHead(Scorer):
     model_cost: str = field(repr=False)  # not in repr: scores do not depend on it
     shares_bottom: bool = field(repr=False)
     reading: Reading = field(repr=False)
+    stored: Precision = field(default=FP16, repr=False)
     _said: dict[tuple[int, ...], list[float]] = field(default_factory=dict, repr=False)
     _rows: dict[tuple[int, ...], list[int]] = field(default_factory=dict, repr=False)
 
@@ -126,7 +135,7 @@ class ScoreHead(Scorer):
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
         """See `Scorer`."""
-        key, model_cost = tuple(tokens), MODEL_COSTS[self.model_cost]
+        key, model_cost = tuple(tokens), encoder_cost(self.model_cost, self.stored)
         if key not in self._rows:
             whole, spans, _, at = self.reading.split(key)
             # A prompt of control tokens alone has no word piece; count one per token.

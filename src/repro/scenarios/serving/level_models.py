@@ -21,7 +21,7 @@ from repro.methods.serving import llmlingua2
 from repro.methods.serving.shortening import AnyToken, Scorer
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import Service, System
-from repro.models.costs.model_cost import ModelCost, precision
+from repro.models.costs.model_cost import ModelCost, Precision, precision
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.quantization import round_to_nearest
 from repro.models.runtime.head_model import opened
@@ -42,6 +42,7 @@ class StandIn(Scorer):
     """LLMLingua-2 without its weights: the trained score head scores, the cost is that of its encoder."""
 
     chooses: Scorer
+    stored: Precision
 
     def scores(self, tokens: Sequence[int]) -> Sequence[float]:
         """See `Scorer`."""
@@ -49,7 +50,7 @@ class StandIn(Scorer):
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
         """See `Scorer`."""
-        return llmlingua2.scoring(len(tokens), on)
+        return llmlingua2.scoring(len(tokens), on, self.stored)
 
 
 class LevelModels:
@@ -143,7 +144,7 @@ class LevelModels:
         """The scorer with its cost; with a decision head, shared bottom layers are not charged twice."""
         chooser, service = self._chooser, self._service
         if chooser and service.scorer == "llmlingua2":
-            return StandIn(chooser)
+            return StandIn(chooser, self._target.model_cost.stored)
         if service.scorer == "score_head" and service.decider == "decision_head":
             return score_head(self._target, shares_bottom=True)
         return chooser
@@ -184,7 +185,8 @@ def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head for a model's tokenizer."""
     from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
-    return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom)
+    stored = model.model_cost.stored
+    return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom, stored=stored)
 
 
 def _model_cost(config: ModelConfig) -> ModelCost:

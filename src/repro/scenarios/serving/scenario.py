@@ -33,6 +33,7 @@ from repro.methods.serving.deciders import (
 from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.methods.serving.systems.base import Service, System, profile_of
+from repro.models.costs.model_cost import precision
 from repro.records.identity import dataset_asked, device_asked, version_of
 from repro.records.record import Scalar, Spread
 from repro.scenarios import versions
@@ -128,6 +129,8 @@ class ServingScenario(OfflineScenario):
         """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
         own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
+        if self.target.model_cost.stored != precision("fp16"):
+            own = {**own, "heads": 2}  # which ran in fp16 beside any target before
         return super().versions | own
 
     def check(self) -> None:
@@ -243,7 +246,7 @@ class ServingScenario(OfflineScenario):
         if service.decider == "decision_head":
             from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
-            return dual_head.decision_head(self.target.tokenizer)
+            return dual_head.decision_head(self.target.tokenizer, stored=self.target.model_cost.stored)
         if service.decider == "oracle":
             return Oracle(self._table(rule, requests, progress), seed)
         if service.decider == "fixed":

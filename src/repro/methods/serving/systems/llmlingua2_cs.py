@@ -13,7 +13,7 @@ from repro.core.ranges import Range, require
 from repro.core.registry import register
 from repro.methods.compression.base import Compression
 from repro.methods.compression.pruning.contextual_sparsity import ContextualSparsity
-from repro.methods.serving.llmlingua2 import MODEL_COST
+from repro.methods.serving import llmlingua2
 from repro.methods.serving.slo import LEVELS
 from repro.methods.serving.switching import Nothing
 from repro.methods.serving.systems.base import NO_FAMILY, Service, System
@@ -48,7 +48,7 @@ class LLMLingua2CSService(Service):
     def system(self, full: ModelCost, family: Mapping[str, ModelCost] = NO_FAMILY) -> System:
         """See `Service`."""
         steps = {level: self._step(full, level) for level in LEVELS if level < 1.0}
-        scorer = MODEL_COST.model_bytes if self.scorer == "llmlingua2" else 0.0
+        scorer = llmlingua2.model_cost(full.stored).model_bytes if self.scorer == "llmlingua2" else 0.0
         weights = full.model_bytes + full.weight_bytes(self._predictors(full)) + scorer
         return System(dict.fromkeys(LEVELS, full), full, Nothing(), weights, LEVELS, steps)
 
