@@ -18,7 +18,7 @@ from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
-from repro.models.costs.model_cost import ModelCost, Shape, precision
+from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.ahead import Ahead, Likely, of_decoder
 from repro.models.drafting.early_exit import ExitPredictor
@@ -181,10 +181,14 @@ class Model:
         return "real" if self.config.shape in (None, self.own_shape) else "proxy"
 
     @property
+    def stored(self) -> Precision:
+        """How the weights are stored for costs."""
+        return precision(self.config.precision or STORED[self.config.dtype])
+
+    @property
     def model_cost(self) -> ModelCost:
         """Cost of the costed shape."""
-        stored = precision(self.config.precision or STORED[self.config.dtype])
-        return ModelCost(self.config.shape or self.own_shape, stored)
+        return ModelCost(self.config.shape or self.own_shape, self.stored)
 
     @cached_property
     def digest(self) -> str:

@@ -144,7 +144,7 @@ class LevelModels:
         """The scorer with its cost; with a decision head, shared bottom layers are not charged twice."""
         chooser, service = self._chooser, self._service
         if chooser and service.scorer == "llmlingua2":
-            return StandIn(chooser, self._target.model_cost.stored)
+            return StandIn(chooser, self._target.stored)
         if service.scorer == "score_head" and service.decider == "decision_head":
             return score_head(self._target, shares_bottom=True)
         return chooser
@@ -185,7 +185,7 @@ def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head for a model's tokenizer."""
     from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
-    stored = model.model_cost.stored
+    stored = model.stored
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom, stored=stored)
 
 
