@@ -74,6 +74,11 @@ class ModelConfig:
     dtype: str
     rounded: int | None = None
 
+    @property
+    def stored(self) -> Precision:
+        """How the costed weights are stored."""
+        return precision(self.precision or STORED[self.dtype])
+
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Parse a resolved configuration; InputError for invalid values."""
@@ -181,14 +186,9 @@ class Model:
         return "real" if self.config.shape in (None, self.own_shape) else "proxy"
 
     @property
-    def stored(self) -> Precision:
-        """How the weights are stored for costs."""
-        return precision(self.config.precision or STORED[self.config.dtype])
-
-    @property
     def model_cost(self) -> ModelCost:
         """Cost of the costed shape."""
-        return ModelCost(self.config.shape or self.own_shape, self.stored)
+        return ModelCost(self.config.shape or self.own_shape, self.config.stored)
 
     @cached_property
     def digest(self) -> str:

@@ -21,11 +21,11 @@ from repro.methods.serving import llmlingua2
 from repro.methods.serving.shortening import AnyToken, Scorer
 from repro.methods.serving.slo import Decision
 from repro.methods.serving.systems.base import Service, System
-from repro.models.costs.model_cost import ModelCost, Precision, precision
+from repro.models.costs.model_cost import ModelCost, Precision
 from repro.models.encoders.trained_heads import heads_digest
 from repro.models.quantization import round_to_nearest
 from repro.models.runtime.head_model import opened
-from repro.models.runtime.model import STORED, Model, ModelConfig
+from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer.decoder import Decoder
 from repro.records.build_cache import memory_root
 from repro.scenarios.base import Progress
@@ -144,7 +144,7 @@ class LevelModels:
         """The scorer with its cost; with a decision head, shared bottom layers are not charged twice."""
         chooser, service = self._chooser, self._service
         if chooser and service.scorer == "llmlingua2":
-            return StandIn(chooser, self._target.stored)
+            return StandIn(chooser, self._target.config.stored)
         if service.scorer == "score_head" and service.decider == "decision_head":
             return score_head(self._target, shares_bottom=True)
         return chooser
@@ -185,14 +185,14 @@ def score_head(model: Model, shares_bottom: bool = False) -> Scorer:
     """The trained score head for a model's tokenizer."""
     from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
-    stored = model.stored
+    stored = model.config.stored
     return dual_head.score_head(model.tokenizer, shares_bottom=shares_bottom, stored=stored)
 
 
 def _model_cost(config: ModelConfig) -> ModelCost:
     """Model cost of a family member, from its shape, since its checkpoint may be unavailable."""
     assert config.shape is not None, "a family's models are billed by their shapes"
-    return ModelCost(config.shape, precision(config.precision or STORED[config.dtype]))
+    return ModelCost(config.shape, config.stored)
 
 
 @lru_cache(maxsize=1)

@@ -129,7 +129,7 @@ class ServingScenario(OfflineScenario):
         """See `OfflineScenario`; adds the cost model and the compression that makes the levels."""
         level = self.service.compression(LEVELS[0])
         own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
-        if self.target.stored != precision("fp16"):
+        if self._model.stored != precision("fp16"):
             own = {**own, "heads": 2}  # which ran in fp16 beside any target before
         return super().versions | own
 
@@ -246,7 +246,7 @@ class ServingScenario(OfflineScenario):
         if service.decider == "decision_head":
             from repro.methods.serving import dual_head  # late: transformers takes seconds to import
 
-            return dual_head.decision_head(self.target.tokenizer, stored=self.target.stored)
+            return dual_head.decision_head(self.target.tokenizer, stored=self._model.stored)
         if service.decider == "oracle":
             return Oracle(self._table(rule, requests, progress), seed)
         if service.decider == "fixed":
