@@ -4,6 +4,7 @@
     python -m repro.check lever/fig10 mllm_npu      cells of these tables, or of all tables of a paper
     python -m repro.check --sample 60               60 cells, sampled by the hashes of their keys
     python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
+    python -m repro.check lever/fig10 --prompts 2   the first two answers of each cell, round by round
 
 Owns the selection of cells and the comparison. Must not know how a cell is computed. Of earlier results only
 the records are read: computed caches go to a temporary folder.
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import yaml
@@ -34,7 +35,7 @@ from repro.experiments.composing import load_components
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
-from repro.records.record import Record, Scalar, Spread, canonical
+from repro.records.record import Record, Round, Scalar, Spread, canonical
 from repro.records.results import open_results
 from repro.scenarios.base import Scenario
 from repro.scenarios.generation.exercise import exercised
@@ -61,43 +62,62 @@ class CheckedCell:
     reason: str = ""
 
 
-def check(record: Record, data_dir: str | None) -> CheckedCell:
+class Beginning(NamedTuple):
+    """The first answers of a cell, which are checked in place of all.
+
+    Attributes:
+        prompts: how many.
+        rounds: the cell's committed rounds.
+    """
+
+    prompts: int
+    rounds: Sequence[Round]
+
+
+def check(record: Record, data_dir: str | None, beginning: Beginning | None = None) -> CheckedCell:
     """Recompute one committed cell and compare it.
 
     Args:
         record: the committed record.
         data_dir: a folder of datasets, or None.
+        beginning: its first answers, whose rounds are compared; by default all figures of the cell are.
     """
     if record.provenance.clock == "wall":
         return CheckedCell(
             record, "not checkable here", "its times are those of another machine's wall clock"
         )
     config = {**record.provenance.config, "data_dir": data_dir}
+    if beginning:
+        config["prompts"] = beginning.prompts
     try:
         cell = made(config)
         if cell.versions != record.provenance.versions:
             changes = _changes(record.provenance.versions, cell.versions)
             return CheckedCell(record, "different", f"versions: {changes}")
-        if cell.inputs != record.provenance.inputs:
-            changes = _changes(record.provenance.inputs, cell.inputs)
-            return CheckedCell(record, "different", f"inputs: {changes}")
-        if cell.key != record.key:
+        inputs = record.provenance.inputs, cell.inputs
+        before, after = ({**one, **({"dataset": ""} if beginning else {})} for one in inputs)
+        if before != after:
+            return CheckedCell(record, "different", f"inputs: {_changes(before, after)}")
+        if not beginning and cell.key != record.key:
             return CheckedCell(record, "different", "what its configuration asks has another key now")
         cell.check()
     except InputError as wrong:
         return CheckedCell(record, "not checkable here", " ".join(str(wrong).split()))
     try:
-        other = cell.run(_silent).record
+        outcome = cell.run(_silent)
     except Exception as wrong:
         return CheckedCell(record, "different", f"{type(wrong).__name__}: {wrong}")
     same_host = host_kind() == dict(record.provenance.host)
-    found = list(differences(record, other, same_host))
+    if beginning:
+        found = list(other_rounds(beginning.rounds, outcome.rounds, same_host))
+    else:
+        found = list(differences(record, outcome.record, same_host))
     if not found:
         return CheckedCell(record, "equal")
     reason = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
     if same_host:
         return CheckedCell(record, "different", reason)
-    if tie := _tie(cell, other):
+    if tie := _tie(cell, outcome.record):
         return CheckedCell(record, "tie", f"another kind of host, and {tie}: {reason}")
     return CheckedCell(record, "different", f"on another kind of host: {reason}")
 
@@ -140,6 +160,21 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
         apart = _apart(drawn[name], other.uncertainty.get(name)) if name in drawn else None
         if not _agree(before, after, apart, EXACT if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
+
+
+def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: bool) -> Iterator[str]:
+    """Rounds of a cell's first answers that differ from the committed ones of the same requests.
+
+    Fields that the committed rounds lack are ignored; a request whose rounds are not as many is named.
+    """
+    requests = {str(line["request"]) for line in after}
+    own = [line for line in before if str(line["request"]) in requests]
+    if len(own) != len(after):
+        yield f"{len(requests)} answers of {len(own)} rounds -> {len(after)} rounds"
+    for line, other in zip(own, after, strict=False):
+        for name, value in line.items():
+            if not _agree(value, other.get(name), None, EXACT if same_host else OTHER_HOST):
+                yield f"{line['request']}, round {line['round']}: {name} {value} -> {other.get(name)}"
 
 
 def _apart(one: Spread, other: Spread | None) -> float:
@@ -191,21 +226,32 @@ def chosen(results: Path, names: Sequence[str]) -> dict[str, Record]:
     return {r.key: r for one in wanted for r in store.read(one)}
 
 
-def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, Record]:
-    """Records by key, selected by entries of table, required labels (`where`) and maximum number (`first`).
+def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Record, int | None]]:
+    """Records by key, each with the number of its first answers to check, or None for the whole cell.
+
+    They are selected by entries of table, required labels (`where`), maximum number (`first`) and `prompts`.
 
     Raises:
         InputError: an entry selects no record.
     """
-    found: dict[str, Record] = {}
+    found: dict[str, tuple[Record, int | None]] = {}
     for entry in listed:
         where = dict(entry.get("where", {})).items()
         records = chosen(results, [entry["table"]]).values()
         own = [r for r in in_order(records) if where <= dict(r.labels).items()][: entry.get("first")]
         if not own:
             raise InputError(f"conf/check.yaml: {entry} finds no cell in {results}")
-        found |= {record.key: record for record in own}
+        found |= {record.key: (record, entry.get("prompts")) for record in own}
     return found
+
+
+def beginning(results: Path, record: Record, prompts: int | None) -> Beginning | None:
+    """So many of a cell's first answers; None for all of it: it has no more, or stored no rounds."""
+    asked = record.values.get("prompts")
+    if prompts is None or not isinstance(asked, int) or asked <= prompts:
+        return None
+    rounds = open_results(results).rounds(record.key)
+    return Beginning(prompts, rounds) if rounds and "request" in rounds[0] else None
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
@@ -220,34 +266,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("artifact", nargs="*", help="tables (lever/fig10) or papers (lever); all by default")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of their cells")
     parser.add_argument("--fixed", action="store_true", help="the list of conf/check.yaml")
+    parser.add_argument("--prompts", type=int, metavar="N", help="the first N answers of each cell, by round")
     parser.add_argument("--data", default=os.environ.get("REPRO_DATA"), help="a folder of dataset rows")
     parser.add_argument("--results", type=Path, default=project_root() / "results")
     given = parser.parse_args(arguments)
     try:
         load_components()
-        if given.sample is not None and given.sample < 1:
-            raise InputError(f"--sample is {given.sample}; it must be at least 1")
+        for option in ("sample", "prompts"):
+            if (count := getattr(given, option)) is not None and count < 1:
+                raise InputError(f"--{option} is {count}; it must be at least 1")
         listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
-        found = fixed(given.results, listed) if given.fixed else chosen(given.results, given.artifact)
-        records = in_order(found.values())[: given.sample]
+        found = fixed(given.results, listed) if given.fixed else {}
+        found = found or {key: (one, None) for key, one in chosen(given.results, given.artifact).items()}
+        records = in_order(record for record, _ in found.values())[: given.sample]
+        asked = {
+            record.key: beginning(given.results, record, given.prompts or found[record.key][1])
+            for record in records
+        }
         if not records:
             raise InputError(f"{given.results} has no table with cells; name another folder by --results")
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
     with forgetting():
-        status = report(Console(), verdicts(records, given.data))
+        status = report(Console(), verdicts(records, given.data, asked))
     report_exercise(Console())
     return status
 
 
-def verdicts(records: Sequence[Record], data_dir: str | None) -> Iterator[CheckedCell]:
-    """Check cells one by one with a progress bar, grouped by model."""
+def verdicts(
+    records: Sequence[Record], data_dir: str | None, asked: Mapping[str, Beginning | None]
+) -> Iterator[CheckedCell]:
+    """Check cells one by one with a progress bar, grouped by model; `asked`: by key, what of them."""
     columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=len(records))
         for record in sorted(records, key=_likeness):
-            yield check(record, data_dir)
+            yield check(record, data_dir, asked[record.key])
             bar.advance(task)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from faults import dearer_launches, shorter_paths
 from repro import check as checking
-from repro.check import CheckedCell, check, chosen, differences, fixed, in_order, main, report
+from repro.check import CheckedCell, beginning, check, chosen, differences, fixed, in_order, main, report
 from repro.core.errors import InputError
 from repro.records.packed import Member
 from repro.records.record import Record
@@ -62,6 +62,27 @@ def test_what_was_committed_is_computed_again_and_equal(
     assert run(project) == 0
     said = capsys.readouterr().out
     assert "3 of 3 cells checked: 3 equal, 0 tie, 0 different, 0 not checkable here" in said
+
+
+def test_first_answers_are_checked_round_by_round(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two answers the first is computed; a round of it that was committed otherwise is named."""
+    record, results = committed(project), project.out / "results"
+    assert record.values["prompts"] == 2
+    first = beginning(results, record, 1)
+    assert first is not None
+    data = str(project.root / "data")
+    assert check(record, data, first).state == "equal"
+    other = [{**line, "accepted": 7} for line in first.rounds]
+    found = check(record, data, first._replace(rounds=other))
+    assert found.state == "different"
+    assert "round 0: accepted 7 -> " in found.reason
+    assert "rounds -> " in check(record, data, first._replace(rounds=first.rounds[1:])).reason
+    assert [beginning(results, record, count) for count in (None, 2, 9)] == [None] * 3
+    assert run(project, "--prompts", "1") == 0
+    assert "3 of 3 cells checked: 3 equal" in capsys.readouterr().out
+    assert run(project, "--prompts", "0") == 2
 
 
 @pytest.mark.parametrize(
@@ -157,8 +178,8 @@ def test_cells_are_chosen_by_table_by_list_and_by_hash(
     assert chosen(results, []).keys() == chosen(results, ["quickstart"]).keys()
     assert run(project, "quickstrat") == 2
     assert "there is no table with cells 'quickstrat'. Did you mean quickstart?" in capsys.readouterr().err
-    (one,) = fixed(results, [{"table": "quickstart", "where": {"method": "draft"}}]).values()
-    assert one.labels["method"] == "draft"
+    ((one, prompts),) = fixed(results, [{"table": "quickstart", "where": {"method": "draft"}}]).values()
+    assert (one.labels["method"], prompts) == ("draft", None)
     assert len(fixed(results, [{"table": "quickstart", "first": 2}])) == 2
     with pytest.raises(InputError, match="finds no cell"):
         fixed(results, [{"table": "quickstart", "where": {"method": "lever"}}])
