@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from repro.core.errors import InputError
 from repro.device.cost import FREE
@@ -17,7 +18,15 @@ from repro.methods.plain.autoregressive import DraftAlone
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM
-from repro.models.drafting.calibrated_draft import MatchedNetwork, coin, swap_probability, with_first
+from repro.models.drafting.calibrated_draft import (
+    MatchedNetwork,
+    coin,
+    mean_confidence,
+    swap_probability,
+    temperature_for,
+    tempered,
+    with_first,
+)
 from repro.models.forward.logit_cache import LogitCache, MemoNetwork
 from repro.models.forward.network import RANKED, DecoderNetwork, Logits, Network, Step
 from repro.models.tokens.prefix import Prefix
@@ -88,6 +97,47 @@ def test_a_choice_beyond_the_ranks_comes_first_and_the_first_goes_beyond_them() 
     assert changed.choice == unlikely
     assert changed.ranked() == ([unlikely, *tokens[1:]], logps)
     assert changed.top(2) == [(unlikely, logps[0]), (tokens[1], logps[1])]
+
+
+# The temperature
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.7, 1.0, 3.0])
+def test_a_temperature_divides_logits_and_keeps_their_order(temperature: float) -> None:
+    logits = torch.randn(50, generator=torch.Generator().manual_seed(1)) * 3
+    tokens, logps = tempered(Logits(logits), temperature).ranked()
+    assert tokens == Logits(logits).ranked()[0]
+    assert logps == pytest.approx(
+        (logits / temperature).log_softmax(-1).sort(descending=True).values.tolist()[: len(logps)], abs=1e-5
+    )
+
+
+def test_what_lies_beyond_the_kept_ranks_counts_as_probable_as_the_last_of_them() -> None:
+    flat = Logits(torch.zeros(6400))
+    assert tempered(flat, 0.3).ranked()[1] == pytest.approx([-math.log(6400)] * 64, rel=1e-4)
+    logits = torch.randn(6400, generator=torch.Generator().manual_seed(1)) * 4
+    assert tempered(Logits(logits), 1.0).ranked()[1] == pytest.approx(Logits(logits).ranked()[1], abs=1e-5)
+
+
+def test_the_temperature_brings_the_mean_confidence_to_the_agreement() -> None:
+    generator = torch.Generator().manual_seed(0)
+    said = [Logits(torch.randn(300, generator=generator) * 2) for _ in range(200)]
+    own = mean_confidence(said, 1.0)
+    for wanted in (0.05, own, 0.87):
+        found = temperature_for(said, wanted)
+        assert mean_confidence(said, found) == pytest.approx(wanted, abs=2e-3)
+        assert (found < 1) == (wanted > own) or wanted == own
+    with pytest.raises(InputError, match="choose draft_calibration=choices"):
+        temperature_for([Logits(torch.zeros(300))], 0.9)
+
+
+def test_a_matched_draft_is_at_one_temperature_swapped_or_not() -> None:
+    target, draft = tables()
+    texts = contexts(50)
+    warm, own = (rows(MatchedNetwork(draft, Noted(target), 0.5, 3, t), texts) for t in (0.4, 1.0))
+    for one, other in zip(warm, own, strict=True):
+        assert one.choice == other.choice
+        assert one.ranked() == tempered(other, 0.4).ranked()
 
 
 # The coin

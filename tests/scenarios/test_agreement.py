@@ -65,6 +65,13 @@ def right_by_hand(cell: GenerationScenario, requests: Sequence[Request]) -> dict
     }
 
 
+def confidence(cell: GenerationScenario) -> float:
+    """The draft's mean confidence in its first choices before the tokens of the calibration answers."""
+    draft = cell.draft.decoder()
+    said = [alone(draft, text.tokens()).softmax(-1).max() for text, _ in drafted(cell, cell.calibration)]
+    return float(sum(said)) / len(said)
+
+
 def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> None:
     native = project.record("method=corrected")
     record = project.record("method=corrected", MATCH)
@@ -80,8 +87,10 @@ def test_a_cell_is_matched_on_the_prompts_behind_its_own(project: Project) -> No
     probability = (0.871 - share) / (1 - share)
     assert record.provenance.matched == {
         "cell": TABLE1, "published": 87.1, "native": pytest.approx(100 * share),
-        "probability": pytest.approx(probability),
+        "probability": pytest.approx(probability), "confidence": pytest.approx(100 * confidence(cell)),
+        "temperature": record.provenance.matched["temperature"],
     }  # fmt: skip
+    assert 0.02 < record.provenance.matched["temperature"] < 1, "a draft of random weights knows too little"
     assert TABLE1 in record.provenance.fitted
     assert TABLE1 not in native.provenance.fitted
 
@@ -103,6 +112,19 @@ def test_matched_speculation_is_lossless_and_accepts_more(project: Project, meth
     assert float(record.values["acceptance_length"] or 0) > float(native.values["acceptance_length"] or 0)
     assert {"acceptance_length", "accepted_draft_tokens"} <= set(native.values)
     assert "draft_correctness" not in native.values
+
+
+def test_choices_alone_leave_the_draft_its_confidences(project: Project) -> None:
+    """The same first choices, hence the same chains; EdgeLLM's trees end elsewhere."""
+    for method in ("chain_sd", "edgellm"):
+        calibrated, choices = (
+            project.record(f"method={method}", MATCH, *more) for more in ((), ("draft_calibration=choices",))
+        )
+        assert calibrated.key != choices.key
+        assert choices.provenance.matched is not None
+        assert choices.provenance.matched["temperature"] == 1.0
+        lengths = [one.values["acceptance_length"] for one in (calibrated, choices)]
+        assert (lengths[0] == lengths[1]) == (method == "chain_sd")
 
 
 def test_on_which_device_it_is_makes_no_difference(project: Project) -> None:

@@ -50,7 +50,8 @@ BLANKS = 100_000
 COOLDOWN = Range(most=86_400)
 """Seconds between repeats."""
 
-SWITCHES = ("memo", "draft_calibration")
+SWITCHES = {"memo": (True, False), "draft_calibration": (True, "choices", False)}
+"""Settings that are on or off, or something between."""
 
 
 def check_scalars(config: Mapping[str, Any]) -> None:
@@ -63,9 +64,11 @@ def check_scalars(config: Mapping[str, Any]) -> None:
         given = config["prompt_tokens"]
         raise InputError(f"prompt_tokens is {given!r}; it must be null or {LENGTH.words}")
     COOLDOWN.require("cooldown", config["cooldown"])
-    for name in SWITCHES:
-        if not isinstance(config[name], bool):
-            raise InputError(f"{name} is {config[name]!r}; it must be true or false")
+    for name, choices in SWITCHES.items():
+        if not any(config[name] is one or config[name] == one == str(one) for one in choices):
+            words = [str(one).lower() for one in choices]
+            must = f"{', '.join(words[:-1])} or {words[-1]}"
+            raise InputError(f"{name} is {config[name]!r}; it must be {must}")
     if not isinstance(config["metrics"], list):
         raise InputError(f"metrics is {config['metrics']!r}; it must be a list, [name, ...]")
     for number, name in enumerate(config["metrics"]):

@@ -1,17 +1,30 @@
-"""A draft calibrated to a given agreement with its target, by using the target's choice in some contexts.
+"""A draft calibrated to a given agreement with its target, in its choices and in its confidences.
 
-The target is an oracle here and never billed. Must not know about papers, devices or costs.
+The target's choice takes the first place in some contexts, and a temperature brings the mean confidence of
+first choices to the agreement: a draft that is right in 87% of contexts then says so. The target is an oracle
+here and never billed. Must not know about papers, devices or costs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 
 from repro.core.errors import InputError
-from repro.models.forward.network import Logits, Network, Step, rows_of
+from repro.models.forward.network import LateLogits, Logits, Network, Step, rows_of
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.layer import LayerWeights
+
+COLDEST, WARMEST = 0.02, 20.0
+"""Temperatures between which a draft's is searched."""
+
+ACCURACY = 1e-3
+"""Largest error of a temperature's logarithm."""
+
+ROUNDING = 1e-6
+"""What single precision may lack of a sum of probabilities."""
 
 
 class MatchedNetwork:
@@ -19,12 +32,15 @@ class MatchedNetwork:
 
     The random number depends only on the context's tokens and a seed. So a context has the same ranks in
     every method, on every device, on and off the accepted path, and a larger probability keeps all swaps of
-    a smaller one. Greedy decoding only: swapped logits have ranks but no values.
+    a smaller one. All rows are at one temperature. Greedy decoding only: swapped logits have ranks but no
+    values.
     """
 
-    def __init__(self, draft: Network, oracle: Network, probability: float, seed: int) -> None:
+    def __init__(
+        self, draft: Network, oracle: Network, probability: float, seed: int, temperature: float = 1.0
+    ) -> None:
         """`oracle` is the target with a separate cache; it runs only in the selected contexts."""
-        self._draft = draft
+        self._draft, self._temperature = draft, temperature
         self._oracle = oracle
         self._probability = probability
         self._seed = seed
@@ -38,7 +54,8 @@ class MatchedNetwork:
     def begin(self, wanted: Sequence[Prefix], branches: Sequence[Prefix] = ()) -> Step:
         """A pass of the draft; the oracle runs when the logits are read."""
         swapped = [context for context in wanted if coin(context, self._seed) < self._probability]
-        return _MatchedStep(self._draft.begin(wanted, branches), wanted, self._oracle, swapped)
+        own = self._draft.begin(wanted, branches)
+        return _MatchedStep(own, wanted, self._oracle, swapped, self._temperature)
 
     def keep(self, text: Prefix) -> None:
         """See `Network`; applies to both networks."""
@@ -48,14 +65,27 @@ class MatchedNetwork:
 
 class _MatchedStep(Step):
     def __init__(
-        self, step: Step, wanted: Sequence[Prefix], oracle: Network, swapped: Sequence[Prefix]
+        self,
+        step: Step,
+        wanted: Sequence[Prefix],
+        oracle: Network,
+        swapped: Sequence[Prefix],
+        temperature: float,
     ) -> None:
         self._step, self._wanted, self._oracle, self._swapped = step, wanted, oracle, swapped
+        self._temperature = temperature
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         self._step.layers(first, last, streamed)
 
     def rows(self, at: Sequence[int] | None = None) -> list[Logits]:
+        own = self._own(at)
+        if self._temperature == 1.0:
+            return own
+        return [LateLogits(partial(tempered, row, self._temperature)) for row in own]
+
+    def _own(self, at: Sequence[int] | None) -> list[Logits]:
+        """The draft's rows with the target's choice first in some."""
         own = self._step.rows(at)
         wanted = self._wanted if at is None else [self._wanted[i] for i in at]
         if not self._swapped:
@@ -84,6 +114,44 @@ def with_first(row: Logits, token: int) -> Logits:
         return row
     changed = [tokens[0] if each == token else each for each in tokens]
     return Logits(None, ([token, *changed[1:]], logps))
+
+
+def tempered(row: Logits, temperature: float) -> Logits:
+    """The row at a temperature: the same order, its log-probabilities divided and normalized again.
+
+    Tokens beyond the kept ranks are taken to be as probable as the last of these.
+    """
+    tokens, logps = row.ranked()
+    first = logps[0]
+    last = math.exp(logps[-1] - first)
+    beyond = max(0.0, 1.0 - ROUNDING - sum(map(math.exp, logps))) * math.exp(-first) / last if last else 0.0
+    powers = [(logp - first) / temperature for logp in logps]
+    total = math.log(sum(map(math.exp, powers)) + beyond * math.exp(powers[-1]))
+    return Logits(None, (tokens, [power - total for power in powers]))
+
+
+def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
+    """The mean probability of the first choices of rows at a temperature."""
+    return sum(math.exp(tempered(row, temperature).ranked()[1][0]) for row in rows) / len(rows)
+
+
+def temperature_for(rows: Sequence[Logits], wanted: float) -> float:
+    """The temperature at which the mean confidence of rows' first choices is `wanted`, to 0.0001.
+
+    Raises:
+        InputError: none between `COLDEST` and `WARMEST` reaches it.
+    """
+    low, high = math.log(COLDEST), math.log(WARMEST)
+    if not mean_confidence(rows, WARMEST) <= wanted <= mean_confidence(rows, COLDEST):
+        raise InputError(
+            f"no temperature from {COLDEST} to {WARMEST} brings the draft's mean confidence "
+            f"({mean_confidence(rows, 1.0):.3g} on the calibration tokens) to {wanted:.3g}; choose "
+            "draft_calibration=choices, which keeps its confidences"
+        )
+    while high - low > ACCURACY:
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_confidence(rows, math.exp(middle)) > wanted else (low, middle)
+    return math.exp((low + high) / 2)
 
 
 def swap_probability(native: float, wanted: float, error: float = 0.0) -> float:

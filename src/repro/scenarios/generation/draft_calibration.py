@@ -6,7 +6,7 @@ Must not know records, sweeps or published tables beyond the requested value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 
 from repro.core.errors import InputError
@@ -15,9 +15,9 @@ from repro.device.cost import FREE
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Request
 from repro.methods.speculative.head_recording import recorded
-from repro.models.drafting.calibrated_draft import swap_probability
+from repro.models.drafting.calibrated_draft import mean_confidence, swap_probability, temperature_for
 from repro.models.drafting.head_ranks import HeadRanks, joined
-from repro.models.forward.network import Network, rows_of
+from repro.models.forward.network import Logits, Network, rows_of
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.runtime.placement import RESIDENT
 from repro.models.tokens.prefix import Prefix
@@ -26,6 +26,12 @@ from repro.reports.reference.reference import find, load_cells
 from repro.scenarios.generation.heads_fit import HeadMatch, head_match
 
 METRIC = "draft_token_correctness"
+VERSION = 2
+"""Of the calibration; 1 left the draft its own confidences."""
+
+CHOICES = "choices"
+"""The value of `draft_calibration` that leaves the draft its own confidences."""
+
 PLACE = "calibrate_draft_to: "
 
 
@@ -46,12 +52,16 @@ class Matched:
         published: the published agreement in percent.
         native: the uncalibrated draft's agreement on the calibration prompts, in percent.
         probability: probability that the draft's first choice in a context is replaced by the target's.
+        confidence: the uncalibrated draft's mean confidence in its first choices there, in percent.
+        temperature: the temperature that brings it to the published agreement; 1 leaves it as it is.
     """
 
     cell: str
     published: float
     native: float
     probability: float
+    confidence: float
+    temperature: float
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -119,10 +129,16 @@ def require_heads(wanted: HeadMatch, draft: Model) -> None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """In how many of so many tokens of the target's answers the draft's first choice is the target's."""
+    """In how many of so many tokens of the target's answers the draft's first choice is the target's.
+
+    Attributes:
+        right, tokens: these numbers.
+        rows: what the draft said before each of these tokens.
+    """
 
     right: int
     tokens: int
+    rows: Sequence[Logits] = field(repr=False)
 
     @property
     def share(self) -> float:
@@ -150,7 +166,7 @@ def native(
     Raises:
         InputError: no answer has a second token, so nothing is drafted.
     """
-    right = tokens = 0
+    right, said_by_draft = 0, list[Logits]()
     for i, (prompt, said) in enumerate(answers):
         told(i)
         contexts = [prompt.extend(said[:at]) for at in range(1, len(said))]
@@ -158,14 +174,14 @@ def native(
             draft.start(prompt)
             rows = rows_of(draft, contexts)
             right += sum(row.choice == token for row, token in zip(rows, said[1:], strict=True))
-            tokens += len(contexts)
+            said_by_draft += rows
     told(len(answers))
-    if not tokens:
+    if not said_by_draft:
         raise InputError(
             f"the target's answers to {len(answers)} calibration prompts end with their first token, where "
             "nothing is drafted; raise calibration_prompts or max_tokens"
         )
-    return Agreement(right, tokens)
+    return Agreement(right, len(said_by_draft), said_by_draft)
 
 
 def head_ranks(
@@ -193,11 +209,20 @@ def head_ranks(
     return joined(answers)
 
 
-def match(wanted: Wanted, found: Agreement) -> Matched:
-    """The swap probability from a native to the published agreement.
+def match(wanted: Wanted, found: Agreement, confidences: bool = True) -> Matched:
+    """The swap probability from a native to the published agreement, and the temperature of confidences.
+
+    Args:
+        wanted: the published agreement.
+        found: the native one.
+        confidences: whether the mean confidence of first choices is brought to the agreement as well.
 
     Raises:
-        InputError: the native agreement is higher by more than two standard errors.
+        InputError: the native agreement is higher by more than two standard errors, or no temperature
+            brings the confidences to the published one.
     """
-    probability = swap_probability(found.share, wanted.published / 100, found.error)
-    return Matched(wanted.cell, wanted.published, 100 * found.share, probability)
+    share = wanted.published / 100
+    probability = swap_probability(found.share, share, found.error)
+    own = mean_confidence(found.rows, 1.0)
+    temperature = temperature_for(found.rows, share) if confidences else 1.0
+    return Matched(wanted.cell, wanted.published, 100 * found.share, probability, 100 * own, temperature)

@@ -122,7 +122,8 @@ def calibrated(cell: GenerationScenario, progress: Progress) -> Matched | HeadMa
         found = draft_calibration.native(
             said, draft, lambda done: progress("matching agreement", done, count)
         )
-    return draft_calibration.match(cell.match, found)
+    confidences = cell.config["draft_calibration"] != draft_calibration.CHOICES
+    return draft_calibration.match(cell.match, found, confidences)
 
 
 def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress: Progress) -> None:
@@ -179,7 +180,8 @@ def _matched_network(
             if isinstance(matched, HeadMatch):
                 yield MatchedHeads(own, oracle, matched.heads.accuracies, cell.config["seed"])
             else:
-                yield MatchedNetwork(own, oracle, matched.probability, cell.config["seed"])
+                seed = cell.config["seed"]
+                yield MatchedNetwork(own, oracle, matched.probability, seed, matched.temperature)
 
 
 @contextmanager

@@ -218,6 +218,7 @@ class GenerationScenario(Scenario):
             asked["match"] = asdict(self.match)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
+            asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
         if self.task_metrics:
             asked["score"] = self.config["dataset"]["scoring"]["score"]
         return asked
@@ -228,6 +229,7 @@ class GenerationScenario(Scenario):
         against = () if self.cost_only else fidelity.AGAINST_TARGET
         own = {"scenario generation": self.version}
         own |= versions.of_component("method", str(self.config["method"]["name"]))
+        own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
         return own | versions.COSTS | versions.WEIGHTS
