@@ -158,6 +158,21 @@ def test_the_command_says_one_thing_and_fails(
     assert "Traceback" not in out + err
 
 
+def test_a_sweep_of_an_unknown_mode_starts_no_cell(
+    shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "")
+    monkeypatch.setattr("hydra._internal.logging_config.configure_logging", lambda *_: None)
+    arguments = ["-m", *shared.apart(tmp_path).overrides, "method=std,draft", "sweep=again"]
+    monkeypatch.setattr(sys, "argv", ["repro", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert err == "error: there is no sweep mode 'again'. Choices: force, list, retry, run\n"
+    assert "failed" not in out
+
+
 def test_one_error_for_all_cells_of_a_sweep(shared: Project, tmp_path: Path) -> None:
     done = shared.apart(tmp_path).here("experiment=quickstart", "target.checkpoint.folder=/not/there")
     assert done.returncode == 1

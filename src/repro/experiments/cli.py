@@ -45,7 +45,7 @@ from repro.experiments.renamed import renamed
 from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
-from repro.experiments.sweep import Showing, Sweep, computes_nothing, written_out
+from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
@@ -123,12 +123,12 @@ class Finish(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Exit with 2 before Hydra makes a folder for a run that must not write there."""
-        _require_places(config)
+        _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Install `Composer`, which composes every cell once, and watch the notes of the cells."""
         global _watcher
-        _require_places(config)
+        _require_run(config)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         _watcher = Watcher(notes_folder(config))
@@ -151,9 +151,10 @@ class Finish(Callback):
             sys.exit(1)
 
 
-def _require_places(config: DictConfig) -> None:
-    """Exit with 2 and one sentence if a run would write elsewhere than below its folders."""
+def _require_run(config: DictConfig) -> None:
+    """Exit with 2 and one sentence if a run's mode is unknown, or it would write beside its folders."""
     try:
+        checked_mode(_plain_value(config, "sweep"))
         check_places({name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")})
     except (InputError, OmegaConfBaseException) as wrong:  # Hydra would turn them into a warning
         if _shows_where:

@@ -70,6 +70,13 @@ def unseen(work: CellWork) -> AbstractContextManager[Progress]:
     return nullcontext(lambda stage, done, total: None)
 
 
+def checked_mode(mode: object) -> str:
+    """The mode of a sweep; InputError for an unknown one."""
+    if str(mode) not in MODES:
+        raise InputError(unknown("sweep mode", str(mode), MODES))
+    return str(mode)
+
+
 class Sweep:
     """One run of the command: its mode, its output folders and its console.
 
@@ -80,9 +87,7 @@ class Sweep:
         """Read the run's settings; InputError for an unknown setting or mode, or a place that is none."""
         check_known(config)
         check_places(config)
-        self.mode = str(config["sweep"])
-        if self.mode not in MODES:
-            raise InputError(unknown("sweep mode", self.mode, MODES))
+        self.mode = checked_mode(config["sweep"])
         self.results = Path(config["results"])
         self.store = open_results(self.results)
         self.tracker = Tracker.parse(config["wandb"], Path(config["outputs"]))
