@@ -18,6 +18,9 @@ from repro.core.registry import unknown
 
 T = TypeVar("T")
 
+_hints: dict[type, dict[str, Any]] = {}
+"""The types of dataclasses' fields; resolving them takes longer than reading the fields."""
+
 _KINDS: dict[type, str] = {
     str: "a text",
     int: "a whole number",
@@ -44,7 +47,7 @@ def typed(cls: type[T], mapping: Mapping[str, Any], where: str) -> T:
     """
     if not isinstance(mapping, Mapping):
         raise InputError(f"{where}: {mapping!r} is {_kind(type(mapping))}; it must be a mapping")
-    hints = get_type_hints(cls)
+    hints = _hints.get(cls) or _hints.setdefault(cls, get_type_hints(cls))
     wanted = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
     for key in mapping:
         if key not in wanted:

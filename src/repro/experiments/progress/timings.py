@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -119,6 +120,7 @@ def _path() -> Path:
     return cache_root() / "timings.jsonl"
 
 
+@lru_cache(maxsize=100_000)
 def _parsed(line: str) -> Timing | None:
     """A line's timing; `None` if it is incomplete or damaged."""
     try:

@@ -12,6 +12,7 @@ import json
 import logging
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -298,7 +299,14 @@ def _why(error: Exception) -> str:
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:
-    """The tokenizer of an opened checkpoint; InputError if the folder has none."""
+    """The tokenizer of an opened checkpoint, kept for the next cell; InputError if the folder has none."""
+    files = sorted(folder.glob("*.json")) + sorted(folder.glob("*.model"))
+    return _tokenizer(folder, tuple((file.name, (s := file.stat()).st_size, s.st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(folder: Path, files: tuple[tuple[str | int, ...], ...]) -> CheckpointTokenizer:
+    """The tokenizer of a folder whose files have these sizes and times."""
     return CheckpointTokenizer(folder)
 
 
