@@ -12,7 +12,7 @@ import json
 import logging
 import struct
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -273,7 +273,7 @@ class CheckpointTokenizer:
         """Token ids by token string, including added tokens."""
         return dict(self._inner.get_vocab())
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of the vocabulary; equal if and only if all ids map to the same tokens."""
         spelled = json.dumps(sorted(self.vocabulary.items()), ensure_ascii=True)
