@@ -55,9 +55,12 @@ class FitResult:
 
     @cached_property
     def left_out(self) -> dict[str, float]:
-        """By cell id, its value from a fit that did not see it; none where the others do not determine it."""
+        """By cell id, its value from a fit that did not see it, nor a cell that prints the same number.
+
+        None where the others do not determine it.
+        """
         given = self.specification
-        counted = Counter(cell.mean or cell.id for cell in given.cells)
+        counted = Counter(cell.mean or print_of(cell) for cell in given.cells)
         if len(counted) - (min(counted.values()) == 1) < len(given.numbers):
             return {}
         return leave_out(self.problem, self.solution, given.loss)
@@ -128,7 +131,8 @@ def device_problem(given: FitSpecification) -> Problem:
         first = written if low <= written <= high else sqrt(low * high)
         parameters.append(Parameter(number.name, first, low, high))
     observations = tuple(
-        Observation(cell.id, published(cell.id, cell.end), mean=cell.mean) for cell in given.cells
+        Observation(cell.id, published(cell.id, cell.end), bundle=print_of(cell), mean=cell.mean)
+        for cell in given.cells
     )
     return Problem(tuple(parameters), observations, predict)
 
@@ -139,10 +143,17 @@ def fit_device(given: FitSpecification) -> FitResult:
     return FitResult(given, problem, solve(problem, loss=given.loss))
 
 
+def print_of(cell: FittedCell) -> str:
+    """Equal for cells of one measure that print the same number: a fit that saw one has seen the others."""
+    return f"{cell.measure} {published(cell.id, cell.end):g}"
+
+
 def scaled(cell: FittedCell, cells: Sequence[FittedCell]) -> float | None:
-    """A cell's value from the other cell of its measure whose weights are most similar; `None` without
-    one."""
-    others = [other for other in cells if other.id != cell.id and other.measure == cell.measure]
+    """A cell's value from the cell of its measure and another number whose weights are most similar.
+
+    `None` without one.
+    """
+    others = [one for one in cells if one.measure == cell.measure and print_of(one) != print_of(cell)]
     if not others:
         return None
     own = weight_bytes(cell.given)
