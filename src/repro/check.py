@@ -169,7 +169,7 @@ def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: boo
     """
     requests = {str(line["request"]) for line in after}
     own = [line for line in before if str(line["request"]) in requests]
-    if len(own) != len(after):
+    if len(own) != len(after) or not after:
         yield f"{len(requests)} answers of {len(own)} rounds -> {len(after)} rounds"
     for line, other in zip(own, after, strict=False):
         for name, value in line.items():
@@ -246,9 +246,15 @@ def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple
 
 
 def beginning(results: Path, record: Record, prompts: int | None) -> Beginning | None:
-    """So many of a cell's first answers; None for all of it: it has no more, or stored no rounds."""
+    """So many of a cell's first answers; None for all of it.
+
+    All of it is checked if it has no more, or stored no rounds, or its draft is calibrated on the prompts
+    behind its own, which would be others.
+    """
     asked = record.values.get("prompts")
     if prompts is None or not isinstance(asked, int) or asked <= prompts:
+        return None
+    if "calibration" in record.provenance.inputs:
         return None
     rounds = open_results(results).rounds(record.key)
     return Beginning(prompts, rounds) if rounds and "request" in rounds[0] else None

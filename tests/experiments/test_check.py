@@ -13,7 +13,18 @@ from rich.console import Console
 
 from faults import dearer_launches, shorter_paths
 from repro import check as checking
-from repro.check import CheckedCell, beginning, check, chosen, differences, fixed, in_order, main, report
+from repro.check import (
+    CheckedCell,
+    beginning,
+    check,
+    chosen,
+    differences,
+    fixed,
+    in_order,
+    main,
+    other_rounds,
+    report,
+)
 from repro.core.errors import InputError
 from repro.records.packed import Member
 from repro.records.record import Record
@@ -80,6 +91,10 @@ def test_first_answers_are_checked_round_by_round(
     assert "round 0: accepted 7 -> " in found.reason
     assert "rounds -> " in check(record, data, first._replace(rounds=first.rounds[1:])).reason
     assert [beginning(results, record, count) for count in (None, 2, 9)] == [None] * 3
+    behind = {**record.provenance.inputs, "calibration": "0"}
+    calibrated = replace(record, provenance=replace(record.provenance, inputs=behind))
+    assert beginning(results, calibrated, 1) is None, "its draft would be calibrated on other prompts"
+    assert list(other_rounds(first.rounds, [], same_host=True))
     assert run(project, "--prompts", "1") == 0
     assert "3 of 3 cells checked: 3 equal" in capsys.readouterr().out
     assert run(project, "--prompts", "0") == 2
