@@ -136,7 +136,7 @@ def mean_confidence(rows: Sequence[Logits], temperature: float) -> float:
 
 
 def temperature_for(rows: Sequence[Logits], wanted: float) -> float:
-    """The temperature at which the mean confidence of rows' first choices is `wanted`, to 0.0001.
+    """The temperature, to `ACCURACY`, at which the mean confidence of rows' first choices is `wanted`.
 
     Raises:
         InputError: none between `COLDEST` and `WARMEST` reaches it.
