@@ -17,7 +17,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,7 @@ from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
 from repro.records.record import Record, Round, Scalar, Spread, canonical
-from repro.records.results import open_results
+from repro.records.results import Results, open_results
 from repro.scenarios.base import Scenario
 from repro.scenarios.generation.exercise import exercised
 from repro.scenarios.registry import made
@@ -245,7 +245,7 @@ def fixed(results: Path, listed: Iterable[Mapping[str, Any]]) -> dict[str, tuple
     return found
 
 
-def beginning(results: Path, record: Record, prompts: int | None) -> Beginning | None:
+def beginning(store: Results, record: Record, prompts: int | None) -> Beginning | None:
     """So many of a cell's first answers; None for all of it.
 
     All of it is checked if it has no more, or stored no rounds, or its draft is calibrated on the prompts
@@ -256,7 +256,7 @@ def beginning(results: Path, record: Record, prompts: int | None) -> Beginning |
         return None
     if "calibration" in record.provenance.inputs:
         return None
-    rounds = open_results(results).rounds(record.key)
+    rounds = store.rounds(record.key)
     return Beginning(prompts, rounds) if rounds and "request" in rounds[0] else None
 
 
@@ -282,33 +282,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (count := getattr(given, option)) is not None and count < 1:
                 raise InputError(f"--{option} is {count}; it must be at least 1")
         listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
-        found = fixed(given.results, listed) if given.fixed else {}
-        found = found or {key: (one, None) for key, one in chosen(given.results, given.artifact).items()}
+        if given.fixed:
+            found = fixed(given.results, listed)
+        else:
+            found = {key: (one, None) for key, one in chosen(given.results, given.artifact).items()}
         records = in_order(record for record, _ in found.values())[: given.sample]
-        asked = {
-            record.key: beginning(given.results, record, given.prompts or found[record.key][1])
-            for record in records
-        }
         if not records:
             raise InputError(f"{given.results} has no table with cells; name another folder by --results")
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
+    store = open_results(given.results)
+
+    def first_answers(record: Record) -> Beginning | None:
+        return beginning(store, record, given.prompts or found[record.key][1])
+
     with forgetting():
-        status = report(Console(), verdicts(records, given.data, asked))
+        status = report(Console(), verdicts(records, given.data, first_answers))
     report_exercise(Console())
     return status
 
 
 def verdicts(
-    records: Sequence[Record], data_dir: str | None, asked: Mapping[str, Beginning | None]
+    records: Sequence[Record],
+    data_dir: str | None,
+    first_answers: Callable[[Record], Beginning | None],
 ) -> Iterator[CheckedCell]:
-    """Check cells one by one with a progress bar, grouped by model; `asked`: by key, what of them."""
+    """Check cells one by one with a progress bar, grouped by model."""
     columns = (TextColumn("checking"), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("checking", total=len(records))
         for record in sorted(records, key=_likeness):
-            yield check(record, data_dir, asked[record.key])
+            yield check(record, data_dir, first_answers(record))
             bar.advance(task)
 
 

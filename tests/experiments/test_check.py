@@ -28,6 +28,7 @@ from repro.check import (
 from repro.core.errors import InputError
 from repro.records.packed import Member
 from repro.records.record import Record
+from repro.records.results import open_results
 from tiny_project import Project, write_project
 
 CELL = ("experiment=quickstart", "method=chain_sd", "sweep=run")
@@ -79,7 +80,7 @@ def test_first_answers_are_checked_round_by_round(
     project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of two answers the first is computed; a round of it that was committed otherwise is named."""
-    record, results = committed(project), project.out / "results"
+    record, results = committed(project), open_results(project.out / "results")
     assert record.values["prompts"] == 2
     first = beginning(results, record, 1)
     assert first is not None

@@ -65,7 +65,7 @@ def check_scalars(config: Mapping[str, Any]) -> None:
         raise InputError(f"prompt_tokens is {given!r}; it must be null or {LENGTH.words}")
     COOLDOWN.require("cooldown", config["cooldown"])
     for name, choices in SWITCHES.items():
-        if not any(config[name] is one or config[name] == one == str(one) for one in choices):
+        if not any(type(config[name]) is type(one) and config[name] == one for one in choices):
             words = [str(one).lower() for one in choices]
             must = f"{', '.join(words[:-1])} or {words[-1]}"
             raise InputError(f"{name} is {config[name]!r}; it must be {must}")

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.device.op import Op
 from repro.methods.serving.deciders import Decider, ServiceRequest
-from repro.methods.serving.score_head import FP16, MODEL_COSTS, Reading, ScoreHead, encoder_cost
+from repro.methods.serving.score_head import FP16, MODEL_COSTS, Reading, ScoreHead
 from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints.encoder_folder import open_encoder
 from repro.models.checkpoints.tokenizer import Tokenizer
@@ -60,9 +60,10 @@ class DecisionHead(Decider):
 
     def ops(self, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """See `Decider`."""
-        model_cost, most = encoder_cost(self.model_cost, self.stored), self.reading.net.positions
+        model_cost, most = MODEL_COSTS[self.model_cost], self.reading.net.positions
         pieces = len(self._end(request.prompt)) or len(request.prompt)  # see `ScoreHead.ops`
-        return (model_cost.op("decision head", min(pieces + 4, most), model_cost.layers, on, True),)
+        rows = min(pieces + 4, most)
+        return (model_cost.op("decision head", rows, model_cost.layers, on, True, self.stored),)
 
     def _objective(self, request: ServiceRequest) -> tuple[int, int]:
         return self.reading.net.objective_ids(*told(request.objective))

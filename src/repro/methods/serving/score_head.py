@@ -9,7 +9,7 @@ Word pieces of the encoder and tokens of the language model are aligned by chara
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -37,7 +37,6 @@ class EncoderCost:
         table: width of the embedding table.
         transformed: weights of the linear between embedding and layers; 0 without one.
         attended: total query width of all heads.
-        stored: precision of weights and arithmetic.
     """
 
     layers: int
@@ -45,11 +44,9 @@ class EncoderCost:
     table: int
     transformed: int
     attended: int
-    stored: Precision = FP16
 
-    def op(self, name: str, rows: int, layers: int, on: str, embeds: bool) -> Op:
-        """An op of `layers` layers over `rows` tokens with full attention."""
-        kept = self.stored
+    def op(self, name: str, rows: int, layers: int, on: str, embeds: bool, stored: Precision) -> Op:
+        """An op of `layers` layers, stored in a precision, over `rows` tokens with full attention."""
         weights = layers * self.layer_weights + (self.transformed if embeds else 0)
         looked_up = rows * self.table if embeds else 0
         return Op(
@@ -58,8 +55,8 @@ class EncoderCost:
             name,
             rows=rows,
             flops=2.0 * rows * weights + 4.0 * layers * rows * rows * self.attended,
-            bytes=(weights + looked_up) * kept.bits / 8,
-            precision=kept.arithmetic,
+            bytes=(weights + looked_up) * stored.bits / 8,
+            precision=stored.arithmetic,
             launches=float(layers),
         )
 
@@ -75,11 +72,6 @@ MODEL_COSTS: dict[str, EncoderCost] = {
     "minilm": EncoderCost(6, 1_769_472, 384, 0, 384),
 }
 """Costs by name. The paper's TLM is MobileBERT, so its cost is the default, whichever encoder computes."""
-
-
-def encoder_cost(name: str, stored: Precision) -> EncoderCost:
-    """The cost of a name in `MODEL_COSTS` for an encoder that is stored in this precision."""
-    return replace(MODEL_COSTS[name], stored=stored)
 
 
 @dataclass(frozen=True)
@@ -135,7 +127,7 @@ class ScoreHead(Scorer):
 
     def ops(self, tokens: Sequence[int], on: str) -> tuple[Op, ...]:
         """See `Scorer`."""
-        key, model_cost = tuple(tokens), encoder_cost(self.model_cost, self.stored)
+        key, model_cost = tuple(tokens), MODEL_COSTS[self.model_cost]
         if key not in self._rows:
             whole, spans, _, at = self.reading.split(key)
             # A prompt of control tokens alone has no word piece; count one per token.
@@ -144,7 +136,9 @@ class ScoreHead(Scorer):
             self._rows[key] = [len(window) + 2 for window in windows(whole, read, longest)]
         layers = model_cost.layers - (model_cost.layers // 2 if self.shares_bottom else 0)
         whole_run = not self.shares_bottom
-        return tuple(model_cost.op("score head", rows, layers, on, whole_run) for rows in self._rows[key])
+        return tuple(
+            model_cost.op("score head", rows, layers, on, whole_run, self.stored) for rows in self._rows[key]
+        )
 
 
 def windows(text: str, at: Sequence[TextSpan], most: int) -> Iterator[range]:
