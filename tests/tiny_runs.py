@@ -23,5 +23,5 @@ def edgellm_timeline() -> str:
     for session in sessions.values():
         session.start(request.prefix)
     made = device.play(method.serve(request, device, sessions))
-    parts = [*timeline_parts([made], sessions, device.trace.phases)]
+    parts = [*timeline_parts([made], sessions)]
     return chrome(device.trace, "edgellm", parts, device.memory.history)

@@ -61,8 +61,8 @@ class Round(NamedTuple):
         rows: verification width: tree nodes verified, root included; 0 without a verification.
         accepted: accepted draft tokens, without those past the end of the answer.
         emitted: tokens added to the answer, bonus token included.
-        reach: length of the drafted branch with the longest accepted prefix; stopping short of it is a
-            draft error.
+        reach: length of the drafted branch with the longest accepted prefix, up to the end of the answer;
+            stopping short of it is a draft error.
         reason: why drafting stopped.
         start: start time in seconds on the device's clock.
         end: end time in seconds on the device's clock.
@@ -89,7 +89,8 @@ class Generation:
         tokens: emitted tokens.
         rounds: verifications of the decode phase; the first token comes from the prefill and has no round.
         arrived: arrival time of the request.
-        first: time of the first token.
+        first: time of the first token, which the target's prefill gives.
+        prefilled: end of all prefills, those of the drafts included; decoding starts here.
         ended: time of the last token.
     """
 
@@ -98,6 +99,7 @@ class Generation:
     rounds: list[Round] = field(default_factory=list)
     arrived: float = 0.0
     first: float = 0.0
+    prefilled: float = 0.0
     ended: float = 0.0
 
 
@@ -121,7 +123,12 @@ class Decoding:
         """Record the first token, which the prefill gives."""
         self._emit([token])
         self.text = self.text.then(token)
-        self.generation.first = self.generation.ended = self._since = self._device.now
+        self.generation.first = self.generation.ended = self._device.now
+        self.prefilled()
+
+    def prefilled(self) -> None:
+        """Note that all models have read the prompt: decoding starts now."""
+        self.generation.prefilled = self._since = self._device.now
 
     def round(
         self,
@@ -137,6 +144,8 @@ class Decoding:
         now = self._device.now
         kept = min(accepted, emitted)
         reach = drafted if reach is None else reach
+        if self.done:
+            reach = min(reach, emitted)  # draft tokens past the end of the answer are no errors
         made = Round(drafted, rows, kept, emitted, reach, reason, self._since, now)
         self.generation.rounds.append(made)
         self.text, self._since, self.generation.ended = text, now, now

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from repro.core.errors import InputError
 from repro.core.ranges import Range
@@ -37,6 +38,8 @@ class Medusa(Method):
         width: verification width, root included. The tree of that width is Ghidorah's (sec. IV-A), from the
             heads' calibration.
     """
+
+    version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     width: int = 64
 

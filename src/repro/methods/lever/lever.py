@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.ranges import SHARE, Range, require
@@ -75,6 +75,8 @@ class Lever(Method):
         near_children: best children of the root that are always kept.
         least_nodes: pruning that would leave fewer nodes, root included, is rejected.
     """
+
+    version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     construction: str = "greedy"
     pruning: str = "full"

@@ -26,6 +26,7 @@ class Corrected(Method):
         prefetch: layers that are read ahead.
     """
 
+    version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
     round_metric: ClassVar[str] = "draft_correctness"
 
     resident: float = 0.0

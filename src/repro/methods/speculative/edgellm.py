@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from repro.core.errors import InputError
 from repro.core.ranges import SHARE, Range, require
@@ -65,6 +65,8 @@ class EdgeLLM(Method):
         prefetch: layers read ahead if `memory` is 0 or without provisional generation.
         draft_swaps: stream a draft that does not fit the memory instead of raising an error (Fig. 19).
     """
+
+    version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     navigation: bool = True
     choices: int = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from repro.device.emulated import Device
 from repro.methods.base import Decoding, Generation, Method, Request, Sessions
@@ -22,6 +23,8 @@ class Speculative(Method):
         resident: share of the target's layers in memory; the rest is streamed in each verification.
         prefetch: layers that are read ahead.
     """
+
+    version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     resident: float = 0.0
     prefetch: int = 1
@@ -70,7 +73,7 @@ async def speculate(
 
 
 async def begin(request: Request, device: Device, target: Session, *drafts: Session) -> Decoding:
-    """Prefill all models; the target's prefill gives the first token."""
+    """Prefill all models; the target's prefill gives the first token, decoding starts after the drafts'."""
     decoding = Decoding(request, device)
     with device.phase("prefill"):
         (row,) = await target.forward([decoding.text])
@@ -79,4 +82,5 @@ async def begin(request: Request, device: Device, target: Session, *drafts: Sess
             target.keep(decoding.text)
             for draft in drafts:
                 await draft.forward([decoding.text])
+        decoding.prefilled()
     return decoding

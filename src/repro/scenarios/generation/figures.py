@@ -19,7 +19,7 @@ from repro.records.record import Scalar
 
 def decode_windows(generations: Sequence[Generation]) -> list[tuple[float, float]]:
     """(start, end) of each answer's decoding, up to its last token; one-token answers have none."""
-    return [(g.rounds[0].start, g.ended) for g in generations if g.rounds]
+    return [(g.prefilled, g.ended) for g in generations if g.rounds]
 
 
 def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]:
@@ -28,11 +28,12 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     Returns:
         decode_tokens: tokens after each answer's first.
         decode_seconds: total decode time.
-        decode_tokens_per_s, time_per_token (seconds; TPOT), ttft (mean seconds), prefill_seconds.
+        decode_tokens_per_s, time_per_token (seconds; TPOT), ttft (mean seconds).
+        prefill_seconds: total time of all models' prefills; with decode_seconds, all of the answers' latency.
         latency: mean seconds from a request to its last token.
         prefill_tokens_per_s: prompt tokens over the time to the first token.
-        prefill_joules: energy of all prefills; `None` if power is not known.
-        prefill_bubbles: share of prefill time in which the busiest processor idles.
+        prefill_joules: energy of all models' prefills; `None` if power is not known.
+        prefill_bubbles: share of the time to the first token in which the busiest processor idles.
         decode_joules, joules_per_token: all resources, idle power included; `None` if power is not known.
         flash_bytes_per_token: bytes read from flash while decoding.
         flash_busy: share of decode time in which flash was read.
@@ -43,11 +44,11 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
     joules = [trace.joules(*window) for window in windows]
     total = None if None in joules else sum(j for j in joules if j is not None)
     read = sum(s.bytes for w in windows for s in trace.within(*w, FLASH))
-    prefills = [(g.arrived, g.first) for g in generations]
-    filling = sum(end - start for start, end in prefills)
+    firsts = [(g.arrived, g.first) for g in generations]
+    filling = sum(end - start for start, end in firsts)
     prompted = sum(len(g.request.prompt) for g in generations)
-    burnt = [trace.joules(*window) for window in prefills]
-    busiest = max(sum(trace.busy(on, *window) for window in prefills) for on in PROCESSORS)
+    burnt = [trace.joules(g.arrived, g.prefilled) for g in generations]
+    busiest = max(sum(trace.busy(on, *window) for window in firsts) for on in PROCESSORS)
     return {
         "decode_tokens": tokens,
         "decode_seconds": seconds,
@@ -58,7 +59,7 @@ def timing(generations: Sequence[Generation], trace: Trace) -> dict[str, Scalar]
         "prefill_tokens_per_s": prompted / filling if filling else None,
         "prefill_joules": None if None in burnt else sum(j for j in burnt if j is not None),
         "prefill_bubbles": 1 - busiest / filling if filling else None,
-        "prefill_seconds": sum(p.seconds for p in trace.phases if p.name == "prefill"),
+        "prefill_seconds": sum(g.prefilled - g.arrived for g in generations),
         "decode_joules": total,
         "joules_per_token": total / tokens if tokens and total is not None else None,
         "flash_bytes_per_token": read / tokens if tokens else None,
@@ -82,8 +83,8 @@ def by_answer(
             {
                 "ttft": g.first - g.arrived,
                 "latency": g.ended - g.arrived,
-                "prefill_joules": trace.joules(g.arrived, g.first),
-                "decode_joules": trace.joules(g.rounds[0].start, g.ended) if g.rounds else 0.0,
+                "prefill_joules": trace.joules(g.arrived, g.prefilled),
+                "decode_joules": trace.joules(g.prefilled, g.ended) if g.rounds else 0.0,
                 **_passed(own, sessions),
                 **_projected([g], trace),
             }

@@ -350,7 +350,7 @@ class GenerationScenario(Scenario):
         name = f"{self.labels['method']} on {device.name}"
         if shown < len(answers):
             name += f", the first {shown} of {len(answers)} requests"
-        parts = [*timeline_parts(answers, sessions, device.trace.phases)]
+        parts = [*timeline_parts(answers, sessions)]
         timeline = partial(chrome, device.trace, name, parts, device.memory.history, until)
         about = run.found(self, device, values, matched, good.notes)
         rounds = figures.round_rows(answers)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from repro.device.timeline import Level, TimelinePart
-from repro.device.trace import Phase, Trace
+from repro.device.trace import Trace
 from repro.methods.base import Generation
 from repro.models.runtime.session import Session
 
@@ -28,19 +28,13 @@ def shown_until(generations: Sequence[Generation], trace: Trace, most: int = MOS
 
 
 def timeline_parts(
-    generations: Sequence[Generation], sessions: Mapping[str, Session], phases: Sequence[Phase]
+    generations: Sequence[Generation], sessions: Mapping[str, Session]
 ) -> Iterator[TimelinePart]:
-    """Requests with their rounds, then the passes of each model, those of the preparation included.
-
-    The first round counts from the first token, while drafts may still read the prompt; its slice begins
-    after the prefill.
-    """
-    prefills = [phase for phase in phases if phase.name == "prefill"]
+    """Requests with their rounds, then the passes of each model, those of the preparation included."""
     for g in generations:
         args: dict[str, object] = {"prompt_tokens": len(g.request.prompt), "tokens": len(g.tokens)}
         yield TimelinePart(Level.REQUEST, f"request {g.request.id}", g.arrived, g.ended, args)
         for i, r in enumerate(g.rounds):
-            start = max((p.end for p in prefills if p.start <= r.start < p.end < r.end), default=r.start)
             told: dict[str, object] = {
                 "drafted": r.drafted,
                 "accepted": r.accepted,
@@ -49,7 +43,7 @@ def timeline_parts(
             }
             if r.reason:
                 told["stopped"] = r.reason
-            yield TimelinePart(Level.ROUND, f"round {i}", start, r.end, told)
+            yield TimelinePart(Level.ROUND, f"round {i}", r.start, r.end, told)
     for role, session in sessions.items():
         for p in session.passes:
             args = {"rows": p.rows, "loading_ms": round(p.loading * 1e3, 3)}
