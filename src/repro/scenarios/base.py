@@ -19,6 +19,7 @@ from repro.records.code_version import source_hash
 from repro.records.identity import cell_key, portable, portable_text
 from repro.records.provenance import Provenance, circumstances, peak_resident_bytes
 from repro.records.record import Record, Round, Scalar, Spread, content_hash
+from repro.scenarios import laws
 from repro.scenarios.settings import check_scalars, own_labels
 
 Progress = Callable[[str, int, int], None]
@@ -149,6 +150,7 @@ class Scenario(ABC):
         """
         started = _now()
         found = self.find(progress)
+        laws.require(laws.broken_laws(found.values, found.rounds, found.answers))
         provenance = self._provenance(started, found.provenance)
         record = Record(
             self.key, self.config["name"], self.labels, "done", found.values, provenance, found.uncertainty

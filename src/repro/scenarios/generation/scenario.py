@@ -35,7 +35,7 @@ from repro.models.tokens.sampling import Sampling
 from repro.records.identity import dataset_asked, device_asked, model_asked
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
-from repro.scenarios import versions
+from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
@@ -324,7 +324,7 @@ class GenerationScenario(Scenario):
 
     def find(self, progress: Progress) -> Findings:
         """See `Scenario`."""
-        from repro.scenarios.generation import exercise, figures, run  # late, with torch
+        from repro.scenarios.generation import exercise, figures, run, trace_laws  # late, with torch
         from repro.scenarios.generation.timeline_parts import shown_until, timeline_parts
 
         texts = run.own_texts(self, progress)
@@ -346,6 +346,8 @@ class GenerationScenario(Scenario):
         values |= figures.projecting(answers, device.trace)
         good = run.quality(self, answers[: len(self.requests)], texts)
         values |= good.values
+        if isinstance(device, EmulatedDevice):
+            laws.require(trace_laws.broken_laws(answers, sessions, device, values))
         until, shown = shown_until(answers, device.trace)
         name = f"{self.labels['method']} on {device.name}"
         if shown < len(answers):

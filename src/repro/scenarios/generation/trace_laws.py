@@ -1,0 +1,113 @@
+"""Conservation laws between a run's answers, its figures and the device's trace.
+
+A run checks them before its record is stored. They are recomputed from the spans alone: energy by integrating
+power, reads by counting them. Must not know methods or what an op costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from repro.device.emulated import EmulatedDevice
+from repro.device.op import FLASH
+from repro.device.trace import Trace
+from repro.methods.base import Generation
+from repro.models.runtime.session import Session
+from repro.records.record import Scalar
+from repro.scenarios.laws import CLOSE
+
+STREAMED = re.compile(r"target load \d+")
+"""Names of the reads of a streamed target's layers, and of its output projection."""
+
+EXCLUSIVE = ("load", "prefill", "decode")
+"""Phases of which no second belongs to two."""
+
+
+def broken_laws(
+    answers: Sequence[Generation],
+    sessions: Mapping[str, Session],
+    device: EmulatedDevice,
+    values: Mapping[str, Scalar],
+) -> Iterator[str]:
+    """A sentence for each law that an emulated run breaks."""
+    yield from _of_times(answers)
+    yield from _of_phases(device.trace)
+    yield from _of_energy(answers, device.trace, values)
+    yield from _of_reads(sessions, device.trace)
+    yield from _of_rates(device)
+
+
+def _of_times(answers: Sequence[Generation]) -> Iterator[str]:
+    """A request arrives, is prefilled, then decoded round by round, and ends before the next one arrives."""
+    ended = 0.0
+    for answer in answers:
+        times = [ended, answer.arrived, answer.first, answer.prefilled]
+        for decoded in answer.rounds:
+            times += [decoded.start, decoded.end]
+        times.append(answer.ended)
+        if times != sorted(times):
+            yield f"request {answer.request.id}: its times do not follow each other: {times[:6]} ..."
+        starts = [answer.prefilled, *(decoded.end for decoded in answer.rounds)]
+        if starts != [*(decoded.start for decoded in answer.rounds), answer.ended]:
+            yield f"request {answer.request.id}: its prefill and its rounds do not partition its time"
+        ended = answer.ended
+
+
+def _of_phases(trace: Trace) -> Iterator[str]:
+    phases = sorted((p for p in trace.phases if p.name in EXCLUSIVE), key=lambda p: (p.start, p.end))
+    for before, after in pairwise(phases):
+        if after.start < before.end - CLOSE * before.end:
+            yield f"phases {before.name} and {after.name} overlap from {after.start:.9g} s"
+
+
+def _of_energy(answers: Sequence[Generation], trace: Trace, values: Mapping[str, Scalar]) -> Iterator[str]:
+    """Energies are the integral of power, idle power included, over the prefills and over the decoding."""
+    if trace.idle_watts is None:
+        return
+    edges = np.array([[a.arrived, a.prefilled, a.ended if a.rounds else a.prefilled] for a in answers])
+    energy = _integrated(trace, edges)
+    for name, joules in (
+        ("prefill_joules", float((energy[:, 1] - energy[:, 0]).sum())),
+        ("decode_joules", float((energy[:, 2] - energy[:, 1]).sum())),
+    ):
+        stored = values.get(name)
+        if isinstance(stored, (int, float)) and not np.isclose(stored, joules, rtol=CLOSE, atol=1e-9):
+            yield f"{name} is the integral of power: {stored:.10g} is not {joules:.10g}"
+
+
+def _integrated(trace: Trace, at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Joules from 0 to each of these times, by integrating the sum of the spans' powers over time."""
+    lasting = np.array([(s.start, s.end, s.joules) for s in trace if s.end > s.start]).reshape(-1, 3)
+    watts = lasting[:, 2] / (lasting[:, 1] - lasting[:, 0])
+    times = np.concatenate([lasting[:, 0], lasting[:, 1]])
+    order = np.argsort(times, kind="stable")
+    power = np.cumsum(np.concatenate([watts, -watts])[order])[:-1]
+    joules = np.concatenate([[0.0], np.cumsum(power * np.diff(times[order]))])
+    return np.asarray(np.interp(at, times[order], joules) + (trace.idle_watts or 0.0) * at)
+
+
+def _of_reads(sessions: Mapping[str, Session], trace: Trace) -> Iterator[str]:
+    """Each streamed layer of the target is read once a pass, and at most once more, ahead of the next."""
+    reads = Counter(s.name for s in trace if s.on == FLASH and STREAMED.fullmatch(s.name))
+    passes = len(sessions["target"].passes) if "target" in sessions else 0
+    for name, count in reads.items():
+        if not passes <= count <= passes + 1:
+            yield f"{name}: {count} reads in {passes} passes, in which it is read once each"
+
+
+def _of_rates(device: EmulatedDevice) -> Iterator[str]:
+    """No op moves bytes faster than the memory does."""
+    most = device.machine.dram_bandwidth
+    for span in device.trace:
+        if span.bytes > (1 + CLOSE) * most * span.seconds + 1.0:
+            yield (
+                f"{span.name} on {span.on} moves {span.bytes:.4g} bytes in {span.seconds:.4g} s, "
+                f"faster than the memory's {most:.4g} bytes/s"
+            )
+            return

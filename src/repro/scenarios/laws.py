@@ -1,0 +1,206 @@
+"""Conservation laws that every record obeys: what its figures and lines of detail must add up to.
+
+A law is arithmetic on the definitions of figures, not on how they were computed: phases partition a request,
+totals are sums of lines, a rate times a time is an amount. `Scenario.run` checks them before a record is
+stored, a test on every committed record. Must not know methods, devices or tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from repro.records.record import Round, Scalar
+
+CLOSE = 1e-6
+"""Relative difference up to which two sides of a law are equal; stored numbers have ten digits."""
+
+SHARES = (
+    *("flash_busy", "draft_hidden", "rows_kept", "error_rate", "retention", "exact_match", "prefill_bubbles"),
+    *("deciding_share", "deciding_share_of_full", "switch_share", "read_share"),
+)
+"""Figures between 0 and 1."""
+
+PERCENTAGES = (
+    "accuracy",
+    "baseline_accuracy",
+    "full_accuracy",
+    "draft_correctness",
+    "met",
+    "fell_back",
+    "rouge_l",
+)
+"""Figures between 0 and 100."""
+
+Numbers = Mapping[str, float]
+
+
+class BrokenLawError(RuntimeError):
+    """A cell's figures contradict each other: a fault of the code, so that no record is stored."""
+
+
+def require(broken: Iterable[str]) -> None:
+    """Raise BrokenLawError with the laws that a cell breaks, if any."""
+    if sentences := [*broken]:
+        raise BrokenLawError("figures that contradict each other:\n" + "\n".join(sentences))
+
+
+def broken_laws(
+    values: Mapping[str, Scalar], lines: Sequence[Round], answers: Sequence[Round]
+) -> Iterator[str]:
+    """A sentence for each law that a record's values and its stored lines of detail break."""
+    numbers = {name: float(value) for name, value in values.items() if isinstance(value, (int, float))}
+    for name in SHARES:
+        yield from _within(name, numbers, 1.0)
+    for name in PERCENTAGES:
+        yield from _within(name, numbers, 100.0)
+    if "decode_seconds" in numbers:
+        yield from _of_generation(numbers)
+    if lines and {"request", "emitted", "start"} <= lines[0].keys():
+        yield from _of_rounds(numbers, lines)
+        yield from _of_answers(numbers, lines, answers)
+    if lines and {"ttft", "switch", "deciding"} <= lines[0].keys():
+        yield from _of_requests(lines)
+
+
+def _of_generation(own: Numbers) -> Iterator[str]:
+    """Phases partition the latency; totals are rates times amounts."""
+    yield from _equal(
+        "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
+        _product(own, "prompts", "latency"),
+        _sum(own, "prefill_seconds", "decode_seconds"),
+    )
+    yield from _equal(
+        "decode_tokens_per_s * decode_seconds = decode_tokens",
+        _product(own, "decode_tokens_per_s", "decode_seconds"),
+        own.get("decode_tokens"),
+    )
+    yield from _equal(
+        "time_per_token * decode_tokens = decode_seconds",
+        _product(own, "time_per_token", "decode_tokens"),
+        own.get("decode_seconds"),
+    )
+    yield from _equal(
+        "joules_per_token * decode_tokens = decode_joules",
+        _product(own, "joules_per_token", "decode_tokens"),
+        own.get("decode_joules"),
+    )
+    yield from _equal(
+        "a pass loads or computes: target_loading + target_computing = target_pass",
+        _sum(own, "target_loading", "target_computing"),
+        own.get("target_pass"),
+    )
+    for law, smaller, larger in (
+        (
+            "first tokens come within the prefills: prompts * ttft <= prefill_seconds",
+            _product(own, "prompts", "ttft"),
+            own.get("prefill_seconds"),
+        ),
+        (
+            "verifications lie in the decoding: target_calls * target_pass <= decode_seconds",
+            _product(own, "target_calls", "target_pass"),
+            own.get("decode_seconds"),
+        ),
+        (
+            "draft passes lie in the decoding: draft_seconds <= decode_seconds",
+            own.get("draft_seconds"),
+            own.get("decode_seconds"),
+        ),
+        (
+            "verifications emit decoded tokens: target_calls * acceptance_length <= decode_tokens",
+            _product(own, "target_calls", "acceptance_length"),
+            own.get("decode_tokens"),
+        ),
+        (
+            "the bonus token comes on top: accepted_draft_tokens <= acceptance_length",
+            own.get("accepted_draft_tokens"),
+            own.get("acceptance_length"),
+        ),
+        (
+            "there is one bonus token: acceptance_length <= accepted_draft_tokens + 1",
+            own.get("acceptance_length"),
+            _sum(own, "accepted_draft_tokens", plus=1.0),
+        ),
+    ):
+        yield from _at_most(law, smaller, larger)
+
+
+def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
+    """Rounds follow each other without a gap, and their tokens and seconds add up to the totals."""
+    last: Round | None = None
+    for line in lines:
+        where = f"round {line['round']} of request {line['request']}"
+        emitted, accepted = _number(line, "emitted"), _number(line, "accepted")
+        start, end = _number(line, "start"), _number(line, "end")
+        if last and last["request"] == line["request"] and _number(line, "round"):
+            yield from _equal(f"{where} starts where the last one ends", start, _number(last, "end"))
+        yield from _at_most(f"{where} ends after its start", start, end)
+        if line["rows"] and emitted - accepted not in (0, 1):
+            yield f"{where} emits its accepted draft tokens and at most one more: {emitted:g}, {accepted:g}"
+        chain = [accepted, _number(line, "reach"), _number(line, "drafted")]
+        if chain != sorted(chain):
+            yield f"{where}: accepted <= reach <= drafted does not hold for {chain}"
+        last = line
+    seconds = math.fsum(_number(line, "end") - _number(line, "start") for line in lines)
+    yield from _equal("the rounds' seconds add up to decode_seconds", seconds, own.get("decode_seconds"))
+    tokens = math.fsum(_number(line, "emitted") for line in lines)
+    yield from _equal("the rounds' tokens add up to decode_tokens", tokens, own.get("decode_tokens"))
+
+
+def _of_answers(own: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:
+    """The answers' energies add up to the totals; what comes before decoding has at least the first token."""
+    if not answers or len({str(answer["request"]) for answer in answers}) < len(answers):
+        return
+    decoding: dict[str, float] = defaultdict(float)
+    for line in lines:
+        decoding[str(line["request"])] += _number(line, "end") - _number(line, "start")
+    if len(answers) != own.get("prompts"):  # repeated on a real device, and stored once
+        return
+    for total in ("decode_joules", "prefill_joules"):
+        if total in answers[0]:
+            joules = math.fsum(_number(answer, total) for answer in answers)
+            yield from _equal(f"the answers' {total} add up to the total", joules, own.get(total))
+    for answer in answers:
+        if "latency" in answer and "ttft" in answer:
+            before = _number(answer, "latency") - decoding[str(answer["request"])]
+            law = f"request {answer['request']}: its first token comes before it is decoded"
+            yield from _at_most(law, _number(answer, "ttft"), before)
+
+
+def _of_requests(lines: Sequence[Round]) -> Iterator[str]:
+    """Deciding and switching are parts of the time to the first token."""
+    for line in lines:
+        parts = _number(line, "switch") + _number(line, "deciding")
+        yield from _at_most(
+            f"request {line.get('id')}: switch + deciding <= ttft", parts, _number(line, "ttft")
+        )
+
+
+def _within(name: str, own: Numbers, most: float) -> Iterator[str]:
+    value = own.get(name)
+    if value is not None and not -CLOSE * most <= value <= most * (1 + CLOSE):
+        yield f"{name} lies between 0 and {most:g}: it is {value:g}"
+
+
+def _equal(law: str, left: float | None, right: float | None) -> Iterator[str]:
+    if left is not None and right is not None and not math.isclose(left, right, rel_tol=CLOSE, abs_tol=1e-9):
+        yield f"{law}: {left:.10g} is not {right:.10g}"
+
+
+def _at_most(law: str, smaller: float | None, larger: float | None) -> Iterator[str]:
+    if smaller is not None and larger is not None and smaller > larger + CLOSE * abs(larger) + 1e-9:
+        yield f"{law}: {smaller:.10g} is more than {larger:.10g}"
+
+
+def _product(own: Numbers, first: str, second: str) -> float | None:
+    return own[first] * own[second] if first in own and second in own else None
+
+
+def _sum(own: Numbers, *names: str, plus: float = 0.0) -> float | None:
+    return math.fsum([own[name] for name in names] + [plus]) if {*names} <= own.keys() else None
+
+
+def _number(line: Round, name: str) -> float:
+    value = line.get(name)
+    return float(value) if isinstance(value, (int, float)) else 0.0
