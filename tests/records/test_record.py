@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from records import provenance, record
+from repro.core import paths
 from repro.core.errors import InputError
 from repro.records.code_version import source_hash
 from repro.records.identity import cell_key
@@ -50,6 +51,54 @@ class TestRecord:
     def test_a_value_is_a_finite_number_or_text(self, value: object) -> None:
         with pytest.raises(InputError, match="'speed'"):
             record("lever", {"speed": value})  # type: ignore[dict-item]
+
+    @pytest.mark.parametrize(
+        ("name", "value", "unit"),
+        [
+            ("ttft", -0.25, "s"),
+            ("attention_1024", -1.0, "s"),
+            ("time_per_token", -6.3e-5, "s/token"),
+            ("joules_per_token", -6.3e-5, "J/token"),
+            ("decode_joules", -1.0, "J"),
+            ("flash_bytes_per_token", -1.0, "GB/token"),
+            ("memory_bytes", -1, "GB"),
+            ("shadow_bytes", -1.0, "MB"),
+            ("decode_tokens", -3, "tokens"),
+            ("decode_tokens_per_s", -0.5, "tokens/s"),
+            ("verification_width", -1.0, "rows"),
+        ],
+    )
+    def test_a_time_an_amount_and_a_count_cannot_be_negative(
+        self, name: str, value: float, unit: str
+    ) -> None:
+        with pytest.raises(InputError, match=f"'{name}' is {value}, and is shown in {unit};"):
+            record("lever", {name: value})
+        assert record("lever", {name: 0.0}).done
+
+    @pytest.mark.parametrize(
+        "name",
+        ["difference", "difference_low", "task_score_difference", "increase", "loss", "extra_memory", "any"],
+    )
+    def test_a_difference_a_loss_and_an_unknown_value_can(self, name: str) -> None:
+        assert record("lever", {name: -0.5}).values == {name: -0.5}
+
+    def test_rounding_may_leave_less_than_nothing(self) -> None:
+        assert record("lever", {"target_computing": -1e-15}).done
+
+    def test_a_metric_of_one_s_own_may_be_signed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "metric").mkdir()
+        about = "{heading: Time, definition: a time, unit: s"
+        (tmp_path / "metric" / "own.yaml").write_text(f"wait: {about}}}\nsaved: {about}, signed: true}}\n")
+        monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
+        assert record("lever", {"saved": -1.0}).done
+        with pytest.raises(InputError, match=r"'wait' is -1\.0"):
+            record("lever", {"wait": -1.0})
+
+    def test_memory_cannot_be_negative(self) -> None:
+        with pytest.raises(InputError, match="memory 'resident_set' is -5 bytes"):
+            record("lever", {}, memory={"resident_set": -5})
 
     def test_bad_fields_are_named(self) -> None:
         with pytest.raises(InputError, match="'finished'; choices: done, failed"):

@@ -64,6 +64,7 @@ def made(grid: Any = GRID, experiment: str = "mine/one", labels: Any = None, **t
 def published(package: Path, *lines: str, names: str = "mine: {method: {sp: SP, edgellm: Ours}}") -> None:
     (package / "reference" / "cells.csv").write_text(HEADER + "".join(lines))
     (package / "reference" / "names.yaml").write_text(names)
+    (package / "reference" / "papers.bib").write_text("@article{mine,\n title={Mine}\n}\n")
 
 
 class TestGrid:
@@ -162,14 +163,31 @@ class TestRowsAndColumns:
             ({"notes": ["nothing_like_it"]}, "no shared footnote 'nothing_like_it'"),
             ({"paper": "table4"}, "paper: 'table4' must be a mapping"),
             (
-                {"paper": {"artefact": "table4"}},
+                {"paper": {"paper": "edgellm", "artefact": "table4"}},
                 "no field of a published cell 'artefact'. Did you mean artifact",
             ),
+            ({"paper": {"artifact": "table4"}}, "paper: there is no paper 'mine'. .*Choices: edgellm"),
+            ({"paper": {"paper": "edgelm", "artifact": "table4"}}, "no paper 'edgelm'. Did you mean edgellm"),
+            ({"cite": ["levr"]}, "cites 'levr': there is no BibTeX entry 'levr'. Did you mean lever"),
         ],
     )
     def test_bad_input(self, table: Any, sentence: str) -> None:
         with pytest.raises(InputError, match=sentence):
             made(**table)
+
+
+class TestPapers:
+    def test_a_folder_of_one_s_own_is_no_paper(self) -> None:
+        assert made().cite == ()
+        assert made(cite=["lever"]).cite == ("lever",)
+        assert made(experiment="edgellm/one").cite == ("edgellm",)
+
+    def test_a_folder_with_published_values_is_one(self, package: Path) -> None:
+        published(package, line("a", "Ours"))
+        assert made(paper={"artifact": "table1"}).cite == ("mine",)
+        (package / "reference" / "papers.bib").unlink()
+        with pytest.raises(InputError, match="cites 'mine': there is no BibTeX entry 'mine'"):
+            made(paper={"artifact": "table1"})
 
 
 class TestPublishedValues:

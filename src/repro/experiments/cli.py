@@ -126,9 +126,9 @@ class Finish(Callback):
         _require_run(config)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Install `Composer`, which composes every cell once, and watch the notes of the cells."""
+        """Check the table, install `Composer`, which composes every cell once, and watch the cells' notes."""
         global _watcher
-        _require_run(config)
+        _require_run(config, table=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         _watcher = Watcher(notes_folder(config))
@@ -140,22 +140,23 @@ class Finish(Callback):
         assert _watcher is not None
         _watcher.close()
         try:
-            failed = finish(config)
+            if finish(config):
+                sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
             sys.exit(1)
         except Exception:  # Hydra would turn an error here into a warning and a success
             traceback.print_exc()
             sys.exit(1)
-        if failed:
-            sys.exit(1)
 
 
-def _require_run(config: DictConfig) -> None:
-    """Exit with 2 and one sentence if a run's mode is unknown, or it would write beside its folders."""
+def _require_run(config: DictConfig, table: bool = False) -> None:
+    """Exit with 2 and one sentence if a run's mode, its folders or, with `table`, its table are wrong."""
     try:
         checked_mode(_plain_value(config, "sweep"))
         check_places({name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")})
+        if table and (section := table_section(config)) and not computes_nothing(section):
+            asked(config).spec(section)
     except (InputError, OmegaConfBaseException) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()

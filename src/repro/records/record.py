@@ -14,10 +14,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from repro.core.errors import InputError
+from repro.core.merging import merged
+from repro.core.paths import conf_folders
+from repro.core.yaml_file import read_mapping
 from repro.records.provenance import Provenance
 
 Scalar = float | int | str | None
@@ -25,6 +30,12 @@ Spread = float | tuple[float, float]
 Round = Mapping[str, Scalar]
 
 KEY = re.compile(r"[0-9a-f]{8,64}")
+
+UNSIGNED = ("s", "J", "W", "B", "kB", "MB", "GB", "tokens", "rows", "requests", "verifications")
+"""Units, alone or over another one (`J/token`), of quantities that cannot be negative."""
+
+ROUNDING = 1e-9
+"""What rounding may leave below zero where a quantity is a difference of sums."""
 
 
 def canonical(value: object) -> str:
@@ -56,7 +67,7 @@ class Record:
 
     Raises:
         InputError: a key that is not hexadecimal, an unknown status, a failure without a traceback, a value
-            or uncertainty that is not finite or not plain.
+            or uncertainty that is not finite or not plain, a negative time, energy, power, size or count.
     """
 
     key: str
@@ -78,6 +89,10 @@ class Record:
         for name, value in self.values.items():
             _check_value(name, value)
         require_finite_numbers(self.uncertainty, "uncertainty")
+        _check_signs(self.values)
+        for name, size in self.provenance.memory.items():
+            if size < 0:
+                raise InputError(f"memory {name!r} is {size} bytes; it cannot be negative")
 
     @property
     def done(self) -> bool:
@@ -145,6 +160,35 @@ def _check_value(name: str, value: object) -> None:
         raise InputError(
             f"value {name!r} is {value}; a record holds finite numbers, or None for an absent one"
         )
+
+
+def _check_signs(values: Mapping[str, Scalar]) -> None:
+    """InputError for a negative value that is a time, an amount or a count by its unit in `conf/metric/`."""
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or value >= -ROUNDING:
+            continue
+        for pattern, unit in _units(tuple(conf_folders())):
+            if fnmatchcase(name, pattern) and unit.partition("/")[0] in UNSIGNED:
+                raise InputError(
+                    f"value {name!r} is {value}, and is shown in {unit}; a time, energy, power, size or "
+                    "count cannot be negative (a difference has `signed: true` in conf/metric/)"
+                )
+
+
+@cache
+def _units(folders: tuple[Path, ...]) -> list[tuple[str, str]]:
+    """Names (or patterns) of values that `metric/*.yaml` in these folders show as they are, with units."""
+
+    def files(folder: Path) -> list[Path]:
+        return sorted((folder / "metric").glob("*.yaml"))
+
+    metrics = merged(folders, files, read_mapping, "metric")
+    plain = {name: about for name, about in metrics.items() if isinstance(about, dict)}
+    return [
+        (str(about.get("value", name)), str(about.get("unit", "")))
+        for name, about in plain.items()
+        if "total" not in about and not about.get("signed")
+    ]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
+from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import DisplayNames, footnotes, load_names, load_notes
 from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.columns import Column, columns_of
@@ -84,7 +85,14 @@ class _Expansion:
                 f"{self.where}, paper: {asked!r} must be a mapping, such as {{artifact: table4}}"
             )
         folder = experiment.rpartition("/")[0]
-        self.paper = str(asked.get("paper", folder))
+        self.papers = load_bibliography()
+        publishers = {*self.papers, *(cell.paper for cell in self.published.values())}
+        # A folder of one's own is no paper, unless published values or the bibliography say that it is.
+        self.paper = str(asked.get("paper", folder if folder in publishers else ""))
+        if asked and self.paper not in publishers:
+            raise InputError(
+                f"{self.where}, paper: {unknown('paper', asked.get('paper', folder), publishers)}"
+            )
         self.asked = {"paper": self.paper, **asked} if asked else {}
         points = grid_of(content).points()
         self.cells = labels_of(points or [], defaults_of(content), content, conf_folders())
@@ -113,7 +121,19 @@ class _Expansion:
             ]
         if "figure" in given:
             given["figure"] = self._figure(given["figure"], rows, columns)
+        self._require_papers(given)
         return given
+
+    def _require_papers(self, section: Mapping[str, Any]) -> None:
+        """InputError if a paper that the table cites, or compares with, is not in the bibliography."""
+        ids = [name for column in section["columns"] for name in column.get("reference", {}).values()]
+        ids += [aside["id"] for aside in section.get("aside", ()) if isinstance(aside, Mapping)]
+        compared = {self.published[name].paper for name in ids if name in self.published}
+        for paper in sorted({*section["cite"], *compared}):
+            if paper not in self.papers:
+                raise InputError(
+                    f"{self.where} cites {paper!r}: {unknown('BibTeX entry', paper, self.papers)}"
+                )
 
     def _all_values(self) -> set[str]:
         return {value for values in self.known.values() for value in values}

@@ -39,6 +39,8 @@ class MetricSpec:
         timed: false for values that need neither clock nor costs (accuracy, acceptance).
         sampled: false for values that are no statistic over prompts, rows or requests: what is settled before
             the first of them, and peaks.
+        signed: true for a time, an amount or a count that may be negative, such as a difference; a record
+            with another negative one is refused (`records/record.py`).
         published: what `conf/reference/cells.csv` calls it, in its column `metric`; default its own name.
     """
 
@@ -55,6 +57,7 @@ class MetricSpec:
     better: Literal["higher", "lower", ""] = ""
     timed: bool = True
     sampled: bool = True
+    signed: bool = False
     published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
