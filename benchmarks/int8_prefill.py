@@ -185,7 +185,7 @@ def report(found: Measured) -> None:
             if name == base:
                 continue
             ratio = spread([[[a / b for a, b in zip(found.seconds[base], taken, strict=True)]]])
-            print(f"  {base} / {name:26s}{ratio.mean:6.2f}  ({ratio.low:.2f} - {ratio.high:.2f})")
+            print(f"  {base} / {name:26s}{ratio.mean:6.2f}  ({ratio.interval})")
 
 
 def main() -> None:

@@ -23,6 +23,13 @@ class Spread(NamedTuple):
     least: float
     most: float
     pairs: int
+    fewest: int
+    """Pairs of the dataset that has the fewest."""
+
+    @property
+    def interval(self) -> str:
+        """The confidence interval in words; `-` if a dataset has one pair, which says nothing of its spread."""
+        return f"{self.low:.2f} to {self.high:.2f}" if self.fewest > 1 else "-"
 
 
 def spread(strata: Strata) -> Spread:
@@ -34,7 +41,8 @@ def spread(strata: Strata) -> Spread:
     chance = Random(0)
     drawn = sorted(mean([_redrawn(prompts, chance) for prompts in strata]) for _ in range(DRAWS))
     low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
-    return Spread(mean(strata), low, high, min(every), max(every), len(every))
+    fewest = min(sum(map(len, prompts)) for prompts in strata)
+    return Spread(mean(strata), low, high, min(every), max(every), len(every), fewest)
 
 
 def mean(strata: Strata) -> float:

@@ -64,7 +64,7 @@ def lines(what: str, found: Seconds, base: str) -> Iterator[str]:
         line = f"{what:<34} {name:<8} {1e3 * median(seconds):>10.4f} ms"
         if name != base:
             ratio = spread([[[a / b for a, b in zip(seconds, found[base], strict=True)]]])
-            line += f"   {ratio.mean:>10.2f} times {base} ({ratio.low:.2f} to {ratio.high:.2f})"
+            line += f"   {ratio.mean:>10.2f} times {base} ({ratio.interval})"
         yield line
 
 

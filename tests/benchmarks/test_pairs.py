@@ -100,6 +100,12 @@ def test_ratios_that_agree_have_no_spread_and_others_lie_within_it() -> None:
     assert found.least == 1.0 <= found.low < found.mean < found.high <= found.most == 2.2
 
 
+def test_one_pair_has_no_interval() -> None:
+    assert "1.50x  -              1.50 to 1.50       1" in pair_report.line("mbpp", "a over b", [[[1.5]]])
+    assert "1.50x  -   " in pair_report.line("geomean", "a over b", [[[1.5]], [[1.5, 1.5]]])
+    assert "1.50x  1.50 to 1.50" in pair_report.line("mbpp", "a over b", [[[1.5], [1.5]]])
+
+
 def test_a_ratio_is_of_one_prompt_in_one_round() -> None:
     found = [
         run("flash_ar", {"a": 4.0}),
