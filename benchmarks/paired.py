@@ -28,7 +28,7 @@ class Spread(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """The confidence interval in words; `-` if a dataset has one pair, which says nothing of its spread."""
+        """The confidence interval in words; `-` if a dataset has one pair, which tells no spread."""
         return f"{self.low:.2f} to {self.high:.2f}" if self.fewest > 1 else "-"
 
 
