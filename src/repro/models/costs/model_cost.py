@@ -280,6 +280,10 @@ class ModelCost:
         moved += shape.cache_elements(context + source + rows) * self.stored.activation
         return count * flops, count * moved
 
+    def attention_flops(self, count: int, rows: int, context: float) -> float:
+        """How many of the FLOPs of `count` layers are attention's: `rows` queries over `context` keys."""
+        return count * self.shape.attention_flops(rows, context)
+
     def encode(self, count: int, source: int) -> tuple[float, float]:
         """FLOPs and bytes of `count` encoder layers over `source` tokens, with full attention."""
         flops = 2.0 * source * self.shape.encoder_layer_weights + self.shape.attention_flops(source, source)

@@ -79,6 +79,11 @@ class UnevenCost(ModelCost):
         share = count / self.shape.layers
         return share * flops, share * moved
 
+    def attention_flops(self, count: int, rows: int, context: float) -> float:
+        """See `ModelCost`; each layer has its own heads."""
+        own = sum(number * cost.shape.attention_flops(rows, context) for cost, number in self._kinds)
+        return count / self.shape.layers * own
+
 
 def config_of_shape(shape: Shape) -> DecoderConfig:
     """A decoder configuration from a shape; `max_positions` is 0."""

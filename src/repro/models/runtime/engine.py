@@ -251,7 +251,7 @@ class Engine:
         cost = self.model_cost.layers(last - first, rows, context, self._source, first=not self._encoded)
         if self._plan:
             cost = cost[0], cost[1] + sum(self._plan.unpacking[first:last])
-        return *cost, (last - first) * self.model_cost.shape.attention_flops(rows, context + self._source)
+        return *cost, self.model_cost.attention_flops(last - first, rows, context + self._source)
 
     async def _divided_layers(self, forward_pass: ForwardPass, split: Split) -> None:
         assert forward_pass.extent is not None
