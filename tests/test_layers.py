@@ -80,6 +80,9 @@ ONLY = {
 """Libraries that one file imports for all; every file named must really do so."""
 
 
+TESTS = Path(__file__).resolve().parent
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
@@ -238,6 +241,13 @@ def test_a_circle_of_rooms_is_noticed() -> None:
 @pytest.mark.parametrize("library", ONLY)
 def test_a_library_has_its_importers_and_no_others(library: str) -> None:
     assert importers(library) == ONLY[library]
+
+
+def test_a_second_opinion_knows_nothing_of_us() -> None:
+    files = [TESTS / "committed_results.py", *sorted((TESTS / "second_opinion").glob("*.py"))]
+    assert len(files) > 5
+    for path in files:
+        assert not [i for i in imports(tree(path)) if ours(f"{i}.")], path
 
 
 def test_the_core_knows_no_torch() -> None:

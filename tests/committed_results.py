@@ -1,0 +1,134 @@
+"""Committed results and the files of numbers beneath them, read without repro: JSON, CSV and YAML alone.
+
+Knows where files are, their units, and that an engine's numbers replace a device's. Knows no cost or method.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import lzma
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, CONF = ROOT / "results", ROOT / "conf"
+
+UNITS = {"TOP/s": 1e12, "TFLOP/s": 1e12, "GFLOP/s": 1e9, "GB/s": 1e9, "GB": 1e9, "ms": 1e-3, "us": 1e-6}
+BITS = {"fp16": 16, "int8": 8, "q4_0": 4.5, "gptq4": 4 + 20 / 128}
+
+Rounds = dict[str, np.ndarray]
+
+
+def cells(table: str) -> list[dict[str, Any]]:
+    """The cells of a table, finished ones alone."""
+    lines = (RESULTS / table / "cells.jsonl").read_text(encoding="utf-8").splitlines()
+    return [cell for cell in map(json.loads, lines) if cell["status"] == "done"]
+
+
+@cache
+def _stored(path: Path) -> dict[str, Rounds]:
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        found = [json.loads(line) for line in lines]
+    return {cell["key"]: {n: np.array(v) for n, v in cell["rounds"].items()} for cell in found}
+
+
+def rounds(table: str) -> dict[str, Rounds]:
+    """The rounds of a table's cells by key; a cell's lie once, in its table or in another of the paper."""
+    wanted, found = {cell["key"] for cell in cells(table)}, {}
+    own = RESULTS / table / "rounds.jsonl.xz"
+    for path in [own, *sorted(p for p in own.parents[1].glob("*/rounds.jsonl.xz") if p != own)]:
+        if path.exists() and wanted - found.keys():
+            found |= {key: columns for key, columns in _stored(path).items() if key in wanted}
+    assert wanted == found.keys(), f"{len(wanted - found.keys())} cells of {table} have no rounds"
+    return found
+
+
+@cache
+def printed(table: str) -> dict[tuple[str, str], float]:
+    """The table's own figures by row and column."""
+    with (RESULTS / table / "table.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {(row["id"], row["column"]): float(row["ours"]) for row in rows if row["ours"]}
+
+
+@cache
+def line(table: str, row: str) -> dict[str, str]:
+    """One line of a table of claims."""
+    with (RESULTS / table / "table.csv").open(encoding="utf-8", newline="") as file:
+        return next(found for found in csv.DictReader(file) if found["id"] == row)
+
+
+def _read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+@cache
+def model(name: str) -> dict[str, float]:
+    """A billed model by its display name: the numbers of its shape, and `bits` of a stored weight."""
+    for path in sorted((CONF / "model").glob("*.yaml")):
+        found = _read(path)
+        shapes = [p["shape"] for p in found.get("defaults", ()) if isinstance(p, dict) and "shape" in p]
+        if found.get("name") == name and shapes:
+            shape = _read(CONF / "model" / "shape" / f"{shapes[0]}.yaml")
+            return {**shape, "bits": BITS[found["precision"]]}
+    raise LookupError(name)
+
+
+@cache
+def machine(name: str, engine: str = "") -> dict[str, Any]:
+    """A device by its display name as an engine uses it (its own by default), in SI units."""
+    devices = (_read(path) for path in sorted((CONF / "device").glob("*.yaml")))
+    device = next(found for found in devices if found["name"] == name)
+    own, chain = engine or device["engine"], list[Any]()
+    while own:
+        chain.insert(0, _read(CONF / "engine" / f"{own}.yaml"))
+        own = chain[0].get("extends")
+    for part in chain:
+        for key in (device["soc"], device["name"]):
+            device = _over(device, (part.get("devices") or {}).get(key) or {})
+        device |= {key: part[key] for key in ("main", "verifies") if key in part}
+    found = _si(device)
+    assert isinstance(found, dict)
+    return found
+
+
+def _over(below: Any, above: Any) -> Any:
+    if not isinstance(above, dict) or not isinstance(below, dict) or {"value", "points"} & {*above, *below}:
+        return above
+    merged = {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}
+    if "rate" in above:  # what is reached replaces the peak and the share of it
+        merged["peak"], merged["efficiency"] = above["rate"], above.get("efficiency", {"value": 1.0})
+    return merged
+
+
+def _si(part: Any) -> Any:
+    if not isinstance(part, dict):
+        return part
+    factor = UNITS.get(part.get("unit", ""), 1)
+    if "value" in part:
+        return part["value"] * factor if isinstance(part["value"], (int, float)) else part["value"]
+    if "points" in part:
+        return [(x, y * factor) for x, y in part["points"]]
+    return {key: _si(value) for key, value in part.items()}
+
+
+def at(curve: Any, x: float) -> float:
+    """A number, or a curve's value at `x`."""
+    return float(np.interp(x, *zip(*curve, strict=True))) if isinstance(curve, list) else float(curve)
+
+
+def layer_weights(shape: dict[str, float]) -> float:
+    """Weights of a decoder layer: attention, twice with an encoder, and two or three matrices of its MLP."""
+    attention = shape["hidden"] * shape["head_dim"] * (2 * shape["heads"] + 2 * shape["kv_heads"])
+    mlp = (3 if shape.get("gated", True) else 2) * shape["hidden"] * shape["intermediate"]
+    return attention * (2 if shape.get("encoder") else 1) + mlp
+
+
+def geometric_mean(ratios: Any) -> float:
+    """The geometric mean."""
+    return float(np.exp(np.mean(np.log(np.array(ratios, float)))))
