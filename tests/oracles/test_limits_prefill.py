@@ -140,7 +140,7 @@ def test_half_the_layers_take_half_the_time_without_the_projection() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_model_and_prompt_cost_what_the_objectives_are_relative_to(name: str) -> None:
-    """A request at levels 1 and 1 takes what objectives of 100% allow, where deciding and switching are free."""
+    """A request at levels 1 and 1 takes what objectives of 100% allow: deciding and switching are free."""
     found, answer = profiled(name, computing()), 21
     whole = found.whole(200, answer)
     level = max(found.levels)
