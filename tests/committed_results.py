@@ -49,7 +49,7 @@ def rounds(table: str) -> dict[str, Rounds]:
 
 
 def counted_twice(table: str) -> dict[str, str]:
-    """Cells whose prefills and decoding are not all of their answers' time: how many of each method, how far."""
+    """Cells whose prefills and decoding are not just their answers' time: how many of a method, how far."""
     found: dict[str, list[float]] = {}
     for cell in cells(table):
         values = cell["values"]
