@@ -80,14 +80,14 @@ def machine(
     """A machine on which nothing takes time but what is named.
 
     Args:
-        read_s: seconds to read a layer from flash.
+        read_s: seconds to read a layer from flash, half of them before its first byte.
         idle_watts: power of a machine that does nothing.
         processors: what processors have of their own, by name; without them there is a CPU.
         own: fields of every processor.
     """
     free: dict[str, Any] = {"peak": {"int8": inf, "fp32": inf}, "bandwidth": inf}
     made = {name: Processor(**free | own | more) for name, more in (processors or {CPU: {}}).items()}
-    flash = Flash(Curve(((1.0, 1000 / read_s if read_s else inf),)))
+    flash = Flash(Curve(((1.0, 2 * 1000 / read_s if read_s else inf),)), latency=read_s / 2)
     return Machine("paper", next(iter(made)), made, flash, inf, 1e9, idle_watts)
 
 
