@@ -214,6 +214,7 @@ def test_a_draft_that_is_never_right_costs_its_drafting(method: Method, passes: 
     assert values["draft_seconds"] == pytest.approx(prompts * (rounds * passes - 1) * draft_s)
     assert values["decode_seconds"] == pytest.approx(prompts * decode_s)
     assert values["decode_tokens_per_s"] == pytest.approx(rounds / decode_s)
+    assert values["ttft"] == pytest.approx(verification_s), "the first token is the target's alone"
     assert values["prefill_seconds"] == pytest.approx(prompts * (verification_s + draft_s))
     assert values["latency"] == pytest.approx(verification_s + draft_s + decode_s)
     total = sum(answer.ended - answer.arrived for answer in answers)
