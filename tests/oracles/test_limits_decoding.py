@@ -285,20 +285,41 @@ def test_two_equal_processors_take_half_the_time_of_one(method: Method) -> None:
     assert both["decode_tokens_per_s"] == pytest.approx(2 * alone["decode_tokens_per_s"])  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("method", [Ghidorah(width=5), MedusaEM(width=5)], ids=["ghidorah", "medusa_em"])
+def test_two_processors_that_share_one_memory_read_no_faster_than_it_gives(method: Method) -> None:
+    """Each reads 1 MB/s, and so does the memory alone: dividing a pass gains nothing."""
+    own, two = {"bandwidth": 1e6}, {"gpu": {}, CPU: {}}
+    alone, _ = run(Medusa(width=5), machine(**own), 6, model_costs=HEADED)
+    shared = replace(machine(processors=two, **own), dram_bandwidth=1e6)
+    both, _ = run(method, shared, 6, model_costs=HEADED)
+    apart, _ = run(method, machine(processors=two, **own), 6, model_costs=HEADED)
+    assert alone["target_pass"] == pytest.approx(alone_bytes(5, PROMPT) / 1e6)
+    assert both["target_pass"] >= alone["target_pass"]  # type: ignore[operator]
+    assert apart["target_pass"] < alone["target_pass"]  # type: ignore[operator]
+
+
+def alone_bytes(rows: int, cached: int) -> int:
+    """Bytes of a pass on one processor: embeddings, layers with their key-value cache, the projection."""
+    return 10 * rows + LAYERS * (1000 + 40 * (cached + rows)) + 1000
+
+
 # --- LEVER
 
 
 @pytest.mark.parametrize(
-    ("projection", "launches_ms"), [("on_demand_cpu", 11 * 1), ("on_demand_npu", 11 * 2), ("eager_npu", 2)]
+    ("projection", "projected_ms"),
+    [("on_demand_cpu", 11 * 1), ("on_demand_npu", 11 * 2), ("eager_npu", 51 * 2)],
 )
-def test_lever_projects_when_and_where_its_setting_says(projection: str, launches_ms: int) -> None:
-    """A launch takes 1 ms on the CPU and 2 ms on the NPU; on demand each accepted node is projected alone.
+def test_lever_projects_when_and_where_its_setting_says(projection: str, projected_ms: int) -> None:
+    """Projecting a row takes 1 ms on the CPU and 2 ms on the NPU; reads aside, nothing else takes time.
 
-    OPT-Tree's ten levels of a draft that is always right give eleven tokens a verification.
+    OPT-Tree's 50 draft tokens hold ten right ones of a sure draft: 51 rows, of which eleven are accepted.
     """
-    on = machine(read_s=10e-3, processors={CPU: {"launch": 1e-3}, NPU: {"launch": 2e-3}})
+    free = {"layer.int8": FREE_ATTENTION}
+    own = {name: {"peak": {"int8": 2e6 / ms}, "own_efficiency": free} for name, ms in ((CPU, 1), (NPU, 2))}
     method = Lever(pruning="off", construction="opt_tree", projection=projection)
-    values, answers = run(method, on, 1 + 11 * 3)
+    values, answers = run(method, machine(read_s=10e-3, processors=own), 1 + 11 * 3)
     assert [r.emitted for r in answers[0].rounds] == [11] * 3
-    assert values["target_pass"] == pytest.approx((2 + LAYERS * 10 + 2 + launches_ms) / 1e3)
-    assert values["target_projection"] == pytest.approx(launches_ms / 1e3)
+    assert values["verification_width"] == 51
+    assert values["target_pass"] == pytest.approx((LAYERS * 10 + projected_ms) / 1e3)
+    assert values["target_projection"] == pytest.approx(projected_ms / 1e3)
