@@ -23,6 +23,9 @@ from repro.reports.tables.best import with_best
 from repro.reports.tables.stand_ins import stand_ins
 from repro.reports.tables.table import Aside, Entry, Table, TableRow
 
+SHORT = 12
+"""Characters of a key that tell a table's cells apart."""
+
 Bands = Mapping[tuple[str, str, str], Ends]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
 
@@ -296,7 +299,7 @@ def reservations(
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:
     """Beginnings of the records' keys, long enough to find them."""
-    return tuple(record.key[:12] for record in records)
+    return tuple(record.key[:SHORT] for record in records)
 
 
 def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:

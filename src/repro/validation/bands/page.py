@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from repro.records.record import write_atomically
+from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
@@ -31,19 +32,29 @@ def row_of(found: TableBands, band: Band) -> list[str]:
 
 
 def write_bands(folder: Path, found: TableBands) -> None:
-    """Put a table's bands into `table.csv`, in place of its older ones, and write `table.md`."""
+    """Put a table's bands and draws into the files, in place of its older ones, and write `table.md`."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "table.csv"
-    lines: list[list[str]] = []
+    drawn = [
+        [found.table, band.row, band.column.key, " ".join(f"{figure:.6g}" for figure in band.drawn)]
+        for band in found.bands
+    ]
+    _put(folder / DRAWS.name, DRAW_COLUMNS, found.table, drawn)
+    own = [row_of(found, band) for band in found.bands]
+    write_atomically(folder / "table.md", markdown(_put(folder / "table.csv", HEADINGS, found.table, own)))
+
+
+def _put(path: Path, headings: Sequence[str], table: str, own: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """A CSV file with a table's lines in place of its older ones; all lines that it has now, by table."""
+    lines: list[Sequence[str]] = []
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as file:
             known = list(csv.reader(file))
-        lines = [one for one in known[1:] if one[0] != found.table] if known[0] == [*HEADINGS] else []
-    lines = sorted([*lines, *(row_of(found, band) for band in found.bands)], key=lambda one: one[0])
+        lines = [line for line in known[1:] if line[0] != table] if known[0] == [*headings] else []
+    lines = sorted([*lines, *own], key=lambda line: line[0])
     text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
+    csv.writer(text, lineterminator="\n").writerows([headings, *lines])
     write_atomically(path, text.getvalue())
-    write_atomically(folder / "table.md", markdown(lines))
+    return lines
 
 
 SHOWN = (

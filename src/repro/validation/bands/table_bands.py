@@ -91,16 +91,24 @@ class Band:
         column: its column.
         value: as committed.
         replayed: by the replay of the machine as it is, on the replay's prompts.
-        low: 2.5% quantile over the draws, carried over to the committed value.
-        high: 97.5% quantile, likewise.
+        drawn: the figure in each draw, carried over to the committed value.
     """
 
     row: str
     column: ColumnSpec
     value: float
     replayed: float
-    low: float
-    high: float
+    drawn: tuple[float, ...]
+
+    @property
+    def low(self) -> float:
+        """The 2.5% quantile over the draws."""
+        return float(np.quantile(self.drawn, 0.025))
+
+    @property
+    def high(self) -> float:
+        """The 97.5% quantile over the draws."""
+        return float(np.quantile(self.drawn, 0.975))
 
     @property
     def conclusion(self) -> str:
@@ -201,9 +209,6 @@ class ReplayPlan:
 
 def _band(place: Place, column: ColumnSpec, value: float, base: float, drawn: Sequence[float]) -> Band:
     """A band; of a difference it is carried over by adding, of any other figure by multiplying."""
-    low, high = (float(end) for end in np.quantile(drawn or [base], (0.025, 0.975)))
-    if column.compare == "ratio" and base:
-        ends = value * low / base, value * high / base
-    else:
-        ends = value + low - base, value + high - base
-    return Band(place[0], column, value, base, min(ends), max(ends))
+    multiplied = column.compare == "ratio" and base
+    carried = [value * figure / base if multiplied else value + figure - base for figure in drawn or [base]]
+    return Band(place[0], column, value, base, tuple(carried))
