@@ -26,6 +26,7 @@ from repro.reports.files import path_of
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.bootstrap import ends as ends_of
 from repro.reports.reference.reference import PublishedCell, find
+from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import MARKS
 
 if TYPE_CHECKING:
@@ -218,9 +219,9 @@ class Claim:
             low, high = (self.lines[0].get(field) for field in fields)
             own = (float(low), float(high)) if low and high else None
             return own, own
-        drawn = self._sampled() if fields == SAMPLED else self._banded()
+        drawn, reduced = (self._sampled(), ends_of) if fields == SAMPLED else (self._banded(), band_range)
         taken = None if drawn is None else self._taken(drawn)
-        return (None, None) if taken is None else (ends_of(taken[0]), ends_of(taken[1]))
+        return (None, None) if taken is None else (reduced(taken[0]), reduced(taken[1]))
 
     def _sampled(self) -> list[Array] | None:
         """The values of all lines over common draws of prompts; None if those of one are not known.

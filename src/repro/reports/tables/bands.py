@@ -6,11 +6,20 @@ Owns the reading of `validation/bands/` of a folder of results. Must not know ho
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.reports.comparison.comparison import Ends
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
 
 BANDS = Path("validation") / "bands" / "table.csv"
 COLUMNS = ("table", "row", "column", "band_low", "band_high")
@@ -20,6 +29,9 @@ COLUMNS = ("table", "row", "column", "band_low", "band_high")
 DRAWS = Path("validation") / "bands" / "draws.csv"
 DRAW_COLUMNS = ("table", "row", "column", "drawn")
 """The figure on each drawn machine, in the order of the draws."""
+
+MANY = 40
+"""Draws from which on 2.5% of them are one."""
 
 Place = tuple[str, str, str]
 """Table, row's id and column's key."""
@@ -42,6 +54,23 @@ def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
         InputError: as `read_bands`.
     """
     return _lines(root / DRAWS, DRAW_COLUMNS)
+
+
+def draw_counts(root: Path) -> dict[str, int]:
+    """How many machines were drawn for the bands of each table; errors as `read_bands`."""
+    counts = _lines(root / BANDS, (*COLUMNS[:3], "draws"))
+    return {table: int(count) for (table, _, _), (count,) in counts.items()}
+
+
+def band_range(drawn: NDArray[np.float64] | Sequence[float]) -> Ends:
+    """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all."""
+    low, high = np.quantile(drawn, (0.025, 0.975) if len(drawn) >= MANY else (0.0, 1.0))
+    return float(low), float(high)
+
+
+def range_words(draws: int) -> str:
+    """What a band over so many draws is."""
+    return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
 
 
 def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[float, ...]]:

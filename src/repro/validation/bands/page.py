@@ -11,7 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from repro.records.record import write_atomically
-from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS
+from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS, MANY
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
@@ -24,7 +24,7 @@ HEADINGS = (
 
 def row_of(found: TableBands, band: Band) -> list[str]:
     """A band as `table.csv` has it."""
-    numbers = [f"{one:.4g}" for one in (band.value, band.low, band.high)]
+    numbers = [f"{one:.4g}" for one in (band.value, *band.ends)]
     about = [found.table, band.row, band.column.key, band.column.heading, band.column.unit]
     counts = [str(found.draws), str(found.prompts), str(found.cells), f"{found.assumed.share:.3f}"]
     counts += [str(found.assumed.assumed), str(found.assumed.numbers)]
@@ -74,9 +74,10 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        "range over the draws. Shown are comparisons; `table.csv` has all figures. *replayed* is the figure",
-        "of the replayed cells and prompts on the machine as it is: the band is carried over from it to the",
-        "committed value. docs/bands.md says what is drawn and what is held.",
+        f"range over the draws, of fewer than {MANY} draws the range of all. Where costs decide what a method",
+        "does, the cells were run in full in 8 draws. Shown are comparisons; `table.csv` has all figures.",
+        "*replayed* is the figure of the replayed cells and prompts on the machine as it is: the band is",
+        "carried over from it to the committed value. docs/bands.md says what is drawn and what is held.",
         "",
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from repro.core.errors import InputError
 from repro.experiments.cli import axes, composed, table_section
@@ -17,7 +16,9 @@ from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
 from repro.records.packed import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
+from repro.reports.comparison.comparison import Ends
 from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import Table
 from repro.validation.bands.draws import AssumedNumbers, assumed_numbers
 from repro.validation.bands.replay import Figures, Replayed, described, reads_texts
@@ -100,15 +101,10 @@ class Band:
     replayed: float
     drawn: tuple[float, ...]
 
-    @property
-    def low(self) -> float:
-        """The 2.5% quantile over the draws."""
-        return float(np.quantile(self.drawn, 0.025))
-
-    @property
-    def high(self) -> float:
-        """The 97.5% quantile over the draws."""
-        return float(np.quantile(self.drawn, 0.975))
+    @cached_property
+    def ends(self) -> Ends:
+        """The range over the draws."""
+        return band_range(self.drawn)
 
     @property
     def conclusion(self) -> str:
@@ -120,7 +116,7 @@ class Band:
         if not column.baseline or column.relative_to == self.row:
             return ""
         even = 1.0 if column.compare == "ratio" else 0.0
-        sides = {end > even for end in (self.low, self.value, self.high)}
+        sides = {figure > even for figure in (*self.ends, self.value)}
         return "either" if len(sides) > 1 else "above" if sides.pop() else "below"
 
 
