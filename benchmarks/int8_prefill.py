@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from llama import LlamaCpp
-from paired import spread
+from paired import interval_words, spread
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.data.config import read_config
@@ -185,7 +185,7 @@ def report(found: Measured) -> None:
             if name == base:
                 continue
             ratio = spread([[[a / b for a, b in zip(found.seconds[base], taken, strict=True)]]])
-            print(f"  {base} / {name:26s}{ratio.mean:6.2f}  ({ratio.low:.2f} - {ratio.high:.2f})")
+            print(f"  {base} / {name:26s}{ratio.mean:6.2f}  ({interval_words(ratio)})")
 
 
 def main() -> None:

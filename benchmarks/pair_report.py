@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import geometric_mean
 
 from pair_run import Run
-from paired import Strata, spread
+from paired import Strata, interval_words, spread
 from repro.reports.reference.reference import find, load_cells
 
 WIDE = 28
@@ -126,5 +126,5 @@ def speedups(found: Sequence[Run], base: str, against: Sequence[str], published:
 def line(dataset: str, what: str, strata: Strata) -> str:
     """One line with a ratio and its spread."""
     s = spread(strata)
-    interval, ends = f"{s.low:.2f} to {s.high:.2f}", f"{s.least:.2f} to {s.most:.2f}"
-    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval:<14} {ends:<14} {s.pairs:>5}"
+    ends = f"{s.least:.2f} to {s.most:.2f}"
+    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {interval_words(s):<14} {ends:<14} {s.pairs:>5}"

@@ -15,11 +15,15 @@ Strata = Sequence[Sequence[Sequence[float]]]
 
 
 class Spread(NamedTuple):
-    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio."""
+    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio.
+
+    There is no interval, `low` and `high` are None, if nothing can be drawn: no prompt of any dataset has
+    another prompt or round beside it.
+    """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     least: float
     most: float
     pairs: int
@@ -31,10 +35,17 @@ def spread(strata: Strata) -> Spread:
     With one prompt per dataset the interval covers variation between rounds only.
     """
     every = [ratio for prompts in strata for rounds in prompts for ratio in rounds]
+    if len(every) <= len(strata):
+        return Spread(mean(strata), None, None, min(every), max(every), len(every))
     chance = Random(0)
     drawn = sorted(mean([_redrawn(prompts, chance) for prompts in strata]) for _ in range(DRAWS))
     low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
     return Spread(mean(strata), low, high, min(every), max(every), len(every))
+
+
+def interval_words(spread: Spread) -> str:
+    """The interval, or that there is none."""
+    return "none" if spread.low is None or spread.high is None else f"{spread.low:.2f} to {spread.high:.2f}"
 
 
 def mean(strata: Strata) -> float:

@@ -23,7 +23,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from paired import spread
+from paired import interval_words, spread
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -64,7 +64,7 @@ def lines(what: str, found: Seconds, base: str) -> Iterator[str]:
         line = f"{what:<34} {name:<8} {1e3 * median(seconds):>10.4f} ms"
         if name != base:
             ratio = spread([[[a / b for a, b in zip(seconds, found[base], strict=True)]]])
-            line += f"   {ratio.mean:>10.2f} times {base} ({ratio.low:.2f} to {ratio.high:.2f})"
+            line += f"   {ratio.mean:>10.2f} times {base} ({interval_words(ratio)})"
         yield line
 
 

@@ -100,6 +100,14 @@ def test_ratios_that_agree_have_no_spread_and_others_lie_within_it() -> None:
     assert found.least == 1.0 <= found.low < found.mean < found.high <= found.most == 2.2
 
 
+def test_one_pair_has_no_interval() -> None:
+    """Nothing can be drawn from one pair a dataset, however many datasets there are."""
+    for strata in ([[[1.73]]], [[[1.5]], [[2.0]]]):
+        found = paired.spread(strata)
+        assert (found.low, found.high, paired.interval_words(found)) == (None, None, "none")
+        assert (found.least, found.most, found.pairs) == (strata[0][0][0], strata[-1][0][0], len(strata))
+
+
 def test_a_ratio_is_of_one_prompt_in_one_round() -> None:
     found = [
         run("flash_ar", {"a": 4.0}),

@@ -131,7 +131,7 @@ def test_records_of_the_same_prompts_get_the_same_draws() -> None:
 
 
 class Requests:
-    """Lines of cells that answered requests, right or wrong: of each cell the rows and what they were worth."""
+    """Lines of cells that answered requests: of each cell the rows and their seconds."""
 
     def __init__(self, cells: Mapping[str, Mapping[str, float]], times: int = 1) -> None:
         self.cells, self.times = cells, times
@@ -173,7 +173,7 @@ def test_the_mean_over_independent_cells_is_surer_than_one_by_the_root_of_their_
 
 
 def test_cells_of_a_dataset_that_share_rows_are_drawn_together() -> None:
-    """What one gains on a row the other loses; the second was asked ten rows more, all of the mean's worth."""
+    """What one gains on a row the other loses; the second was asked ten rows more, all of the mean."""
     first = {str(i): float(i) for i in range(20)}
     second = {row: 19.0 - value for row, value in first.items()}
     cells = [requests(9.5, "a", "0"), requests(9.5, "a", "1")]

@@ -252,7 +252,9 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
     for band in found.bands:
         low, high = read["quickstart", band.row, band.column.key]
         assert (low, high) == pytest.approx(band.ends, rel=1e-3)
-        assert read_draws(tmp_path)["quickstart", band.row, band.column.key] == pytest.approx(band.drawn, rel=1e-5)
+        assert read_draws(tmp_path)["quickstart", band.row, band.column.key] == pytest.approx(
+            band.drawn, rel=1e-5
+        )
     assert draw_counts(tmp_path) == {"another": 1, "quickstart": 1}
     compared = [line for line in lines if line["conclusion"]]
     page = (folder / "table.md").read_text()

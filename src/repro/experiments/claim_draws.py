@@ -1,7 +1,7 @@
 """Figures of committed tables over common draws, for claims over several of them.
 
-Owns how a line of a table is traced to its cells. `aggregate` does the arithmetic, `validation/bands` draws the
-machines. Must not know claims.
+Owns how a line of a table is traced to its cells. `aggregate` does the arithmetic, `validation/bands` draws
+the machines. Must not know claims.
 """
 
 from __future__ import annotations

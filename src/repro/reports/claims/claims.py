@@ -205,9 +205,7 @@ class Claim:
             return ()
         both = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
         intervals, bands = self._ends(SAMPLED), self._ends(BAND)
-        return tuple(
-            Figure(float(value), intervals[place], bands[place]) for place, value in enumerate(both)
-        )
+        return tuple(Figure(float(value), intervals[place], bands[place]) for place, value in enumerate(both))
 
     def _ends(self, fields: tuple[str, str]) -> tuple[Ends | None, Ends | None]:
         """The interval or band of the least and of the most of our values.
@@ -246,7 +244,7 @@ class Claim:
         return [drawn[:fewest] for drawn in known] if known and len(known) == len(self.lines) else None
 
     def _taken(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
-        """The least and the most that the lines' values reduce to, or those of each draw; None without any."""
+        """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
         if self.spec.take not in QUOTIENTS:
             return TAKE[self.spec.take](np.array(values)) if values else None
         parts = [
@@ -271,6 +269,7 @@ class Claim:
     def marks(self) -> tuple[str, ...]:
         """Marks of all our values, without `off`."""
         own = {mark for line in self.lines for mark in line["marks"].split()} - {"off"}
+        own |= {"fitted"} if self.lines and self.cell.determined else set()
         return tuple(mark for mark in MARKS if mark in own)
 
     @property

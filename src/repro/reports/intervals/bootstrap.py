@@ -74,8 +74,9 @@ def drawn(
     Args:
         totals: of the figure, by prompt.
         source: of the prompts.
-        among: the prompts that are drawn, of which the figure has some or all (default): figures over different
-            parts of a source share the draws of what they have in common only if all are drawn together.
+        among: the prompts that are drawn, of which the figure has some or all (default): figures over
+            different parts of a source share the draws of what they have in common only if all are drawn
+            together.
     """
     if len(totals) < FEWEST:
         return None

@@ -89,6 +89,15 @@ def relative(
     return _against(figure(column, records, read), figure(column, bases, read), column)
 
 
+def counterparts(records: Sequence[Record], baseline: Sequence[Record]) -> list[Record]:
+    """The records of a baseline that those of a row are compared with; all if nothing can be compared."""
+    try:
+        pairs = _pairs(records, baseline)
+    except Incomparable:
+        return list(baseline)
+    return list({base.key: base for _, base in pairs}.values()) if pairs else list(baseline)
+
+
 def interval(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], samples: Samples
 ) -> Interval | None:

@@ -68,7 +68,7 @@ def band_range(drawn: NDArray[np.float64] | Sequence[float]) -> Ends:
     return float(low), float(high)
 
 
-def range_words(draws: int) -> str:
+def draws_words(draws: int) -> str:
     """What a band over so many draws is."""
     return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
 

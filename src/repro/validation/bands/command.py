@@ -32,7 +32,9 @@ from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, table
 NAME = "bands"
 HEADLINES = {
     "lever": ("lever/fig10_mean",),
-    "mllm_npu": tuple(f"mllm_npu/{name}" for name in ("table4", "table4_mean", "fig14", "fig14_mean", "fig15")),
+    "mllm_npu": tuple(
+        f"mllm_npu/{name}" for name in ("table4", "table4_mean", "fig14", "fig14_mean", "fig15")
+    ),
     "edgellm": ("edgellm/fig15",),
     "ghidorah": ("ghidorah/fig9",),
     "elastilm": ("elastilm/fig14",),

@@ -43,7 +43,9 @@ def write_bands(folder: Path, found: TableBands) -> None:
     write_atomically(folder / "table.md", markdown(_put(folder / "table.csv", HEADINGS, found.table, own)))
 
 
-def _put(path: Path, headings: Sequence[str], table: str, own: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+def _put(
+    path: Path, headings: Sequence[str], table: str, own: Sequence[Sequence[str]]
+) -> list[Sequence[str]]:
     """A CSV file with a table's lines in place of its older ones; all lines that it has now, by table."""
     lines: list[Sequence[str]] = []
     if path.is_file():
@@ -74,8 +76,8 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        f"range over the draws, of fewer than {MANY} draws the range of all. Where costs decide what a method",
-        "does, the cells were run in full in 8 draws. Shown are comparisons; `table.csv` has all figures.",
+        f"range over the draws, of fewer than {MANY} draws the range of all. Where costs decide what a",
+        "method does, the cells were run in full in 8 draws. Shown are comparisons; `table.csv` has all.",
         "*replayed* is the figure of the replayed cells and prompts on the machine as it is: the band is",
         "carried over from it to the committed value. docs/bands.md says what is drawn and what is held.",
         "",
