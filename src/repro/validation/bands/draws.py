@@ -123,7 +123,7 @@ class AssumedNumbers:
 def assumed_numbers(described: Iterable[Mapping[str, Any]]) -> AssumedNumbers:
     """The counts over several descriptions, each place of a device counted once, forms not."""
     distinct = {canonical(one): one for one in described}
-    sources = {}
+    sources: dict[tuple[str, str], str] = {}
     for device in distinct.values():
         known = list(facts(device))
         held = forms(known)
