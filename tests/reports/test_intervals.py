@@ -228,8 +228,11 @@ def test_a_text_that_several_cells_read_counts_once() -> None:
 
 def test_answers_and_requests_have_intervals_too() -> None:
     right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
-    found = with_interval(records.record("w8a8", {"accuracy": 50.0, "baseline_accuracy": 100.0}), right)
-    assert set(found.uncertainty) == {"accuracy"}
+    accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}
+    found = with_interval(records.record("w8a8", accuracies), right)
+    assert set(found.uncertainty) == {"accuracy", "difference"}
+    low, high = found.uncertainty["accuracy"]  # type: ignore[misc]
+    assert found.uncertainty["difference"] == pytest.approx((low - 100, high - 100)), "of the same rows"
     served: list[Round] = [
         {"id": "a", "ttft": 0.1 * i, "tpot": 0.01, "met": i % 3 > 0, "fell_back": 0, "right": i % 2}
         for i in range(6)

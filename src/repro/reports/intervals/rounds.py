@@ -68,7 +68,11 @@ TOTALS = {
 COUNTED = ("calls", "verified", "accepted", "rows", "draftings", "drafted", "errors", "useless", "right")
 """Sums of rounds, to which a prompt without a verification adds nothing."""
 
-ACCURACY = {"accuracy": ("right", ONE), "baseline_accuracy": ("baseline_right", ONE)}
+ACCURACY = {
+    "accuracy": ("right", ONE),
+    "baseline_accuracy": ("baseline_right", ONE),
+    "difference": ("gained", ONE),
+}
 SERVING = {
     "ttft": ("ttft", ONE),
     "tpot": ("tpot", ONE),
@@ -189,6 +193,8 @@ def _each(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str,
         own = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
         own |= {name: 100.0 * own[name] for name in PERCENT if name in own}
         own[ONE] = 1.0
+        if {"right", "baseline_right"} <= own.keys():
+            own["gained"] = own["right"] - own["baseline_right"]
         if "switch" in own:
             own["switched"] = float(own["switch"] > 0)
         if {"right", "met"} <= own.keys():
