@@ -15,21 +15,22 @@ Strata = Sequence[Sequence[Sequence[float]]]
 
 
 class Spread(NamedTuple):
-    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio."""
+    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio.
+
+    There is no interval, `low` and `high` are None, if a dataset has a single pair, which tells no spread.
+    """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     least: float
     most: float
     pairs: int
-    fewest: int
-    """Pairs of the dataset that has the fewest."""
 
     @property
     def interval(self) -> str:
-        """The confidence interval in words; `-` if a dataset has one pair, which tells no spread."""
-        return f"{self.low:.2f} to {self.high:.2f}" if self.fewest > 1 else "-"
+        """The confidence interval in words; `-` if there is none."""
+        return "-" if self.low is None or self.high is None else f"{self.low:.2f} to {self.high:.2f}"
 
 
 def spread(strata: Strata) -> Spread:
@@ -38,11 +39,12 @@ def spread(strata: Strata) -> Spread:
     With one prompt per dataset the interval covers variation between rounds only.
     """
     every = [ratio for prompts in strata for rounds in prompts for ratio in rounds]
+    if min(sum(map(len, prompts)) for prompts in strata) < 2:
+        return Spread(mean(strata), None, None, min(every), max(every), len(every))
     chance = Random(0)
     drawn = sorted(mean([_redrawn(prompts, chance) for prompts in strata]) for _ in range(DRAWS))
     low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
-    fewest = min(sum(map(len, prompts)) for prompts in strata)
-    return Spread(mean(strata), low, high, min(every), max(every), len(every), fewest)
+    return Spread(mean(strata), low, high, min(every), max(every), len(every))
 
 
 def mean(strata: Strata) -> float:

@@ -22,8 +22,9 @@ from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import read_comparisons
 from repro.reports.fidelity.reasons import read_reasons
-from repro.reports.fidelity.skill import read_floors
+from repro.reports.fidelity.skill import read_floors, trivial_predictor
 from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import load_cells
 
 
@@ -42,10 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found = read_comparisons(options.results, cells)
         records = open_results(options.results).all()
+        headlines = read_headlines(reference / "headlines.yaml", cells)
         evidence = Evidence(
             reasons=read_reasons(reference / "reasons.yaml", cells),
             floors=read_floors(reference / "contradictions.csv", cells),
-            fitted=[cells[name] for name in sorted(fitted_ids(records)) if name in cells],
+            predictor=trivial_predictor(cells, fitted_ids(records), headlines, load_names()),
         )
         compared = [paper for paper in dict.fromkeys(c.paper for c in cells.values()) if found.of(paper)]
         reports = [report(paper, found, cells, evidence) for paper in options.papers or compared]
@@ -53,7 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             files = write_report(one, out, bibliography, found.origin(one.paper))
             print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
         if not options.papers:
-            headlines = read_headlines(reference / "headlines.yaml", cells)
             print(write_fidelity(reports, found, cells, headlines, records, older_keys(records), out))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)

@@ -47,7 +47,7 @@ def regenerate(
     if section is None:
         raise InputError(f"experiment {name!r} has no `table` section")
     if computes_nothing(section):
-        show(console, *write_read(name, section, out, formats))
+        show(console, *write_read(name, section, results, samples, out, formats))
         return
     bibliography = load_bibliography()
     asked = asked_of(name, members, axes(config))

@@ -212,6 +212,12 @@ def test_a_constant_difference_has_no_spread() -> None:
     assert (scores["difference"], scores["difference_stderr"], low, high) == (1.0, 0.0, 1.0, 1.0)
 
 
+def test_a_single_pair_has_no_interval() -> None:
+    scores = PairedDifference().compute(values=[2.0], baseline_values=[1.5])
+    assert scores["difference"] == 0.5
+    assert (scores["difference_stderr"], scores["difference_low"], scores["difference_high"]) == (None,) * 3
+
+
 # Several at once
 
 

@@ -2,21 +2,57 @@
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from invented_tables import BIBTEX, CELLS, CLAIMS, SPEEDUP, cell, spec, write_table, write_tables
 from repro.core.errors import InputError
-from repro.reports.claims.claims import ClaimsSpec, compare, is_prose
+from repro.reports.claims.claims import Claim, ClaimsSpec, Draws, Line, compare, is_prose
 from repro.reports.claims.claims_page import page, to_csv, write_claims
 from repro.reports.comparison.certain import DERIVED
 from repro.reports.formats.render import to_markdown
+from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.reference.reference import load_cells
 from tiny_project import write_project
 
 SAID = "EdgeLLM: per token latency speedup"
+
+
+@dataclass(frozen=True)
+class InventedDraws:
+    """Draws by row's id, of prompts and of machines."""
+
+    prompts: Mapping[str, NDArray[np.float64]]
+    machines: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+        return [self.prompts.get(line["id"]) for line in lines]
+
+    def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+        return [self.machines.get(line["id"]) for line in lines]
+
+
+def two_lines(folder: Path, n: int | str = 30) -> None:
+    """A table with the figures 3 over 20 prompts and 9 over others."""
+    write_table(
+        folder,
+        "edgellm/fig15",
+        {"id": "t5", "ours": 3, "low": 2, "high": 4, "n": 20, "column": "speedup"},
+        {"id": "mt5", "ours": 9, "low": 8, "high": 9.9, "n": n, "column": "speedup"},
+    )
+
+
+def only_claim(folder: Path, take: str, draws: Draws | None = None, rows: Sequence[str] = ()) -> Claim:
+    """A claim over all lines of the table."""
+    claim = {"id": "edgellm.text.range", **SPEEDUP, "take": take, "rows": rows}
+    given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
+    return compare(given, folder, {"edgellm.text.range": CELLS["edgellm.text.range"]}, draws)[0]
 
 
 @pytest.fixture
@@ -77,21 +113,67 @@ class TestClaims:
         (claim,) = compare(ClaimsSpec.parse("c", section), folder, cells)
         assert (claim.comparison.distance, claim.verdict) == (distance, verdict)
 
-    def test_intervals_and_n_are_those_of_the_lines(self, tmp_path: Path) -> None:
-        write_table(
-            tmp_path,
-            "edgellm/fig15",
-            {"id": "t5", "ours": 3, "low": 2.5, "high": 3.5, "n": 20, "column": "speedup"},
-            {"id": "mt5", "ours": 9, "low": 8, "high": 9.9, "n": 30, "column": "speedup"},
-        )
-        whole = {"id": "edgellm.text.range", **SPEEDUP, "take": "range"}
-        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [whole]})
-        cells = {"edgellm.text.range": CELLS["edgellm.text.range"]}
-        (claim,) = compare(given, tmp_path, cells)
-        assert [figure.interval for figure in claim.comparison.ours] == [(2.5, 3.5), (8.0, 9.9)]
-        assert (claim.comparison.n, claim.verdict) == (30, "undetermined (our figure alone: holds)")
+    def test_an_interval_of_one_line_is_its_own(self, tmp_path: Path) -> None:
+        line = {"id": "t5", "ours": 3, "low": 2.5, "high": 3.5, "n": 20, "column": "speedup"}
+        write_table(tmp_path, "edgellm/fig15", {**line, "band_low": 2, "band_high": 4})
+        for take in ("only", "mean", "max"):
+            (figure,) = only_claim(tmp_path, take).comparison.ours
+            assert (figure.interval, figure.band) == ((2.5, 3.5), (2.0, 4.0))
+
+    def test_of_several_lines_values_are_taken_draw_by_draw(self, tmp_path: Path) -> None:
+        """Two cells that move against each other: 3 + x and 9 - 2 x, x even over [-1, 1] in 10,001 draws.
+
+        The ends of their intervals are 2.05 and 3.95, 7.1 and 10.9. The mean is 6 - x / 2, the difference of
+        the mean of ends from it three times as wide.
+        """
+        x = np.linspace(-1, 1, 10_001)
+        draws = InventedDraws({"t5": 3 + x, "mt5": 9 - 2 * x})
+        two_lines(tmp_path)
+        (mean,) = only_claim(tmp_path, "mean", draws).comparison.ours
+        assert (mean.value, mean.interval) == (6.0, pytest.approx((5.525, 6.475)))
+        least, most = only_claim(tmp_path, "range", draws).comparison.ours
+        assert (least.value, least.interval) == (3.0, pytest.approx((2.05, 3.95)))
+        assert (most.value, most.interval) == (9.0, pytest.approx((7.1, 10.9)))
+        (quotient,) = only_claim(tmp_path, "quotient", draws, ["mt5", "t5"]).comparison.ours
+        assert quotient.interval == pytest.approx((7.1 / 3.95, 10.9 / 2.05)), "not 10.9 / 3.95"
+
+    def test_the_mean_of_cells_that_cancel_each_other_is_sure(self, tmp_path: Path) -> None:
+        x = np.linspace(-1, 1, 101)
+        two_lines(tmp_path)
+        claim = only_claim(tmp_path, "mean", InventedDraws({"t5": 3 + x, "mt5": 9 - x}))
+        (figure,) = claim.comparison.ours
+        assert figure.interval == pytest.approx((6.0, 6.0))
+        assert (claim.comparison.n, claim.verdict) == (30, "holds")
+
+    def test_several_lines_without_common_draws_have_no_interval(self, tmp_path: Path) -> None:
+        two_lines(tmp_path)
+        for draws in (None, InventedDraws({"t5": np.ones(5)})):
+            claim = only_claim(tmp_path, "mean", draws)
+            assert claim.comparison.ours[0].interval is None
+            assert claim.verdict == "undetermined (our figure alone: holds)"
+
+    def test_a_line_that_rests_on_no_prompt_is_the_same_in_each_draw(self, tmp_path: Path) -> None:
+        two_lines(tmp_path, n="")
+        x = np.linspace(-1, 1, RESAMPLES)
+        (figure,) = only_claim(tmp_path, "mean", InventedDraws({"t5": 3 + x})).comparison.ours
+        assert figure.interval == pytest.approx((6 - 0.475, 6 + 0.475), abs=1e-3)
+
+    def test_bands_are_taken_machine_by_machine(self, tmp_path: Path) -> None:
+        """Of a longer list of draws only those that the others have as well are common."""
+        two_lines(tmp_path)
+        machines = {"t5": np.array([2.0, 4.0]), "mt5": np.array([10.0, 8.0, 100.0])}
+        (figure,) = only_claim(tmp_path, "mean", InventedDraws({}, machines)).comparison.ours
+        assert figure.band == (6.0, 6.0)
+        lacking = InventedDraws({}, {"t5": machines["t5"]})
+        assert only_claim(tmp_path, "mean", lacking).comparison.ours[0].band is None
+
+    def test_the_ends_of_a_range_have_four_columns(self, tmp_path: Path) -> None:
+        x = np.linspace(-1, 1, 10_001)
+        two_lines(tmp_path)
+        claim = only_claim(tmp_path, "range", InventedDraws({"t5": 3 + x, "mt5": 9 - 2 * x}))
         (line,) = csv.DictReader(io.StringIO(to_csv([claim])))
-        assert [line[name] for name in ("low", "low_to", "high_from", "high")] == ["2.5", "3.5", "8.0", "9.9"]
+        written = [float(line[name]) for name in ("low", "low_to", "high_from", "high")]
+        assert written == pytest.approx([2.05, 3.95, 7.1, 10.9])
 
     @pytest.mark.parametrize(("take", "value"), [("quotient", 3.0), ("gain_quotient", 4.0)])
     def test_a_quotient_of_two_rows(self, take: str, value: float, tmp_path: Path) -> None:
@@ -102,23 +184,14 @@ class TestClaims:
         cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
         assert compare(given, tmp_path, cells)[0].ours == (value, value)
 
-    @pytest.mark.parametrize(
-        ("below", "interval"), [((2.0, 4.0), (2.0, 5.0)), ((0.0, 4.0), None), ((-1.0, 4.0), None)]
-    )
-    def test_the_ends_of_a_quotient_are_the_farthest_that_its_parts_allow(
-        self, below: tuple[float, float], interval: tuple[float, float] | None, tmp_path: Path
+    @pytest.mark.parametrize("least", [0.0, -1.0])
+    def test_a_quotient_whose_lower_part_may_be_nothing_has_no_interval(
+        self, least: float, tmp_path: Path
     ) -> None:
-        parts = {"4": (9, (8, 10)), "6": (3, below)}
-        rows = [
-            {"id": name, "ours": ours, "low": ends[0], "high": ends[1], "column": "speedup"}
-            for name, (ours, ends) in parts.items()
-        ]
-        write_table(tmp_path, "edgellm/fig15", *rows)
-        claim = {"id": "edgellm.text.single", **SPEEDUP, "rows": ["4", "6"], "take": "quotient"}
-        given = ClaimsSpec.parse("c", {"title": "T", "paper": "edgellm", "claims": [claim]})
-        cells = {"edgellm.text.single": CELLS["edgellm.text.single"]}
-        (figure,) = compare(given, tmp_path, cells)[0].comparison.ours
-        assert (figure.value, figure.interval) == (3.0, interval)
+        two_lines(tmp_path)
+        draws = InventedDraws({"t5": np.array([least, 6.0]), "mt5": np.array([8.0, 10.0])})
+        (figure,) = only_claim(tmp_path, "quotient", draws, ["mt5", "t5"]).comparison.ours
+        assert (figure.value, figure.interval) == (3.0, None)
 
     def test_a_quotient_by_nothing_is_no_figure(self, tmp_path: Path) -> None:
         rows = [{"id": name, "ours": ours, "column": "speedup"} for name, ours in (("4", 9), ("6", 1))]

@@ -168,7 +168,7 @@ def test_each_comparison_is_counted_in_one_place() -> None:
         compared(2.0, 2.0),
     ]
     found = summed(given)
-    assert [len(getattr(found, name)) for name in found.__annotations__] == [2, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(getattr(found, name)) for name in found.__annotations__] == [2, 1, 1, 1, 1, 1, 1, 0, 1]
     assert found.median == pytest.approx(0.3)
     assert (len(found.misses), len(found.fitted_misses)) == (1, 1)
     assert sentences(found) == [

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +12,24 @@ import pytest
 import records
 from invented_tables import BIBTEX, CELLS, cell, spec, write_table, write_tables
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, project_root
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.comparison.certain import REPEATED
 from repro.reports.comparison.comparison import Compared, Figure
 from repro.reports.comparison.published import Published
+from repro.reports.comparison.summary import sentences, summed
 from repro.reports.fidelity.coverage import coverage, unnamed
 from repro.reports.fidelity.errors_page import UNEXPLAINED, Evidence, page, report, to_csv
 from repro.reports.fidelity.fidelity_page import write_fidelity
 from repro.reports.fidelity.headlines import read_headlines
 from repro.reports.fidelity.reading import Comparisons, read_comparisons
 from repro.reports.fidelity.reasons import Reason, read_reasons
-from repro.reports.fidelity.skill import read_floors, skill, trivial
+from repro.reports.fidelity.skill import Skill, TrivialPredictor, read_floors, skill, trivial_predictor
 from repro.reports.fidelity.winners import counted, races
+from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import PublishedCell, load_cells
 
-NOTHING = Evidence((), {}, ())
+NOTHING = Evidence((), {}, TrivialPredictor())
 DRAFT = Reason("a proxy's words", "above", rule={"artifact": ("table4",)})
 
 
@@ -89,7 +93,9 @@ class TestErrors:
 
     def test_in_words(self, found: Comparisons) -> None:
         shown = page(
-            report("edgellm", found, CELLS, Evidence([DRAFT], {"edgellm.fig18.b": 0.3}, ())), "c1", "2026"
+            report("edgellm", found, CELLS, Evidence([DRAFT], {"edgellm.fig18.b": 0.3}, TrivialPredictor())),
+            "c1",
+            "2026",
         )
         misses, every, certain, rules = shown.grids
         assert [(line[0].rpartition(".")[0], line[-1]) for line in misses.lines] == [
@@ -121,7 +127,11 @@ class TestErrors:
 
     def test_csv(self, found: Comparisons) -> None:
         lines = list(
-            csv.DictReader(io.StringIO(to_csv(report("edgellm", found, CELLS, Evidence([DRAFT], {}, ())))))
+            csv.DictReader(
+                io.StringIO(
+                    to_csv(report("edgellm", found, CELLS, Evidence([DRAFT], {}, TrivialPredictor())))
+                )
+            )
         )
         assert [line["group"] for line in lines[:6]] == ["relative"] * 6
         assert (lines[1]["row"], lines[1]["ours"], lines[1]["reason"]) == ("mt5", "30.0", "a proxy's words")
@@ -175,7 +185,79 @@ def beside(published: PublishedCell, *ours: float) -> Compared:
     return Compared(published, ends, published.unit, tuple(map(Figure, ours)))
 
 
+def trivial(one: Compared, fitted: list[PublishedCell], **others: Any) -> Compared | None:
+    return TrivialPredictor(fitted, **others).compared(one)
+
+
+def of_engine(name: str, value: float, unit: str = "s", **texts: str) -> PublishedCell:
+    texts = {"metric": "e2e_latency", "model": "A-2B", "condition": "prompt_length=1000"} | texts
+    return cell(name, value, value, unit, **texts)
+
+
+RATES = {
+    "rates": {"edgellm": of_engine("edgellm.abstract.rate", 1000.0, "tokens/s", metric="prefill_throughput")},
+    "spellings": {"edgellm": {"otherscpu": "others", "edgellm": "own"}},
+}
+"""An abstract's 1,000 tokens a second of a model of two billion, and two engines."""
+
+
 class TestSkill:
+    def test_an_engine_of_its_own_has_the_abstract_s_rate_by_weights(self) -> None:
+        """Twice the weights and 500 tokens take a second; 4,000 of 1.21 and 1.98 billion nearly as long."""
+        base = of_engine("edgellm.table1.base", 8.0, system="Others (CPU)")
+        own = of_engine("edgellm.table1.own", 1.5, model="B-4B", condition="prompt_length=400-600")
+        other = trivial(beside(own, 1.2), [base], **RATES)
+        assert other is not None
+        assert other.ours[0].value == pytest.approx(1.0), "never a baseline's time"
+        speed = of_engine(
+            "edgellm.fig1.part", 300.0, "tokens/s", metric="prefill_throughput", system="a part"
+        )
+        assert trivial(beside(speed, 1.0), [base], **RATES).ours[0].value == 1000.0  # type: ignore[union-attr]
+        known = {**RATES, "weights": {"a2b": 1.2, "b4b": 3.0}}
+        assert trivial(beside(own, 1.2), [], **known).ours[0].value == pytest.approx(1.25)  # type: ignore[union-attr]
+
+    def test_a_baseline_has_the_nearest_fitted_time_of_its_engine(self) -> None:
+        base = of_engine("edgellm.table1.base", 8.0, system="Others (CPU)")
+        own = of_engine("edgellm.table1.own", 1.0, system="EdgeLLM")
+        wanted = of_engine("edgellm.table1.x", 20.0, model="B-4B", system="Others-CPU")
+        assert trivial(beside(wanted, 1.0), [own, base], **RATES).ours[0].value == 16.0  # type: ignore[union-attr]
+
+    def test_a_ratio_of_engines_is_the_quotient_of_the_trivial_times(self) -> None:
+        """1,000 tokens a second over 1,000 in 8 seconds."""
+        base = of_engine("edgellm.table1.base", 8.0, system="Others (CPU)")
+        ratio = cell("edgellm.fig1.a", 5.0, 5.0, relative_to="Others-CPU", metric="prefill_speedup")
+        assert trivial(beside(ratio, 4.0), [base], **RATES).ours[0].value == 8.0  # type: ignore[union-attr]
+        assert trivial(beside(ratio, 4.0), [], **RATES).ours[0].value == 1.0  # type: ignore[union-attr]
+
+    def test_methods_equal_the_printed_baseline(self) -> None:
+        chain = timed("LLaMA-7B", 3.0, "edgellm.table1.chain", system="Chain", dataset="MBPP")
+        other = timed("LLaMA-7B", 9.0, "edgellm.table1.other", system="Chain", dataset="GSM8K")
+        tree = timed("LLaMA-7B", 2.0, "edgellm.table1.tree", system="Tree", dataset="MBPP")
+        equal = {"baselines": {"edgellm": [other, chain]}}
+        assert trivial(beside(tree, 2.5), [], **equal).ours[0].value == 3.0  # type: ignore[union-attr]
+        assert trivial(beside(chain, 2.5), [], **equal) is None, "the baseline itself is no method"
+
+    def test_our_own_predictor_finds_its_cells(self) -> None:
+        cells = load_cells()
+        headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", cells)
+        found = trivial_predictor(cells, ["mllm_npu.table4.2wiki.qwen1_5_1_8b.lcpp"], headlines, load_names())
+        printed = cells["lever.table5.eagle3.lever.mbpp"]
+        other = found.compared(beside(printed, 2.0))
+        assert other is not None
+        assert other.ours[0].value == pytest.approx(1.296), "as Chain-SD"
+        ratio = found.compared(beside(cells["mllm_npu.fig14.xiaomi14.1024.llamacpp_cpu"], 18.0))
+        assert ratio is not None
+        assert ratio.ours[0].value == pytest.approx(1000 / (1500 / 26.7)), "1,500 tokens take 26.7 s"
+
+    def test_weights_are_those_of_the_layers(self) -> None:
+        """Two of the five, from their published shapes: layers of (4 x 2048 + 3 x 5504) x 2048 weights, and
+        of (2 x 2048 + 2 x 256 + 3 x 16384) x 2048 with Gemma's one key-value head."""
+        headlines = read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells())
+        known = {model: float(billions) for model, billions in headlines.weights.items()}
+        assert known["Qwen1.5-1.8B"] == pytest.approx(24 * (4 * 2048 + 3 * 5504) * 2048 / 1e9, abs=5e-4)
+        gemma = 18 * (2 * 2048 + 2 * 256 + 3 * 16384) * 2048 / 1e9
+        assert known["Gemma-2B"] == pytest.approx(gemma, abs=5e-4)
+
     def test_a_ratio_is_one(self) -> None:
         other = trivial(beside(cell("edgellm.fig1.a", 4.0, 4.0, relative_to="Std"), 3.0), [])
         assert other is not None
@@ -193,7 +275,8 @@ class TestSkill:
     def test_skill_is_over_what_both_have(self) -> None:
         ours = [beside(timed("LLaMA-7B", 10.0), 11.0), beside(timed("T5-Large", 10.0), 99.0)]
         theirs = [beside(timed("LLaMA-7B", 10.0), 12.0), None]
-        assert skill(ours, theirs) == (1, pytest.approx(0.2), pytest.approx(0.5))
+        assert skill(ours, theirs) == Skill(1, pytest.approx(0.1), pytest.approx(0.2))
+        assert Skill(1, 0.1, 0.2).value == 0.5
         assert skill(ours, [None, None]) is None
 
     def test_floors(self, tmp_path: Path) -> None:
@@ -209,6 +292,59 @@ class TestSkill:
         with pytest.raises(InputError, match=r"edgellm\.text\.range"):
             read_floors(path, CELLS)
         assert read_floors(conf_dir() / "reference" / "contradictions.csv", load_cells())
+
+
+def test_what_a_paper_contradicts_stands_apart() -> None:
+    sure = beside(cell("edgellm.fig1.a", 10.0, 10.0), 11.0)
+    slip = beside(replace(cell("edgellm.fig1.b", 10.0, 10.0), contradicted="A slip"), 16.0)
+    broken = beside(replace(cell("edgellm.fig1.c", 10.0, None), contradicted="A slip"), 6.0)
+    found = summed([sure, slip, broken])
+    assert (found.relative, found.contradicted, found.broken) == ((sure,), (slip, broken), ())
+    assert (found.median, found.median_with_contradicted) == (pytest.approx(0.1), pytest.approx(0.35))
+    assert any("with them the median error is 35.0%" in sentence for sentence in sentences(found))
+    derived = replace(slip, certain="derived")
+    assert summed([derived]).certain == (derived,), "what cannot miss stays so"
+
+
+def test_every_contradiction_has_its_proof_in_the_errata() -> None:
+    entries = re.findall(
+        r"\*\*(.+?)\.\*\*", (project_root() / "docs" / "errata.md").read_text(encoding="utf-8")
+    )
+    proofs = {one.contradicted for one in load_cells().values()} - {""}
+    assert len(proofs) > 5
+    assert proofs <= set(entries)
+
+
+def test_every_claim_of_the_abstracts_is_a_headline_or_says_why_not() -> None:
+    """The list was copied from the papers by hand; its numbers are held to the published values."""
+    cells = load_cells()
+    claims = {one.id for one in read_headlines(conf_dir() / "reference" / "headlines.yaml", cells).claims}
+    with (conf_dir() / "reference" / "abstracts.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    for line in lines:
+        ends = [float(line[end]) if line[end] else None for end in ("low", "high")]
+        printed = cells[line["id"]]
+        assert [printed.value_low, printed.value_high] == ends, line["id"]
+        assert printed.unit == line["unit"]
+        assert bool(line["headline"]) != bool(line["reason"]), line["id"]
+        assert not line["headline"] or line["headline"] in claims
+        if line["headline"]:
+            shown = cells[line["headline"]]
+            for own, other in zip(ends, (shown.value_low, shown.value_high), strict=True):
+                assert own == other or round(other or 0, 1) == own, line["id"]
+    own = {name for name, one in cells.items() if ".abstract." in name and not one.paper.endswith("_v2")}
+    assert own <= {line["id"] for line in lines}
+    assert {one.paper for one in cells.values() if not one.paper.endswith("_v2")} == {
+        x["paper"] for x in lines
+    }
+
+
+def test_what_a_fit_determines_is_no_headline() -> None:
+    cells = load_cells()
+    claims = read_headlines(conf_dir() / "reference" / "headlines.yaml", cells).claims
+    assert cells["mllm_npu.abstract.prefill_throughput"].determined
+    assert cells["edgellm.table5.t5.squad.sti"].determined
+    assert not [one.id for one in claims if cells[one.id].determined]
 
 
 def test_winners() -> None:
@@ -254,4 +390,4 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
 
 
 def test_our_own_headlines_are_published_values() -> None:
-    assert 10 <= len(read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells()).claims) <= 15
+    assert 10 <= len(read_headlines(conf_dir() / "reference" / "headlines.yaml", load_cells()).claims) <= 20

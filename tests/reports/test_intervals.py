@@ -1,5 +1,7 @@
 """Bootstrap intervals: of known distributions, of stored rounds, and paired over prompts."""
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,7 +91,7 @@ def test_on_a_wall_clock_the_spread_over_repetitions_stays() -> None:
 def test_a_failed_cell_has_no_interval(tmp_path: Path) -> None:
     failed = records.record("std", {}, status="failed", error="Traceback")
     assert with_interval(failed, []) == failed
-    assert Samples(Results(tmp_path)).drawn(failed, "ttft") is None
+    assert Samples(Results(tmp_path)).totals(failed) == {}
 
 
 def test_answers_give_what_rounds_do_not() -> None:
@@ -126,6 +128,65 @@ def test_records_of_the_same_prompts_get_the_same_draws() -> None:
     one = {f"p/{i}": Total(float(i), 1.0) for i in range(6)}
     assert (drawn(one, "a") == drawn(one, "a")).all()  # type: ignore[union-attr]
     assert (drawn(one, "a") != drawn(one, "b")).any()  # type: ignore[union-attr]
+
+
+class Requests:
+    """Lines of cells that answered requests: of each cell the rows and their seconds."""
+
+    def __init__(self, cells: Mapping[str, Mapping[str, float]], times: int = 1) -> None:
+        self.cells, self.times = cells, times
+
+    def rounds(self, key: str) -> list[dict[str, float | int | str | None]]:
+        asked = [*self.cells[key].items()] * self.times
+        return [
+            {"id": f"app/{row}/{number}", "met": 1, "ttft": seconds, "tpot": 1.0}
+            for number, (row, seconds) in enumerate(asked)
+        ]
+
+    def answers(self, key: str) -> list[dict[str, float | int | str | None]]:
+        return []
+
+
+def requests(ttft: float, dataset: str, label: str) -> records.Record:
+    """A cell of requests with that mean time to the first token."""
+    return records.record("elastilm", {"ttft": ttft}, inputs={"dataset": dataset}, labels={"device": label})
+
+
+TTFT = ColumnSpec(key="ttft", heading="TTFT", value="ttft", unit="s", aggregate="mean")
+
+
+def width(cells: Sequence[records.Record], values: Sequence[Mapping[str, float]], times: int = 1) -> float:
+    """Width of the interval of the cells' mean."""
+    lines = Requests({c.key: v for c, v in zip(cells, values, strict=True)}, times)
+    low, high = aggregate.interval(TTFT, cells, [], Samples(lines)) or (math.nan, math.nan)
+    return high - low
+
+
+def test_the_mean_over_independent_cells_is_surer_than_one_by_the_root_of_their_number() -> None:
+    values = {str(i): float(i) for i in range(40)}
+    alone = width([requests(19.5, "a", "0")], [values])
+    assert alone == pytest.approx(2 * 1.96 * math.sqrt((40**2 - 1) / 12 / 40), rel=0.03), "by arithmetic"
+    independent = width([requests(19.5, name, name) for name in "abcd"], [values] * 4)
+    assert independent == pytest.approx(alone / 2, rel=0.05)
+    same = width([requests(19.5, "a", name) for name in "abcd"], [values] * 4)
+    assert same == pytest.approx(alone, rel=1e-9), "the same rows are no further evidence"
+
+
+def test_cells_of_a_dataset_that_share_rows_are_drawn_together() -> None:
+    """What one gains on a row the other loses; the second was asked ten rows more, all of the mean."""
+    first = {str(i): float(i) for i in range(20)}
+    second = {row: 19.0 - value for row, value in first.items()}
+    cells = [requests(9.5, "a", "0"), requests(9.5, "a", "1")]
+    assert width(cells, [first, second]) == pytest.approx(0.0, abs=1e-9)
+    longer = {**second, **{str(i): 9.5 for i in range(20, 30)}}
+    apart = width([cells[0], requests(9.5, "b", "1")], [first, longer])
+    assert width(cells, [first, longer]) < 0.5 * apart
+
+
+def test_a_row_that_is_asked_twice_is_one_unit() -> None:
+    values = {str(i): float(i) for i in range(40)}
+    once, twice = (width([requests(19.5, "a", "0")], [values], times) for times in (1, 2))
+    assert twice == pytest.approx(once, rel=1e-9)
 
 
 def test_seeds_are_drawn_with_the_prompts() -> None:
@@ -167,8 +228,11 @@ def test_a_text_that_several_cells_read_counts_once() -> None:
 
 def test_answers_and_requests_have_intervals_too() -> None:
     right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
-    found = with_interval(records.record("w8a8", {"accuracy": 50.0, "baseline_accuracy": 100.0}), right)
-    assert set(found.uncertainty) == {"accuracy"}
+    accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}
+    found = with_interval(records.record("w8a8", accuracies), right)
+    assert set(found.uncertainty) == {"accuracy", "difference"}
+    low, high = found.uncertainty["accuracy"]  # type: ignore[misc]
+    assert found.uncertainty["difference"] == pytest.approx((low - 100, high - 100)), "of the same rows"
     served: list[Round] = [
         {"id": "a", "ttft": 0.1 * i, "tpot": 0.01, "met": i % 3 > 0, "fell_back": 0, "right": i % 2}
         for i in range(6)

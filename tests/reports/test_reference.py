@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -11,12 +10,11 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.reports.reference.reference import PublishedCell, find, load_cells, read_cells, select
+from repro.reports.reference.reference import COLUMNS, find, load_cells, read_cells, select
 
 PAPERS = {"edgellm": 257, "lever": 107, "mllm_npu": 419, "elastilm": 66, "ghidorah": 47}
 SECOND_VERSION = "mllm_npu_v2"
 """A second version of a paper: its values are counted apart."""
-COLUMNS = [field.name for field in dataclasses.fields(PublishedCell)]
 
 
 def rows(file: str) -> list[dict[str, str]]:

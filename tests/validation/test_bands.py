@@ -18,11 +18,11 @@ from repro.experiments.cli import cell_config
 from repro.experiments.composing import load_components
 from repro.records.record import Record
 from repro.records.results import open_results
-from repro.reports.tables.bands import BANDS, read_bands
+from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_bands, read_draws
 from repro.scenarios.registry import made
 from repro.validation.__main__ import main
 from repro.validation.bands import draws
-from repro.validation.bands.draws import DRAWS, assumed_numbers, can_be_drawn, drawn, factor
+from repro.validation.bands.draws import DRAWS, assumed_numbers, can_be_drawn, drawn, factor, forms
 from repro.validation.bands.page import HEADINGS, write_bands
 from repro.validation.bands.replay import Figures, Replayed, ReplayFile
 from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
@@ -78,6 +78,35 @@ def test_assumed_rates_are_drawn_and_sizes_whole_numbers_and_sources_held() -> N
     }
     assert values(TOY) == before, "a draw changes no description that it is given"
     assert after["flash.bandwidth"] == pytest.approx(1e9 * factor("Toy", "flash.bandwidth", 0))
+
+
+def test_forms_are_held() -> None:
+    """A start for each row, a rate that is what is reached, and a start that the fit tied to another."""
+    fitted = {"source": "fitted", "cells": ["a"]}
+    rate = {"peak": {"int8": {"value": 1.0, "unit": "TOP/s", **fitted}}}
+    whole = {"value": 1.0, "unit": "share", **ASSUMED}
+    start = {"int8": {"value": 5, "unit": "ms", **fitted}, "fp16": {"value": 5, "unit": "ms", **ASSUMED}}
+    start["fp32"] = {"value": 6, "unit": "ms", **ASSUMED}
+    exponent = {"value": 1, **ASSUMED}
+    cpu = {**rate, "efficiency": whole, "start": start, "start_exponent": exponent}
+    place = "processors.cpu"
+    found = forms(facts({"name": "Toy", "processors": {"cpu": cpu}}))
+    assert found == {f"{place}.efficiency", f"{place}.start.fp16", f"{place}.start_exponent"}
+    drawn_paths = {
+        path
+        for path, value in values(drawn({"name": "Toy", "processors": {"cpu": cpu}}, 0)).items()
+        if value != values({"processors": {"cpu": cpu}})[path]
+    }
+    assert drawn_paths == {f"{place}.start.fp32"}
+    printed = {"peak": {"int8": {"value": 1.0, "unit": "TOP/s", **KNOWN}}}
+    reached = {**cpu, **printed, "start_exponent": {"value": 0.9, **ASSUMED}}
+    found = forms(facts({"processors": {"cpu": reached}}))
+    assert found == {f"{place}.start.fp16"}, "what share of a printed peak is reached is an assumption"
+
+
+def test_a_95_percent_range_needs_40_draws() -> None:
+    assert band_range([*range(41)]) == (1.0, 39.0)
+    assert band_range([*range(39)]) == (0.0, 38.0)
 
 
 def test_a_curve_has_one_factor_and_a_share_stays_a_share() -> None:
@@ -176,10 +205,11 @@ def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: C
     bands = {(band.row, band.column.key): band for band in found.bands}
     assert ("std", "acceptance_length") not in bands, "no clock and no cost decides it"
     same = bands["flash_ar", "speed"]
-    assert same.low == same.value == same.replayed == same.high
+    assert same.ends == (same.value, same.value)
+    assert same.replayed == same.value
     own = bands["chain_sd", "speed"]
-    low, high = (1 / 9 + 80 / 9 * share for share in (0.025, 0.975))  # between a ninth and nine times
-    assert (own.low / own.value, own.high / own.value) == pytest.approx((low, high))
+    assert [figure / own.value for figure in own.drawn] == pytest.approx([1 / 9, 9.0])
+    assert own.ends == (min(own.drawn), max(own.drawn)), "two draws have no 95% range"
     assert own.conclusion == "", "a speed compares nothing"
     assert bands["chain_sd", "speedup"].conclusion == "either"
     assert bands["std", "speedup"].conclusion == "above"
@@ -221,7 +251,11 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
     assert len(read) == 3 + len(found.bands)
     for band in found.bands:
         low, high = read["quickstart", band.row, band.column.key]
-        assert (low, high) == pytest.approx((band.low, band.high), rel=1e-3)
+        assert (low, high) == pytest.approx(band.ends, rel=1e-3)
+        assert read_draws(tmp_path)["quickstart", band.row, band.column.key] == pytest.approx(
+            band.drawn, rel=1e-5
+        )
+    assert draw_counts(tmp_path) == {"another": 1, "quickstart": 1}
     compared = [line for line in lines if line["conclusion"]]
     page = (folder / "table.md").read_text()
     turning = sum(line["conclusion"] == "either" for line in compared)

@@ -33,7 +33,7 @@ from repro.records.build_cache import one_at_a_time
 from repro.records.effort import counting
 from repro.records.packed import Member
 from repro.records.record import Record, Round, write_atomically
-from repro.records.results import open_results
+from repro.records.results import Results, open_results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
 from repro.reports.files import FORMATS, write_all
@@ -229,7 +229,7 @@ class Sweep:
 
     def read(self, experiment: str, section: Mapping[str, Any]) -> dict[str, Path]:
         """Write and print the table of a section without cells."""
-        shown, files = write_read(experiment, section, self.results)
+        shown, files = write_read(experiment, section, self.store, Samples(self.store))
         update_index(self.store)
         self.console.print(to_screen(shown))
         return files
@@ -264,17 +264,32 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_read(
-    experiment: str, section: Mapping[str, Any], folder: Path, formats: Collection[str] = tuple(FORMATS)
+    experiment: str,
+    section: Mapping[str, Any],
+    results: Results,
+    samples: Samples,
+    out: Path | None = None,
+    formats: Collection[str] = tuple(FORMATS),
 ) -> tuple[Page, dict[str, Path]]:
     """Write a page of claims (compared with tables), facts (compared with device files) or tree drawings.
+
+    Args:
+        experiment: its name.
+        section: its `table:` section.
+        results: have the cells behind the tables.
+        samples: of these results.
+        out: the folder of the page, and of the tables that claims are compared with; default the results'.
+        formats: of the page.
 
     Raises:
         InputError: the section is malformed or refers to something unknown, or the folder is not writable.
     """
-    bibliography = load_bibliography()
+    bibliography, folder = load_bibliography(), out or results.root
     if "claims" in section:
-        spec = ClaimsSpec.parse(experiment, section)
-        return write_claims(spec, folder, load_cells(), bibliography, formats)
+        from repro.experiments.claim_draws import CommittedDraws  # late, as it composes experiments
+
+        spec, draws = ClaimsSpec.parse(experiment, section), CommittedDraws(results, samples)
+        return write_claims(spec, folder, load_cells(), bibliography, formats, draws)
     if "facts" not in section:
         from repro.experiments.tree_drawings import form  # late, with torch, numba and matplotlib
         from repro.reports.tree_drawings.forms_page import write_forms

@@ -26,7 +26,7 @@ from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables import members as membership
-from repro.reports.tables.bands import read_bands
+from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
 from repro.scenarios.registry import is_current
@@ -119,6 +119,8 @@ def made_table(
     bands = read_bands(root) if root else {}
     keys = {record.key for record in records}
     table = build(asked.spec(section), records, load_cells(), keys, older, samples, bands)
+    if root:
+        table = replace(table, drawn=draw_counts(root).get(table.experiment, 0))
     return table if table.commands else replace(table, commands=membership.commands(asked.name, members))
 
 

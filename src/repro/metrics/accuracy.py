@@ -79,7 +79,8 @@ class MultipleChoice(Metric):
 class PairedDifference(Metric):
     """Mean paired difference to a baseline on the same examples, with standard error and 95% interval.
 
-    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed.
+    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed; a single
+    example has none.
 
     Inputs: `values` and `baseline_values`, one per example, in any unit; the results have the same unit.
     """
@@ -93,13 +94,13 @@ class PairedDifference(Metric):
         generator = np.random.default_rng(SEED)
         rows = len(differences)
         means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
-        low, high = np.quantile(means, (0.025, 0.975))
+        low, high = (float(end) if rows > 1 else None for end in np.quantile(means, (0.025, 0.975)))
         mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,
             "difference_stderr": error,
-            "difference_low": float(low),
-            "difference_high": float(high),
+            "difference_low": low,
+            "difference_high": high,
         }
 
 

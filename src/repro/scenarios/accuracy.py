@@ -198,9 +198,8 @@ def findings(
         if isinstance(error := values.get(f"{name}_stderr"), float)
     }
     low, high = values["difference_low"], values["difference_high"]
-    assert isinstance(low, float)
-    assert isinstance(high, float)
-    spread["difference"] = (low, high)
+    if isinstance(low, float) and isinstance(high, float):
+        spread["difference"] = (low, high)
     rounds: list[Round] = [
         {"id": prompt.id, "right": a, "baseline_right": b, "choice": choice(prompt, row, metric)}
         for prompt, row, a, b in zip(prompts, scores, right, before, strict=True)

@@ -7,27 +7,38 @@ from __future__ import annotations
 
 import csv
 import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.comparison.certain import DERIVED, settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.files import path_of
+from repro.reports.intervals.bootstrap import RESAMPLES
+from repro.reports.intervals.bootstrap import ends as ends_of
 from repro.reports.reference.reference import PublishedCell, find
+from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import MARKS
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+else:
+    np = late("numpy")
+
 Line = Mapping[str, str]
-"""A line of a table's CSV file."""
+"""A line of a table's CSV file; `table` names the table where lines of several are read."""
 
 CLAIM = "claim"
 """Value of the `column` field of a claim in a CSV file."""
@@ -127,6 +138,16 @@ def _written_out(
     return [{"id": f"{paper}.{n}" if SHORT.match(str(n)) else n, **given} for n in names]
 
 
+class Draws(Protocol):
+    """Figures of tables' lines over draws that the lines have in common."""
+
+    def sampled(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
+
+    def banded(self, lines: Sequence[Line]) -> list[Array | None]:
+        """Each line's figure on each drawn machine; None if it is not known."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim with our values for it.
@@ -137,6 +158,7 @@ class Claim:
         lines: lines of our tables that have a value for it.
         failed: number of selected lines without a value, because a cell failed or was not run.
         certain: why it cannot miss; "" if it can.
+        draws: figures of several lines over common draws; None if they are not at hand.
     """
 
     spec: ClaimSpec
@@ -144,6 +166,7 @@ class Claim:
     lines: tuple[Line, ...] = ()
     failed: int = 0
     certain: str = ""
+    draws: Draws | None = None
 
     @cached_property
     def unit(self) -> str:
@@ -176,50 +199,65 @@ class Claim:
         )
 
     def _figures(self) -> tuple[Figure, ...]:
-        """Our value, or the least and the most; intervals and bands are reduced as the values are."""
-        if self.spec.take in QUOTIENTS:
-            return self._quotient()
-        if not self.lines:
+        """Our value, or the least and the most, with interval and band."""
+        values = self._taken([float(line["ours"]) for line in self.lines])
+        if values is None:
             return ()
-        least, most = self._taken("ours") or (0.0, 0.0)
-        bounds = [(self._taken(low), self._taken(high)) for low, high in (SAMPLED, BAND)]
-        both = []
-        for place, value in enumerate((least, most)):
-            ends = [(low[place], high[place]) if low and high else None for low, high in bounds]
-            both.append(Figure(value, *ends))
-        return tuple(both) if self.spec.take == "range" and least != most else tuple(both[:1])
+        both = values if self.spec.take == "range" and values[0] != values[1] else values[:1]
+        intervals, bands = self._ends(SAMPLED), self._ends(BAND)
+        return tuple(Figure(float(value), intervals[place], bands[place]) for place, value in enumerate(both))
 
-    def _taken(self, field: str) -> Ends | None:
-        """The reduction of a field of all lines; None if one of them lacks it."""
-        if any(not line.get(field) for line in self.lines):
-            return None
-        return TAKE[self.spec.take]([float(line[field]) for line in self.lines])
+    def _ends(self, fields: tuple[str, str]) -> tuple[Ends | None, Ends | None]:
+        """The interval or band of the least and of the most of our values.
 
-    def _quotient(self) -> tuple[Figure, ...]:
-        """The quotient; its ends are the least and the most that those of its two parts allow."""
-        ours = self._quotients(("ours",))
-        ends = [self._quotients(fields) for fields in (SAMPLED, BAND)]
-        return (Figure(ours[0], *((min(e), max(e)) if e else None for e in ends)),) if ours else ()
-
-    def _quotients(self, fields: Sequence[str]) -> list[float]:
-        """The quotients of each of these fields of the first part and each of the second.
-
-        Empty if a part or a field is absent, or if what is divided by may be 0.
+        That of a single line is its own. Of several the values are taken draw by draw: ends of intervals are
+        no draws, and neither their mean nor their extremes is the end of an interval.
         """
-        parts = self._parts()
-        if len(parts) < 2 or any(not line.get(field) for line in self.lines for field in fields):
-            return []
-        less = 1.0 if self.spec.take == "gain_quotient" else 0.0
-        above, below = (
-            [statistics.fmean(float(line[field]) for line in part) - less for field in fields]
-            for part in parts
-        )
-        return [a / b for a in above for b in below] if min(below) > 0 or max(below) < 0 else []
+        if len(self.lines) == 1:
+            low, high = (self.lines[0].get(field) for field in fields)
+            own = (float(low), float(high)) if low and high else None
+            return own, own
+        drawn, reduced = (self._sampled(), ends_of) if fields == SAMPLED else (self._banded(), band_range)
+        taken = None if drawn is None else self._taken(drawn)
+        return (None, None) if taken is None else (reduced(taken[0]), reduced(taken[1]))
 
-    def _parts(self) -> list[list[Line]]:
-        """The lines of both rows of a quotient; fewer than two if one has none."""
-        parts = [[x for x in self.lines if fnmatchcase(x["id"], row)] for row in self.spec.rows]
-        return [part for part in parts if part]
+    def _sampled(self) -> list[Array] | None:
+        """The values of all lines over common draws of prompts; None if those of one are not known.
+
+        A line without `n` rests on no prompt and has the same value in each draw.
+        """
+        if self.draws is None or not any(line.get("n") for line in self.lines):
+            return None
+        found = self.draws.sampled(self.lines)
+        if any(drawn is None and line.get("n") for line, drawn in zip(self.lines, found, strict=True)):
+            return None
+        return [
+            np.full(RESAMPLES, float(line["ours"])) if drawn is None else drawn
+            for line, drawn in zip(self.lines, found, strict=True)
+        ]
+
+    def _banded(self) -> list[Array] | None:
+        """The values of all lines on the same drawn machines; None if those of one are not known."""
+        found = [] if self.draws is None else self.draws.banded(self.lines)
+        known = [drawn for drawn in found if drawn is not None]
+        fewest = min((len(drawn) for drawn in known), default=0)
+        return [drawn[:fewest] for drawn in known] if known and len(known) == len(self.lines) else None
+
+    def _taken(self, values: Sequence[Any]) -> tuple[Any, Any] | None:
+        """The least and the most that the lines' values reduce to, or those of each draw; None of none."""
+        if self.spec.take not in QUOTIENTS:
+            return TAKE[self.spec.take](np.array(values)) if values else None
+        parts = [
+            [value for line, value in zip(self.lines, values, strict=True) if fnmatchcase(line["id"], row)]
+            for row in self.spec.rows
+        ]
+        if not all(parts):
+            return None
+        less = 1.0 if self.spec.take == "gain_quotient" else 0.0
+        above, below = (np.mean(part, axis=0) - less for part in parts)
+        if np.min(below) <= 0 <= np.max(below):
+            return None  # what is divided by may be 0
+        return (above / below,) * 2
 
     @cached_property
     def ours(self) -> Ends | None:
@@ -231,6 +269,7 @@ class Claim:
     def marks(self) -> tuple[str, ...]:
         """Marks of all our values, without `off`."""
         own = {mark for line in self.lines for mark in line["marks"].split()} - {"off"}
+        own |= {"fitted"} if self.lines and self.cell.determined else set()
         return tuple(mark for mark in MARKS if mark in own)
 
     @property
@@ -245,22 +284,27 @@ class Claim:
 SAMPLED, BAND = ("low", "high"), ("band_low", "band_high")
 """Fields of a line that hold an interval, and a band."""
 
-TAKE: dict[str, Callable[[Sequence[float]], Ends]] = {
-    "only": lambda figures: (figures[0], figures[0]),
-    "min": lambda figures: (min(figures),) * 2,
-    "max": lambda figures: (max(figures),) * 2,
-    "mean": lambda figures: (statistics.fmean(figures),) * 2,
-    "median": lambda figures: (statistics.median(figures),) * 2,
-    "range": lambda figures: (min(figures), max(figures)),
+TAKE: dict[str, Callable[[Array], tuple[Any, Any]]] = {
+    "only": lambda values: (values[0],) * 2,
+    "min": lambda values: (values.min(0),) * 2,
+    "max": lambda values: (values.max(0),) * 2,
+    "mean": lambda values: (values.mean(0),) * 2,
+    "median": lambda values: (np.median(values, axis=0),) * 2,
+    "range": lambda values: (values.min(0), values.max(0)),
 }
+"""How values [lines], or [lines, draws], are reduced to the least and the most."""
 
 
 def _keys(lines: Iterable[Line], field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for line in lines for key in line.get(field, "").split()))
 
 
-def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) -> list[Claim]:
+def compare(
+    spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell], draws: Draws | None = None
+) -> list[Claim]:
     """Every claim with our values, read from the tables' CSV files in a folder.
+
+    Without `draws` a claim over several figures has neither interval nor band.
 
     Raises:
         InputError: the claims are not those of the paper; a table does not exist yet, or lacks the row or
@@ -271,8 +315,11 @@ def compare(spec: ClaimsSpec, folder: Path, cells: Mapping[str, PublishedCell]) 
     if lacking := [name for name in wanted if not path_of(folder, name, "csv").is_file()]:
         commands = "; ".join(f"experiment={name}" for name in lacking)
         raise InputError(f"claims need tables that are not in {folder} yet; make them first: {commands}")
-    tables = {name: read_table(path_of(folder, name, "csv")) for name in wanted}
-    claims = [_claim(claim, tables, cells) for claim in spec.claims]
+    tables = {
+        name: [{**line, "table": name} for line in read_table(path_of(folder, name, "csv"))]
+        for name in wanted
+    }
+    claims = [replace(_claim(claim, tables, cells), draws=draws) for claim in spec.claims]
     own = settled([claim.comparison for claim in claims])
     return [
         replace(claim, certain=claim.certain or one.certain) for claim, one in zip(claims, own, strict=True)

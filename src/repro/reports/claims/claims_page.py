@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, compare
+from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
 from repro.reports.comparison.summary import sentences, summed
 from repro.reports.files import write_files
@@ -38,8 +38,11 @@ def write_claims(
     cells: Mapping[str, PublishedCell],
     bibliography: dict[str, str],
     formats: Collection[str] = ("md", "csv", "tex"),
+    draws: Draws | None = None,
 ) -> tuple[Page, dict[str, Path]]:
     """Compare a paper's claims with the tables in a folder and write a page of them there.
+
+    `draws` give intervals and bands of claims over several figures.
 
     Returns:
         the page, and its files by format.
@@ -47,7 +50,7 @@ def write_claims(
     Raises:
         InputError: as `compare`, or a paper has no BibTeX entry, or the folder cannot be written to.
     """
-    claims = compare(spec, folder, cells)
+    claims = compare(spec, folder, cells, draws)
     shown, bibtex = page(spec, claims), citations([spec.paper], bibliography)
     contents = {"md": to_markdown(shown, bibtex), "csv": to_csv(claims), "tex": to_latex(shown, bibtex)}
     wanted = {name: content for name, content in contents.items() if name in formats}

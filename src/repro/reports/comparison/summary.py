@@ -28,6 +28,7 @@ class Summary:
         broken: bounds that are not met.
         fitted: fitted ones, the worst first.
         certain: those that cannot miss.
+        contradicted: those whose printed value the paper's own numbers exclude, the worst first.
         absent: those without a figure of ours.
     """
 
@@ -38,6 +39,7 @@ class Summary:
     broken: tuple[Compared, ...]
     fitted: tuple[Compared, ...]
     certain: tuple[Compared, ...]
+    contradicted: tuple[Compared, ...]
     absent: tuple[Compared, ...]
 
     @property
@@ -49,6 +51,11 @@ class Summary:
     def median(self) -> float | None:
         """Median of the relative errors."""
         return median(self.relative)
+
+    @property
+    def median_with_contradicted(self) -> float | None:
+        """The same with what the paper's own numbers exclude."""
+        return median([*self.relative, *(one for one in self.contradicted if not one.in_points)])
 
     @property
     def misses(self) -> list[Compared]:
@@ -68,7 +75,7 @@ def summed(comparisons: Sequence[Compared]) -> Summary:
     groups: dict[str, list[Compared]] = {name: [] for name in Summary.__annotations__}
     for one in comparisons:
         groups[_group(one)].append(one)
-    for name in ("relative", "points", "fitted"):
+    for name in ("relative", "points", "fitted", "contradicted"):
         groups[name].sort(key=lambda one: (-abs(one.error or 0.0), one.cell.id, one.table, one.row))
     return Summary(**{name: tuple(some) for name, some in groups.items()})
 
@@ -80,6 +87,8 @@ def _group(one: Compared) -> str:
         return "fitted"
     if one.certain:
         return "certain"
+    if one.cell.contradicted:
+        return "contradicted"
     if one.published.bound:
         return "broken" if one.broken else "kept"
     if one.inside:
@@ -109,6 +118,13 @@ def sentences(found: Summary) -> list[str]:
         said.append(
             f"Accuracies, over {_times(found.points, 'figure')} that can miss: median difference "
             f"{median(found.points):.1f} points, most {abs(worst.error or 0):.1f} ({worst.cell.id})."
+        )
+    if found.contradicted:
+        with_them = found.median_with_contradicted
+        said.append(
+            f"{_times(found.contradicted, 'figure')} stand apart whose printed value the paper's own numbers "
+            "exclude (docs/errata.md)"
+            + ("." if with_them is None else f"; with them the median error is {with_them:.1%}.")
         )
     others = {
         "inside a published range": found.inside,

@@ -16,6 +16,7 @@ STATUSES = {
     "predicted": "a prediction that can miss stands beside it",
     "certain": "a figure that cannot miss, or one that repeats or follows from others",
     "bound": "only a bound is printed; ours stands beside it",
+    "contradicted": "the paper's own numbers exclude it (docs/errata.md); ours stands beside it",
     "fitted": "ours was used in a fit or follows from one",
     "elsewhere": "only a figure for another workload or model stands beside it",
     "absent": "a table or page says why there is none",
@@ -32,9 +33,11 @@ def status(
     if one is not None and one.ours:
         if one.fitted:
             return "fitted"
-        if one.published.bound:
-            return "bound"
-        return "certain" if one.certain else "predicted"
+        if one.certain:
+            return "bound" if one.published.bound else "certain"
+        if one.cell.contradicted:
+            return "contradicted"
+        return "bound" if one.published.bound else "predicted"
     if cell.metric.startswith("accuracy") and cell.model in missing_models:
         return "model"
     line = found.nearest.get(cell.id) or found.nearest.get(cell.same_as)

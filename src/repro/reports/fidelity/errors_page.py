@@ -19,7 +19,7 @@ from repro.reports.comparison.comparison import MISS, MISS_POINTS, Compared, fam
 from repro.reports.comparison.summary import Summary, sentences, summed
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.reasons import Reason, reason_of, record
-from repro.reports.fidelity.skill import skill, trivial
+from repro.reports.fidelity.skill import TrivialPredictor, skill
 from repro.reports.files import write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, signs
@@ -44,12 +44,12 @@ class Evidence:
     Attributes:
         reasons: why predictions miss.
         floors: how far a paper's own other numbers are from printed values, by id.
-        fitted: published cells that a fit used or that a fit determines.
+        predictor: the trivial one.
     """
 
     reasons: Sequence[Reason]
     floors: Mapping[str, float]
-    fitted: Sequence[PublishedCell]
+    predictor: TrivialPredictor
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Report:
 
     def trivial(self, one: Compared) -> Compared | None:
         """The trivial predictor's comparison."""
-        return trivial(one, self.evidence.fitted)
+        return self.evidence.predictor.compared(one)
 
 
 def report(paper: str, found: Comparisons, cells: Mapping[str, PublishedCell], evidence: Evidence) -> Report:
@@ -99,6 +99,13 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
     }.items():
         if some:
             grids.append(_grid(found, some, title))
+    if summary.contradicted:
+        headings = tuple(map(Heading, (*HEADINGS[:-2], "floor", "proof in docs/errata.md")))
+        lines = tuple(
+            (*_words(found, one)[:-2], _words(found, one)[-1], one.cell.contradicted)
+            for one in summary.contradicted
+        )
+        grids.append(Grid(headings, lines, "lllrrrlrl"))
     if summary.certain:
         headings = tuple(map(Heading, ("cannot miss, not counted", "in", "why")))
         lines = tuple((one.cell.id, one.table, one.certain) for one in summary.certain)
@@ -135,9 +142,10 @@ def _notes(found: Report) -> list[str]:
     worth = skill(summary.relative, [found.trivial(one) for one in summary.relative])
     if worth:
         said.append(
-            "Trivial predictor (ratios to a baseline are 1; else the nearest fitted cell, scaled by "
-            f"weights), over the {worth[0]} relative errors that it has a figure for: median error "
-            f"{worth[1]:.1%}; our skill, 1 less the ratio of the medians, is {worth[2]:.2f}."
+            "Trivial predictor (the nearest fitted cell or the abstract's rate, scaled by weights; quotients "
+            "of such times; all methods equal), over the "
+            f"{worth.n} relative errors that it has a figure for: median error {worth.trivial:.1%}, ours "
+            f"{worth.ours:.1%}; our skill, 1 less the ratio of the medians, is {worth.value:.2f}."
         )
     floored = [one for one in summary.relative if one.cell.id in found.evidence.floors]
     below = sum(abs(one.error or 0) <= found.evidence.floors[one.cell.id] for one in floored)
@@ -188,7 +196,7 @@ def to_csv(found: Report) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(CSV_HEADER)
-    for group in ("relative", "points", "inside", "kept", "broken", "fitted", "certain"):
+    for group in ("relative", "points", "inside", "kept", "broken", "fitted", "contradicted", "certain"):
         for one in getattr(found.summary, group):
             other, whole = found.trivial(one), one.ours[0].interval if len(one.ours) == 1 else None
             figures = (

@@ -23,6 +23,7 @@ from repro.reports.fidelity.winners import Race, counted, races
 from repro.reports.formats.layout import UNITS
 from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.tables.bands import draw_counts, draws_words
 
 FILE = "fidelity.md"
 COMMAND = "python scripts/errors.py --results results"
@@ -60,12 +61,23 @@ def write_fidelity(
         "Sample sizes": _samples(reports),
         "Current or stale": _age(records, older),
     }
-    text = PREFACE + "".join(
-        f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items()
+    text = (
+        PREFACE
+        + _bands(folder)
+        + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items())
     )
     path = folder / FILE
     write_atomically(path, text)
     return path
+
+
+def _bands(folder: Path) -> str:
+    """What the bands in braces are, by table."""
+    tables: dict[str, list[str]] = {}
+    for table, count in draw_counts(folder).items():
+        tables.setdefault(draws_words(count), []).append(table)
+    said = "; ".join(f"{words} for {', '.join(names)}" for words, names in tables.items())
+    return f"In brackets stand intervals, in braces bands: {said}.\n" if said else ""
 
 
 def _headlines(headlines: Headlines, found: Comparisons) -> Lines:
@@ -139,19 +151,40 @@ def _errors(reports: Sequence[Report]) -> Lines:
                 _percent(own.median),
                 _percent(_part(own.relative, 0.75)),
                 _percent(median([one for one in naive if not one.in_points])),
-                f"{_percent(worth[1])} ({worth[0]})" if worth else "",
-                f"{worth[2]:.2f}" if worth else "",
+                f"{_percent(worth.ours)}, {_percent(worth.trivial)} ({worth.n})" if worth else "",
+                f"{worth.value:.2f}" if worth else "",
                 str(len(own.points)),
                 "" if median(own.points) is None else f"{median(own.points):.1f}",
                 str(len(own.inside)),
                 f"{len(own.broken)} of {len(own.broken) + len(own.kept)}",
                 f"{len(own.fitted_misses)} of {len(own.fitted)}",
                 str(len(own.certain)),
+                str(len(own.contradicted)),
+                _percent(own.median_with_contradicted) if own.contradicted else "",
             )
         )
-    headings = ("paper", "n", "median", "p75", "naive median", "trivial (n)", "skill", "accuracies", "points")
+    headings = (
+        "paper",
+        "n",
+        "median",
+        "p75",
+        "naive median",
+        "ours, trivial (n)",
+        "skill",
+        "accuracies",
+        "points",
+    )
     yield from _table(
-        (*headings, "inside a range", "bounds broken", "fitted, off by 10%", "cannot miss"), rows
+        (
+            *headings,
+            "inside a range",
+            "bounds broken",
+            "fitted, off by 10%",
+            "cannot miss",
+            "contradicted",
+            "median with",
+        ),
+        rows,
     )
     yield ""
     yield "By family, median error (n); accuracies in points:"

@@ -6,7 +6,7 @@ Owns the reading of that file. `comparison` decides the verdicts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -28,11 +28,18 @@ class Headline:
 
 @dataclass(frozen=True)
 class Headlines:
-    """The claims, the name that each paper gives its own system, and models that are not at hand."""
+    """The claims, the name that each paper gives its own system, and models that are not at hand.
+
+    `rates`, `baselines` and `weights` are what the trivial predictor takes for a paper's own system
+    (`skill.TrivialPredictor`).
+    """
 
     systems: Mapping[str, str]
     claims: tuple[Headline, ...]
     missing_models: tuple[str, ...] = ()
+    rates: Mapping[str, str] = field(default_factory=dict)
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_headlines(path: Path, cells: Mapping[str, PublishedCell]) -> Headlines:
@@ -43,9 +50,9 @@ def read_headlines(path: Path, cells: Mapping[str, PublishedCell]) -> Headlines:
     """
     plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     found = typed(Headlines, plain, path.name)
-    for claim in found.claims:
-        find(cells, claim.id)
-    for paper, system in found.systems.items():
+    for name in (*(claim.id for claim in found.claims), *found.rates.values()):
+        find(cells, name)
+    for paper, system in (*found.systems.items(), *found.baselines.items()):
         own = {cell.system for cell in cells.values() if cell.paper == paper}
         if not own:
             raise InputError(f"{path.name}: {unknown('paper', paper, {c.paper for c in cells.values()})}")

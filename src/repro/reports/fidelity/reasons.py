@@ -7,7 +7,7 @@ direction it pushes our figure, so that a miss in the other direction contradict
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.comparison.comparison import Compared
-from repro.reports.reference.reference import PublishedCell, find
+from repro.reports.reference.reference import COLUMNS, PublishedCell, find
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _reason(entry: object, where: str, cells: Mapping[str, PublishedCell]) -> Re
         raise InputError(f"{where}: {entry!r} needs either `id` or `rule`")
     if reason.id:
         find(cells, reason.id)
-    known = [one.name for one in fields(PublishedCell) if not one.name.startswith("value_")]
+    known = [name for name in COLUMNS if not name.startswith("value_")]
     for name, values in reason.rule.items():
         if name not in known:
             raise InputError(f"{where}: {unknown('field of a published cell', name, known)}")

@@ -14,6 +14,7 @@ from repro.reports.comparison.summary import sentences, summed
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.bands import draws_words
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
 ABSENT = "—"
@@ -266,7 +267,8 @@ def _interval_lines(table: Table) -> list[str]:
         )
     if any(entry.band and not narrow(entry.band) for entry in entries):
         lines.append(
-            "{low, high} is the machine's band: its assumed numbers varied together by 30%, 95% of the draws."
+            "{low, high} is the machine's band: its assumed numbers varied together by 30%, "
+            f"{draws_words(table.drawn)}."
         )
     counts = sorted({entry.n for entry in entries if entry.n})
     if counts:

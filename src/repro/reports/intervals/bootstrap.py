@@ -5,7 +5,7 @@ Owns the resampling. Must not know what a figure means, nor where its totals com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from zlib import crc32
@@ -63,16 +63,26 @@ def paired(ours: Totals, other: Totals, compare: Literal["ratio", "difference"])
         return ends(one / two)
 
 
-def drawn(totals: Totals, source: str = "") -> NDArray[np.float64] | None:
+def drawn(
+    totals: Totals, source: str = "", among: Collection[str] | None = None
+) -> NDArray[np.float64] | None:
     """The figure of `RESAMPLES` draws of the prompts with replacement; `None` with fewer than `FEWEST`.
 
     Figures over the same prompts of the same source (the digest of a dataset) get the same draws, so that
     they can be compared draw by draw; other prompts are drawn independently.
+
+    Args:
+        totals: of the figure, by prompt.
+        source: of the prompts.
+        among: the prompts that are drawn, of which the figure has some or all (default): figures over
+            different parts of a source share the draws of what they have in common only if all are drawn
+            together.
     """
     if len(totals) < FEWEST:
         return None
-    prompts = tuple(sorted(totals))
-    sums = _counts(source, prompts) @ np.array([totals[prompt] for prompt in prompts])
+    prompts = tuple(sorted(totals if among is None else among))
+    none = Total(0.0, 0.0)
+    sums = _counts(source, prompts) @ np.array([totals.get(prompt, none) for prompt in prompts])
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(sums[:, 0] / sums[:, 1])
 

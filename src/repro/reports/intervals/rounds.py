@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from repro.records.record import Record, Round
@@ -68,7 +68,11 @@ TOTALS = {
 COUNTED = ("calls", "verified", "accepted", "rows", "draftings", "drafted", "errors", "useless", "right")
 """Sums of rounds, to which a prompt without a verification adds nothing."""
 
-ACCURACY = {"accuracy": ("right", ONE), "baseline_accuracy": ("baseline_right", ONE)}
+ACCURACY = {
+    "accuracy": ("right", ONE),
+    "baseline_accuracy": ("baseline_right", ONE),
+    "difference": ("gained", ONE),
+}
 SERVING = {
     "ttft": ("ttft", ONE),
     "tpot": ("tpot", ONE),
@@ -140,8 +144,8 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
     if {"request", "emitted"} <= names:
         return _generated(_answered(lines, answers))
     if {"met", "ttft"} <= names:
-        return _ratios(_each(lines), SERVING)
-    return _ratios(_each(lines), ACCURACY) if "baseline_right" in names else {}
+        return _ratios(_each(lines, _request_row), SERVING)
+    return _ratios(_each(lines, _example_row), ACCURACY) if "baseline_right" in names else {}
 
 
 def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
@@ -182,21 +186,34 @@ def _generated(sums: Mapping[str, Sums]) -> dict[str, Totals]:
     return _ratios(parts, {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}})
 
 
-def _each(lines: Sequence[Round]) -> dict[str, Sums]:
-    """The sums of each example or request: its own numbers."""
-    found = {}
+def _each(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str, Sums]:
+    """The sums of each dataset row: of its example, or of all requests that ask it."""
+    rows: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for number, line in enumerate(lines):
         own = {name: float(value) for name, value in line.items() if isinstance(value, (int, float))}
         own |= {name: 100.0 * own[name] for name in PERCENT if name in own}
         own[ONE] = 1.0
+        if {"right", "baseline_right"} <= own.keys():
+            own["gained"] = own["right"] - own["baseline_right"]
         if "switch" in own:
             own["switched"] = float(own["switch"] > 0)
         if {"right", "met"} <= own.keys():
             own["in_time"] = own["right"] * bool(own["met"])
         if own.get("full_ttft") and "deciding" in own:
             own["deciding_of_full"] = own["deciding"] / own["full_ttft"]
-        found[f"{number} {line.get('id')}"] = own
-    return found
+        sums = rows[row(line, number)]
+        for name, value in own.items():
+            sums[name] += value
+    return rows
+
+
+def _example_row(line: Round, number: int) -> str:
+    return str(line.get("id") or number)
+
+
+def _request_row(line: Round, number: int) -> str:
+    """A request is called after its application, the row that it asks, and its number."""
+    return _example_row(line, number).rpartition("/")[0] or str(number)
 
 
 def _ratios(sums: Mapping[str, Sums], pairs: Mapping[str, tuple[str, str]]) -> dict[str, Totals]:

@@ -5,7 +5,9 @@ Owns which draws belong to a record. Must not know tables. The lines of a record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from repro.core.late import late
@@ -34,21 +36,52 @@ class LineSource(Protocol):
 
 
 class Samples:
-    """Resampled figures of records; records over the same prompts are resampled together."""
+    """The totals of records by prompt, and their resampled figures."""
 
     def __init__(self, lines: LineSource) -> None:
         self._lines = lines
         self._totals: dict[str, dict[str, Totals]] = {}
 
-    def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
-        """A figure of the record over each draw of its prompts; `None` if its lines do not give one."""
+    def totals(self, record: Record) -> dict[str, Totals]:
+        """The totals of a record's figures by prompt; none of a wall clock, whose repeats are not kept."""
         if not record.done or record.provenance.clock == "wall":
-            return None
+            return {}
         if record.key not in self._totals:
             lines, answers = self._lines.rounds(record.key), self._lines.answers(record.key)
             self._totals[record.key] = totals(record, lines, answers)
-        own = self._totals[record.key].get(name)
-        return None if own is None else drawn(own, str(record.provenance.inputs.get("dataset", "")))
+        return self._totals[record.key]
+
+    def together(self, records: Iterable[Record]) -> JointSamples:
+        """The records' figures, resampled over all their prompts at once."""
+        prompts: dict[str, set[str]] = defaultdict(set)
+        for record in records:
+            for by_prompt in self.totals(record).values():
+                prompts[_source(record)].update(by_prompt)
+        return JointSamples(self, prompts)
+
+
+@dataclass(frozen=True)
+class JointSamples:
+    """Resampled figures of several records: a prompt that several of them answered is drawn for all of them.
+
+    Attributes:
+        samples: has the records' totals.
+        prompts: of all records, by source.
+    """
+
+    samples: Samples
+    prompts: Mapping[str, Collection[str]]
+
+    def drawn(self, record: Record, name: str) -> NDArray[np.float64] | None:
+        """A figure of the record over each draw of all prompts; `None` if its lines do not give one."""
+        by_prompt = self.samples.totals(record).get(name)
+        source = _source(record)
+        return None if by_prompt is None else drawn(by_prompt, source, self.prompts[source])
+
+
+def _source(record: Record) -> str:
+    """What a record's prompts are from: the digest of its dataset; requests name their applications."""
+    return str(record.provenance.inputs.get("dataset", ""))
 
 
 def distinct(records: Sequence[Record]) -> int | None:

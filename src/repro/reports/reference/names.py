@@ -6,7 +6,7 @@ Owns the reading of these files, and of the footnotes that tables share. Must no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from repro.core.merging import merged
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
-from repro.reports.reference.reference import PublishedCell
+from repro.reports.reference.reference import COLUMNS
 
 ANY = "any"
 """The section of names that hold for every paper."""
@@ -33,7 +33,7 @@ FIELD_OF = {
 }
 """The field of a published cell that a label corresponds to."""
 
-FIELDS = tuple(f.name for f in fields(PublishedCell) if f.name != "id" and not f.name.startswith("value_"))
+FIELDS = tuple(name for name in COLUMNS if name != "id" and not name.startswith("value_"))
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ class DisplayNames:
                 texts = {f: tuple(t.replace("*", value) for t in ts) for f, ts in entry.published.items()}
                 return NameSpec(entry.name.replace("*", value), texts)
         return self._with_default(NameSpec(value), label, value)
+
+    def spellings(self, paper: str, label: str) -> dict[str, str]:
+        """The value that each published text of a label stands for."""
+        start = f"{paper}/{label}/"
+        entries = {
+            key.removeprefix(start): spec for key, spec in self._entries.items() if key.startswith(start)
+        }
+        return {
+            text: value
+            for value, spec in entries.items()
+            for text in self._with_default(spec, label, value).published.get(FIELD_OF[label], ())
+        }
 
     @staticmethod
     def _with_default(entry: NameSpec, label: str, value: str) -> NameSpec:

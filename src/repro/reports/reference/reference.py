@@ -1,14 +1,15 @@
 """Published values, by id and by their other fields.
 
-Owns the reading of `reference/cells.csv` and `reference/cells_*.csv` below `conf/` folders. Must not know
-records, nor what is compared with a value.
+Owns the reading of `reference/cells.csv` and `reference/cells_*.csv` below `conf/` folders, and of what is
+known of single values: which a fit determines (`determined.csv`), which the paper's own numbers exclude
+(`contradictions.csv`). Must not know records, nor what is compared with a value.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,8 @@ class PublishedCell:
         relative_to: the baseline of a ratio or a difference.
         note: doubts about it.
         same_as: id of a cell of an earlier version of the paper that prints the same value.
+        determined: what makes ours for it follow from a fit or a setting; "" if it can miss.
+        contradicted: the entry of docs/errata.md that proves that the paper's other numbers exclude it.
     """
 
     id: str
@@ -60,12 +63,18 @@ class PublishedCell:
     relative_to: str
     note: str
     same_as: str = ""
+    determined: str = ""
+    contradicted: str = ""
 
     @property
     def conditions(self) -> dict[str, str]:
         """The parts of the condition that have the form `key=value`."""
         parts = (part.partition("=") for part in self.condition.split("; "))
         return {key: value for key, equals, value in parts if equals}
+
+
+COLUMNS = tuple(one.name for one in fields(PublishedCell) if one.name not in ("determined", "contradicted"))
+"""The columns of a file of published values; the last may be absent."""
 
 
 def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell]:
@@ -79,7 +88,24 @@ def load_cells(folders: Sequence[Path] | None = None) -> dict[str, PublishedCell
         InputError: a file of the project has other columns, an id occurs twice, or a value is not a number.
     """
     places = conf_folders() if folders is None else folders
-    return merged(places, _files, read_cells, "published cell")
+    cells = merged(places, _files, read_cells, "published cell")
+    own = places[0] / "reference"
+    for name, why in _remarks(own / "determined.csv", "why").items():
+        cells[name] = replace(find(cells, name), determined=why)
+    for name, proof in _remarks(own / "contradictions.csv", "proof").items():
+        cells[name] = replace(find(cells, name), contradicted=proof)
+    return cells
+
+
+def _remarks(path: Path, field: str) -> dict[str, str]:
+    """A field of a file's lines by id; none if there is no such file."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if lacking := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path.name} has no column {lacking[0]!r}")
+        return {line["id"]: line[field] for line in reader if line[field]}
 
 
 def _files(folder: Path) -> list[Path]:
@@ -96,7 +122,7 @@ def read_cells(path: Path) -> dict[str, PublishedCell]:
 @cache
 def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]:
     """The values of a file; `changed` and `size` are part of the cache key."""
-    wanted = [field.name for field in fields(PublishedCell)]
+    wanted = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
@@ -140,7 +166,7 @@ def select(cells: Mapping[str, PublishedCell], **wanted: str) -> list[PublishedC
     Raises:
         InputError: a field does not exist, or no cell has that value in it.
     """
-    names = [field.name for field in fields(PublishedCell) if not field.name.startswith("value_")]
+    names = [name for name in COLUMNS if not name.startswith("value_")]
     for field, text in wanted.items():
         if field not in names:
             raise InputError(unknown("field of a published cell", field, names))

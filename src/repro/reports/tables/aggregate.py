@@ -14,7 +14,7 @@ from repro.core.errors import InputError
 from repro.core.late import late
 from repro.records.record import Record, Scalar
 from repro.reports.intervals.bootstrap import Interval, ends, weights
-from repro.reports.intervals.samples import Samples
+from repro.reports.intervals.samples import JointSamples, Samples
 from repro.reports.spec.spec import ColumnSpec
 
 if TYPE_CHECKING:
@@ -89,16 +89,31 @@ def relative(
     return _against(figure(column, records, read), figure(column, bases, read), column)
 
 
+def counterparts(records: Sequence[Record], baseline: Sequence[Record]) -> list[Record]:
+    """The records of a baseline that those of a row are compared with; all if nothing can be compared."""
+    try:
+        pairs = _pairs(records, baseline)
+    except Incomparable:
+        return list(baseline)
+    return list({base.key: base for _, base in pairs}.values()) if pairs else list(baseline)
+
+
 def interval(
     column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], samples: Samples
 ) -> Interval | None:
     """The 95% interval of the column's value over prompts and seeds; `None` if a part cannot be resampled."""
+    found = drawn(column, records, baseline, samples.together([*records, *baseline]))
+    return None if found is None else ends(found)
+
+
+def drawn(
+    column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record], samples: JointSamples
+) -> Value:
+    """The column's value in each draw of prompts and seeds; `None` if a part cannot be resampled."""
     with np.errstate(divide="ignore", invalid="ignore"):
         if column.baseline:
-            drawn = relative(column, records, baseline, samples.drawn)
-        else:
-            drawn = figure(column, records, samples.drawn)
-        return None if drawn is None else ends(drawn)
+            return relative(column, records, baseline, samples.drawn)
+        return figure(column, records, samples.drawn)
 
 
 def varying(records: Sequence[Record]) -> list[str]:

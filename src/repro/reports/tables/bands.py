@@ -1,45 +1,96 @@
 """Bands of emulated machines, by the figure that they belong to.
 
-Owns the reading of `validation/bands/table.csv` of a folder of results. Must not know how bands are computed.
+Owns the reading of `validation/bands/` of a folder of results. Must not know how bands are computed.
 """
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
+from repro.core.late import late
 from repro.reports.comparison.comparison import Ends
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
 
 BANDS = Path("validation") / "bands" / "table.csv"
 COLUMNS = ("table", "row", "column", "band_low", "band_high")
 """Artifact, row's id, column's key, and the range of the figure in the column's unit."""
 
 
-def read_bands(root: Path) -> dict[tuple[str, str, str], Ends]:
-    """Bands by table, row's id and column's key; none if the folder of results has no such file.
+DRAWS = Path("validation") / "bands" / "draws.csv"
+DRAW_COLUMNS = ("table", "row", "column", "drawn")
+"""The figure on each drawn machine, in the order of the draws."""
+
+MANY = 40
+"""Draws from which on 2.5% of them are one."""
+
+Place = tuple[str, str, str]
+"""Table, row's id and column's key."""
+
+
+def read_bands(root: Path) -> dict[Place, Ends]:
+    """Bands by place; none if the folder of results has no such file.
 
     Raises:
         InputError: the file lacks a column, or an end is no number.
     """
-    path = root / BANDS
-    return _read(path, path.stat().st_mtime_ns) if path.is_file() else {}
+    lines = _lines(root / BANDS, COLUMNS)
+    return {place: (low, high) for place, (low, high) in lines.items()}
+
+
+def read_draws(root: Path) -> dict[Place, tuple[float, ...]]:
+    """Figures on drawn machines by place, so that those of several figures can be taken draw by draw.
+
+    Raises:
+        InputError: as `read_bands`.
+    """
+    return _lines(root / DRAWS, DRAW_COLUMNS)
+
+
+def draw_counts(root: Path) -> dict[str, int]:
+    """How many machines were drawn for the bands of each table; errors as `read_bands`."""
+    counts = _lines(root / BANDS, (*COLUMNS[:3], "draws"))
+    return {table: int(count) for (table, _, _), (count,) in counts.items()}
+
+
+def band_range(drawn: NDArray[np.float64] | Sequence[float]) -> Ends:
+    """The range that 95% of many draws leave; of fewer than `MANY` the least and the most of all."""
+    low, high = np.quantile(drawn, (0.025, 0.975) if len(drawn) >= MANY else (0.0, 1.0))
+    return float(low), float(high)
+
+
+def draws_words(draws: int) -> str:
+    """What a band over so many draws is."""
+    return f"95% of {draws} draws" if draws >= MANY else f"the range over {draws} draws, run in full"
+
+
+def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[float, ...]]:
+    return _read(path, columns, path.stat().st_mtime_ns) if path.is_file() else {}
 
 
 @cache
-def _read(path: Path, changed: int) -> dict[tuple[str, str, str], Ends]:
+def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[Place, tuple[float, ...]]:
+    """The numbers of each line by its place."""
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        if lacking := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-            raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(COLUMNS)}")
+        if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
+            raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(columns)}")
         found = {}
         for line in reader:
             try:
-                ends = float(line["band_low"]), float(line["band_high"])
-            except (TypeError, ValueError) as wrong:
+                numbers = tuple(float(number) for name in columns[3:] for number in line[name].split(" "))
+            except (AttributeError, ValueError) as wrong:
                 raise InputError(
                     f"{path}, line {reader.line_num}, is damaged ({wrong}); make it again"
                 ) from wrong
-            found[line["table"], line["row"], line["column"]] = ends
+            found[line["table"], line["row"], line["column"]] = numbers
         return found

@@ -17,11 +17,14 @@ from repro.reports.comparison.published import Published, in_unit
 from repro.reports.intervals.samples import Samples, distinct
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
-from repro.reports.tables.aggregate import Incomparable, figure, interval, relative
+from repro.reports.tables.aggregate import Incomparable, counterparts, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.stand_ins import stand_ins
-from repro.reports.tables.table import Aside, Entry, Table, TableRow
+from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
+
+SHORT = 12
+"""Characters of a key that tell a table's cells apart."""
 
 Bands = Mapping[tuple[str, str, str], Ends]
 """Ranges over the assumed numbers of a machine, by table, row's id and column's key."""
@@ -158,7 +161,7 @@ class _Builder:
             number = self._failure(f"{row} failed: {last}")
             entry = Entry(published=published, failed=number, cells=_short(records))
             return replace(entry, comparison=self._comparison(entry, row, column))
-        baseline = self._baseline(row, column)
+        baseline = counterparts(records, self._baseline(row, column))
         ours = self._ours(row, column, records, baseline)
         own, base = _short(records), _short(baseline)
         if ours is None:
@@ -166,6 +169,8 @@ class _Builder:
             return replace(entry, comparison=self._comparison(entry, row, column))
         ratio = published.ratio(ours) if published else None
         marks = reservations(column, records, baseline, published, ratio, self.older)
+        if published and find(self.cells, published.id).determined:
+            marks = tuple(mark for mark in MARKS if mark in {*marks, "fitted"})
         entry = Entry(
             ours=ours,
             spread=self._spread(column, records, baseline),
@@ -296,7 +301,7 @@ def reservations(
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:
     """Beginnings of the records' keys, long enough to find them."""
-    return tuple(record.key[:12] for record in records)
+    return tuple(record.key[:SHORT] for record in records)
 
 
 def _fitted(record: Record, column: ColumnSpec, determined: set[str | None]) -> bool:

@@ -91,6 +91,7 @@ class Table:
     published values, in the order of rows. `amounts` says in a sentence how many cells, prompts and tokens
     there are. `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
+    `drawn` counts the drawn machines of its bands.
     """
 
     experiment: str
@@ -109,6 +110,7 @@ class Table:
     amounts: str = ""
     commands: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
+    drawn: int = 0
 
     @property
     def caption(self) -> str:

@@ -32,7 +32,9 @@ from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, table
 NAME = "bands"
 HEADLINES = {
     "lever": ("lever/fig10_mean",),
-    "mllm_npu": ("mllm_npu/table4",),
+    "mllm_npu": tuple(
+        f"mllm_npu/{name}" for name in ("table4", "table4_mean", "fig14", "fig14_mean", "fig15")
+    ),
     "edgellm": ("edgellm/fig15",),
     "ghidorah": ("ghidorah/fig9",),
     "elastilm": ("elastilm/fig14",),
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out = given.out or given.results / "validation" / NAME
         for name in names:
             started = sum(os.times()[:2])
-            file = ReplayFile(given.work / f"{name.replace('/', '.')}.jsonl")
+            file = ReplayFile(given.work / f"{name.partition('/')[0]}.jsonl")  # tables of a paper share cells
             table = CommittedTable.read(results, name)
             found = table_bands(name, table, plan, file.replay)
             write_bands(out, found)

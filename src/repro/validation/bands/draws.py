@@ -1,4 +1,4 @@
-"""Drawn machines: descriptions in which every assumed number is off by up to 30%.
+"""Drawn machines: descriptions in which every assumed number that is no form is off by up to 30%.
 
 Owns which numbers of a description are drawn, and their factors. Must not know cells, methods or results.
 """
@@ -35,16 +35,50 @@ def factor(name: str, path: str, draw: int) -> float:
     return float((1 + WITHIN) ** exponent)
 
 
+PRINTED = ("paper", "datasheet")
+"""Sources of rates that an engine need not reach, so that what share it reaches is an assumption."""
+
+
 def can_be_drawn(fact: Fact) -> bool:
     """Whether a number is one that costs depend on continuously: no size, no whole number, no zero."""
-    numbers = [y for _, y in fact.points] or [fact.value]
-    return fact.kind.dimension not in HELD and not fact.kind.range.whole and any(numbers)
+    return fact.kind.dimension not in HELD and not fact.kind.range.whole and any(_numbers(fact))
+
+
+def forms(known: Iterable[Fact]) -> set[str]:
+    """Paths of the assumed numbers that are no statement about a machine, but the form of other numbers.
+
+    - An exponent of 1: a cost in proportion to rows.
+    - An efficiency, or a curve of it, whose largest value is 1 beside a rate that no paper or data sheet
+      prints: what is said of speed is said by the rate.
+    - A number equal to a fitted one of the same table (`start.fp32`, as `start.fp16`): the fit tied them.
+    """
+    facts_by_path = {fact.path: fact for fact in known}
+    found = set()
+    for path, fact in facts_by_path.items():
+        table, _, name = path.rpartition(".")
+        beside = [other for place, other in facts_by_path.items() if place.rpartition(".")[0] == table]
+        rates = [other for place, other in facts_by_path.items() if place.startswith(f"{table}.peak.")]
+        of_exponent = name.endswith("_exponent") and fact.value == 1
+        whole = name == "efficiency" and max(_numbers(fact)) == 1 and rates
+        tied = any(
+            other.source == "fitted" and other.kind == fact.kind and _numbers(other) == _numbers(fact)
+            for other in beside
+        )
+        if fact.source == "assumed" and (
+            of_exponent or (whole and all(rate.source not in PRINTED for rate in rates)) or tied
+        ):
+            found.add(path)
+    return found
+
+
+def _numbers(fact: Fact) -> list[float]:
+    return [y for _, y in fact.points] or [fact.value]
 
 
 def drawn(described: Mapping[str, Any], draw: int) -> dict[str, Any]:
-    """A description with its assumed numbers multiplied by their factors; a curve has one factor.
+    """A description with its assumed numbers, but for `forms`, multiplied by their factors.
 
-    A number that has a largest value (a share's 1) does not exceed it.
+    A curve has one factor. A number that has a largest value (a share's 1) does not exceed it.
 
     Args:
         described: a device file with an engine's numbers over it.
@@ -52,10 +86,11 @@ def drawn(described: Mapping[str, Any], draw: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = copy.deepcopy(dict(described))
     name = str(described.get("name", ""))
-    for fact in facts(described):
-        if fact.source == "assumed" and can_be_drawn(fact):
-            largest = max([y for _, y in fact.points] or [fact.value])
-            most = min(factor(name, fact.path, draw), fact.kind.range.most / largest)
+    known = list(facts(described))
+    held = forms(known)
+    for fact in known:
+        if fact.source == "assumed" and can_be_drawn(fact) and fact.path not in held:
+            most = min(factor(name, fact.path, draw), fact.kind.range.most / max(_numbers(fact)))
             _multiply(found, fact.path, most)
     return found
 
@@ -86,12 +121,15 @@ class AssumedNumbers:
 
 
 def assumed_numbers(described: Iterable[Mapping[str, Any]]) -> AssumedNumbers:
-    """The counts over several descriptions, each place of a device counted once."""
+    """The counts over several descriptions, each place of a device counted once, forms not."""
     distinct = {canonical(one): one for one in described}
-    sources = {
-        (str(one.get("name", "")), fact.path): fact.source
-        for one in distinct.values()
-        for fact in facts(one)
-        if can_be_drawn(fact)
-    }
+    sources: dict[tuple[str, str], str] = {}
+    for device in distinct.values():
+        known = list(facts(device))
+        held = forms(known)
+        sources |= {
+            (str(device.get("name", "")), fact.path): fact.source
+            for fact in known
+            if can_be_drawn(fact) and fact.path not in held
+        }
     return AssumedNumbers(sum(source == "assumed" for source in sources.values()), len(sources))

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 
 from repro.records.record import write_atomically
+from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS, MANY
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
 
@@ -23,7 +24,7 @@ HEADINGS = (
 
 def row_of(found: TableBands, band: Band) -> list[str]:
     """A band as `table.csv` has it."""
-    numbers = [f"{one:.4g}" for one in (band.value, band.low, band.high)]
+    numbers = [f"{one:.4g}" for one in (band.value, *band.ends)]
     about = [found.table, band.row, band.column.key, band.column.heading, band.column.unit]
     counts = [str(found.draws), str(found.prompts), str(found.cells), f"{found.assumed.share:.3f}"]
     counts += [str(found.assumed.assumed), str(found.assumed.numbers)]
@@ -31,19 +32,31 @@ def row_of(found: TableBands, band: Band) -> list[str]:
 
 
 def write_bands(folder: Path, found: TableBands) -> None:
-    """Put a table's bands into `table.csv`, in place of its older ones, and write `table.md`."""
+    """Put a table's bands and draws into the files, in place of its older ones, and write `table.md`."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "table.csv"
-    lines: list[list[str]] = []
+    drawn = [
+        [found.table, band.row, band.column.key, " ".join(f"{figure:.6g}" for figure in band.drawn)]
+        for band in found.bands
+    ]
+    _put(folder / DRAWS.name, DRAW_COLUMNS, found.table, drawn)
+    own = [row_of(found, band) for band in found.bands]
+    write_atomically(folder / "table.md", markdown(_put(folder / "table.csv", HEADINGS, found.table, own)))
+
+
+def _put(
+    path: Path, headings: Sequence[str], table: str, own: Sequence[Sequence[str]]
+) -> list[Sequence[str]]:
+    """A CSV file with a table's lines in place of its older ones; all lines that it has now, by table."""
+    lines: list[Sequence[str]] = []
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as file:
             known = list(csv.reader(file))
-        lines = [one for one in known[1:] if one[0] != found.table] if known[0] == [*HEADINGS] else []
-    lines = sorted([*lines, *(row_of(found, band) for band in found.bands)], key=lambda one: one[0])
+        lines = [line for line in known[1:] if line[0] != table] if known[0] == [*headings] else []
+    lines = sorted([*lines, *own], key=lambda line: line[0])
     text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
+    csv.writer(text, lineterminator="\n").writerows([headings, *lines])
     write_atomically(path, text.getvalue())
-    write_atomically(folder / "table.md", markdown(lines))
+    return lines
 
 
 SHOWN = (
@@ -63,9 +76,10 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
         "",
         f"Made by `{COMMAND}`. All numbers of a machine that are assumed are drawn",
         f"together, log-uniformly within {WITHIN:.0%}, and a table's cells run again; a band is the 95%",
-        "range over the draws. Shown are comparisons; `table.csv` has all figures. *replayed* is the figure",
-        "of the replayed cells and prompts on the machine as it is: the band is carried over from it to the",
-        "committed value. docs/bands.md says what is drawn and what is held.",
+        f"range over the draws, of fewer than {MANY} draws the range of all. Where costs decide what a",
+        "method does, the cells were run in full in 8 draws. Shown are comparisons; `table.csv` has all.",
+        "*replayed* is the figure of the replayed cells and prompts on the machine as it is: the band is",
+        "carried over from it to the committed value. docs/bands.md says what is drawn and what is held.",
         "",
         f"Of {len(compared)} comparisons {open_ones} may turn within their band (either). Assumed are",
         f"{', '.join(shares.values())} of the numbers that costs depend on.",

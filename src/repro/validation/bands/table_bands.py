@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from repro.core.errors import InputError
 from repro.experiments.cli import axes, composed, table_section
@@ -17,7 +16,9 @@ from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
 from repro.records.packed import Member
 from repro.records.record import Record, canonical, content_hash
 from repro.records.results import Results
+from repro.reports.comparison.comparison import Ends
 from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import Table
 from repro.validation.bands.draws import AssumedNumbers, assumed_numbers
 from repro.validation.bands.replay import Figures, Replayed, described, reads_texts
@@ -91,16 +92,19 @@ class Band:
         column: its column.
         value: as committed.
         replayed: by the replay of the machine as it is, on the replay's prompts.
-        low: 2.5% quantile over the draws, carried over to the committed value.
-        high: 97.5% quantile, likewise.
+        drawn: the figure in each draw, carried over to the committed value.
     """
 
     row: str
     column: ColumnSpec
     value: float
     replayed: float
-    low: float
-    high: float
+    drawn: tuple[float, ...]
+
+    @cached_property
+    def ends(self) -> Ends:
+        """The range over the draws."""
+        return band_range(self.drawn)
 
     @property
     def conclusion(self) -> str:
@@ -112,7 +116,7 @@ class Band:
         if not column.baseline or column.relative_to == self.row:
             return ""
         even = 1.0 if column.compare == "ratio" else 0.0
-        sides = {end > even for end in (self.low, self.value, self.high)}
+        sides = {figure > even for figure in (*self.ends, self.value)}
         return "either" if len(sides) > 1 else "above" if sides.pop() else "below"
 
 
@@ -201,9 +205,6 @@ class ReplayPlan:
 
 def _band(place: Place, column: ColumnSpec, value: float, base: float, drawn: Sequence[float]) -> Band:
     """A band; of a difference it is carried over by adding, of any other figure by multiplying."""
-    low, high = (float(end) for end in np.quantile(drawn or [base], (0.025, 0.975)))
-    if column.compare == "ratio" and base:
-        ends = value * low / base, value * high / base
-    else:
-        ends = value + low - base, value + high - base
-    return Band(place[0], column, value, base, min(ends), max(ends))
+    multiplied = column.compare == "ratio" and base
+    carried = [value * figure / base if multiplied else value + figure - base for figure in drawn or [base]]
+    return Band(place[0], column, value, base, tuple(carried))

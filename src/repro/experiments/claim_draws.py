@@ -1,0 +1,76 @@
+"""Figures of committed tables over common draws, for claims over several of them.
+
+Owns how a line of a table is traced to its cells. `aggregate` does the arithmetic, `validation/bands` draws
+the machines. Must not know claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from repro.core.late import late
+from repro.experiments.cli import axes, composed, table_section
+from repro.experiments.tables import asked_of, overrides_of
+from repro.records.record import Record
+from repro.records.results import Results
+from repro.reports.claims.claims import Line
+from repro.reports.intervals.samples import Samples
+from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.aggregate import drawn
+from repro.reports.tables.bands import read_draws
+from repro.reports.tables.build import SHORT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
+
+
+class CommittedCells(NamedTuple):
+    """What a table is made from: its columns by key, its records by the beginnings of their keys."""
+
+    columns: Mapping[str, ColumnSpec]
+    records: Mapping[str, Record]
+
+
+class CommittedDraws:
+    """Figures of a folder's tables over draws that they have in common: `claims.Draws`."""
+
+    def __init__(self, results: Results, samples: Samples) -> None:
+        """`samples` have read the cells' details of these results."""
+        self.results = results
+        self.samples = samples
+        self._cells: dict[str, CommittedCells] = {}
+
+    def sampled(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+        """Each line's figure in each draw of all prompts and seeds behind them; None if it is not known."""
+        sides = [(self._records(line, "cell"), self._records(line, "baseline")) for line in lines]
+        together = self.samples.together([one for both in sides for some in both for one in some])
+        found = []
+        for line, (records, baseline) in zip(lines, sides, strict=True):
+            column = self._of(line["table"]).columns[line["column"]]
+            found.append(drawn(column, records, baseline, together) if records else None)
+        return found
+
+    def banded(self, lines: Sequence[Line]) -> list[NDArray[np.float64] | None]:
+        """Each line's figure on each drawn machine; None if it is not known."""
+        known = read_draws(self.results.root)
+        places = [(line["table"], line["id"], line["column"]) for line in lines]
+        return [np.array(known[place]) if place in known else None for place in places]
+
+    def _records(self, line: Line, field: str) -> list[Record]:
+        """The records of a line's cells, or of those that it is compared with; none if one is not there."""
+        keys, records = line.get(field, "").split(), self._of(line["table"]).records
+        return [records[key] for key in keys] if all(key in records for key in keys) else []
+
+    def _of(self, table: str) -> CommittedCells:
+        if table not in self._cells:
+            members = self.results.members(table)
+            config = composed(*overrides_of(table, members))
+            section = table_section(config) or {}
+            spec = asked_of(table, members, axes(config)).spec(section)
+            records = {record.key[:SHORT]: record for record in self.results.records(members)}
+            self._cells[table] = CommittedCells({column.key: column for column in spec.columns}, records)
+        return self._cells[table]
