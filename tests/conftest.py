@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 
 os.environ.pop("HF_HUB_OFFLINE", None)  # libraries read it when they are imported; tests set it themselves
+
+
+def pytest_collection_finish() -> None:
+    """What all tests share is no garbage; it would be looked through again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of pictures are empty: drawing them takes longer than all else that a table needs."""
+    monkeypatch.setattr("repro.reports.files._picture", lambda table, format: b"")
 
 
 @pytest.fixture(scope="session")

@@ -21,19 +21,23 @@ import pytest
 import torch
 import transformers as hf
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from rich.console import Console
 
 from repro.core.paths import conf_dir
 from repro.experiments import cli
 from repro.experiments.cli import plain, publish
+from repro.experiments.composing import _uncollected
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
 from repro.models.checkpoints.origin import PROJECT
 from repro.records.record import Record
 from repro.records.results import Results
+from repro.scenarios.registry import GROUPS
 from tiny_checkpoints import CONTROL, write_tokenizer
 
 METHODS = ("std", "flash_ar", "draft", "chain_sd", "edgellm")
@@ -211,9 +215,33 @@ def composed(*overrides: str) -> Any:
 
 @cache
 def _composed(folder: Path, overrides: tuple[str, ...]) -> Any:
+    """Groups are chosen once for all tests, and settings are then written as Hydra does it."""
+    settings = [override for override in overrides if not _chooses(folder, override)]
+    if not settings:
+        return composed_by_hydra(folder, overrides)
+    config = copy.deepcopy(_composed(folder, tuple(o for o in overrides if o not in settings)))
+    with _uncollected():
+        parsed = OverridesParser.create().parse_overrides(settings)
+        ConfigLoaderImpl._apply_overrides_to_config(parsed, config)
+    return config
+
+
+def composed_by_hydra(folder: Path, overrides: tuple[str, ...]) -> Any:
+    """What Hydra alone makes of all overrides."""
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(folder), version_base="1.3"):
+    with initialize_config_dir(str(folder), version_base="1.3"), _uncollected():
         return compose("config", overrides=list(overrides))
+
+
+def _chooses(folder: Path, override: str) -> bool:
+    """Whether an override chooses a group's option, or is for Hydra itself."""
+    group = override.partition("=")[0].lstrip("~+").partition("@")[0]
+    return (
+        "@" in override.partition("=")[0]
+        or group.startswith("hydra")
+        or group in GROUPS
+        or (folder / group).is_dir()
+    )
 
 
 def spec_of(config: Any) -> dict[str, Any]:

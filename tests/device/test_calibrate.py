@@ -15,6 +15,7 @@ from repro.device.op import Op
 from repro.device.probing import measure, quiet
 from repro.models.calibration import machine_files
 from repro.models.calibration.machine_files import Effort
+from repro.models.calibration.probe import PartTiming
 from repro.records import build_cache
 from scripts import calibrate as script
 
@@ -140,6 +141,21 @@ def test_a_system_that_does_not_say_who_is_busy_is_judged_by_the_kernel_alone(tm
 TINY = Effort((1, 4), (8,), ("small", "middle"), 1, 0.0, 0.0, 4 << 20, 0.01)
 
 
+@pytest.fixture(scope="module")
+def timings() -> list[PartTiming]:
+    """What the probes take here."""
+    return list(machine_files.time_probes("cpu", TINY, lambda said: None))
+
+
+@pytest.fixture
+def timed(timings: list[PartTiming], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command times the probes with little effort, once for all tests, and the quiet kernel briefly."""
+    monkeypatch.setattr(script, "QUICK", TINY)
+    monkeypatch.setattr(script, "self_test", lambda kernel: quiet.self_test(kernel, 0.0))
+    monkeypatch.setattr(machine_files, "time_probes", lambda on, effort, say: iter(timings))
+    monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
+
+
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
     for group in ("device", "engine"):
@@ -147,11 +163,10 @@ def conf(tmp_path: Path) -> Path:
     return tmp_path / "conf"
 
 
+@pytest.mark.usefixtures("timed")
 def test_a_calibration_is_a_device_and_two_engines(
-    conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(script, "QUICK", TINY)
-    monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
     script.main(
         ["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")]
     )
@@ -199,9 +214,8 @@ def test_a_gpu_that_is_not_there_is_said_at_once(conf: Path) -> None:
     assert "needs a GPU" in fail("--quick", "--device", "cuda", "--conf", str(conf))
 
 
+@pytest.mark.usefixtures("timed")
 def test_a_full_disk_is_said(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "QUICK", TINY)
-    monkeypatch.setattr(machine_files, "memory_bandwidth", lambda *_, **__: 20e9)
     usage = build_cache.shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(build_cache.shutil, "disk_usage", lambda _: usage)
     assert "disk too full" in fail("--quick", "--conf", str(conf), "--scratch", str(tmp_path))

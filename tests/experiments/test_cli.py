@@ -108,8 +108,11 @@ def test_cells_side_by_side(project: Project, tmp_path: Path, launcher: str) -> 
         pytest.skip(f"needs the extra {launcher.partition('_')[0]}")
     several = {"joblib": "hydra.launcher.n_jobs=2", "submitit_local": "hydra.launcher.timeout_min=5"}
     mine = project.apart(tmp_path)
-    done = mine.run(QUICK, "method=std,chain_sd", f"hydra/launcher={launcher}", several[launcher])
+    start = mine.here if launcher == "joblib" else mine.run
+    done = start(QUICK, "method=std,chain_sd", f"hydra/launcher={launcher}", several[launcher])
     assert done.returncode == 0, done.stdout + done.stderr
+    if launcher == "joblib":
+        importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown(wait=True)
     assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
     md = (mine.quickstart / "table.md").read_text()
     assert "| Chain-SD (8) | —" not in md

@@ -1,6 +1,8 @@
 """Every YAML under `conf/` composes into a whole configuration, and none of those that were there is lost."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -23,7 +25,7 @@ from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import in_unit
 from repro.reports.tree_drawings.forms import DiagramsSpec
 from repro.scenarios.named_models import read_model
-from tiny_project import composed, spec_of
+from tiny_project import composed, composed_by_hydra, spec_of
 
 
 def names(group: str) -> list[str]:
@@ -78,40 +80,61 @@ def test_nothing_is_lost() -> None:
     assert every - grouped == set(OTHERS), "a YAML is in no group"
 
 
-TOGETHER = ("device", "dataset", "model/checkpoint")
-MOST = max(len(names(group)) for group in TOGETHER)
+@cache
+def every(group: str) -> dict[str, Any]:
+    """All options of a group, beside each other in one configuration: composing is what takes the time."""
+    options = names(group) if (conf_dir() / group).is_dir() else list(registered(group))
+    config = plain(composed(*(f"+{group}@options.{name}={name}" for name in options)))["options"]
+    assert list(config) == options
+    return dict(config)
+
+
+@pytest.mark.parametrize("group", ["device", "dataset", "model", "model/checkpoint", "method"])
+def test_an_option_is_the_same_in_its_place_and_beside_others(group: str) -> None:
+    place = {"model": "target", "model/checkpoint": "target.checkpoint"}.get(group, group)
+    name = list(every(group))[-1]
+    config = composed(f"{group}@{place}={name}" if place != group else f"{group}={name}")
+    assert OmegaConf.to_container(OmegaConf.select(config, place), resolve=True) == every(group)[name]
+
+
+def test_devices() -> None:
+    for name, device in every("device").items():
+        assert device["kind"] == ("local" if name.startswith("local") else "emulated"), name
+        assert device["kind"] == "local" or machine(device).processors, name
+
+
+def test_datasets_and_checkpoints() -> None:
+    read = {name: data.parse(dataset).name for name, dataset in every("dataset").items()}
+    read |= {name: Checkpoint.from_mapping(one).name for name, one in every("model/checkpoint").items()}
+    assert [name for name in read if read[name] != name] == []
+
+
+def test_models_are_the_same_read_without_hydra() -> None:
+    models = every("model")
+    assert [name for name, model in models.items() if ModelConfig.parse(model) != read_model(name)] == []
+
+
+def test_each_role_takes_its_own_model() -> None:
+    first, *_, last = names("model")
+    config = plain(composed(f"model@target={first}", f"model@draft={last}"))
+    for role, name in (("target", first), ("draft", last)):
+        assert ModelConfig.parse(config[role]) == read_model(name)
+
+
+def test_shapes() -> None:
+    assert all(Shape.parse(shape).parameters > 1e7 for shape in every("model/shape").values())
 
 
 @pytest.mark.parametrize(
-    ("device", "dataset", "checkpoint"),
-    [tuple(names(group)[i % len(names(group))] for group in TOGETHER) for i in range(MOST)],
+    "overrides",
+    [
+        ("experiment=quickstart", "method=chain_sd", "prompts=3", "method.length=4"),
+        ("+labels.mine=1", "model@target=qwen3_8b_q4_0", "target.checkpoint=null", "~sampling.top_p"),
+        ("service=layerwise", "+model/shape@target.shape=llama_7b", "trace=standalone", "app.ttft=0.7"),
+    ],
 )
-def test_device_dataset_and_checkpoint(device: str, dataset: str, checkpoint: str) -> None:
-    """Three at once, since composing is what takes the time."""
-    chosen = (f"device={device}", f"dataset={dataset}", f"model/checkpoint@target.checkpoint={checkpoint}")
-    config = plain(composed(*chosen))
-    assert config["device"]["kind"] == ("local" if device.startswith("local") else "emulated")
-    if config["device"]["kind"] == "emulated":
-        assert machine(config["device"]).processors
-    assert data.parse(config["dataset"]).name == dataset
-    assert Checkpoint.from_mapping(config["target"]["checkpoint"]).name == checkpoint
-
-
-@pytest.mark.parametrize("name", names("model"))
-def test_model(name: str) -> None:
-    """Both roles at once, of which each takes its own."""
-    models = names("model")
-    other = models[models.index(name) - 1]
-    config = plain(composed(f"model@target={name}", f"model@draft={other}"))
-    for role, chosen in (("target", name), ("draft", other)):
-        assert ModelConfig.parse(config[role]) == read_model(chosen), "the same read without Hydra"
-
-
-def test_shape() -> None:
-    shapes = names("model/shape")
-    config = plain(composed(*(f"+model/shape@shapes.{name}={name}" for name in shapes)))
-    assert list(config["shapes"]) == shapes
-    assert all(Shape.parse(shape).parameters > 1e7 for shape in config["shapes"].values())
+def test_settings_on_choices_that_tests_share_are_what_hydra_makes_of_all(overrides: tuple[str, ...]) -> None:
+    assert composed(*overrides) == composed_by_hydra(conf_dir(), overrides)
 
 
 @pytest.mark.parametrize("name", names("trace"))
@@ -146,26 +169,27 @@ def test_experiment(name: str) -> None:
         find(cells, aside.id)
 
 
-@pytest.mark.parametrize("name", list(registered("method")))
-def test_every_method_is_an_option_whose_settings_are_its_fields(name: str) -> None:
-    config = composed(f"method={name}")
-    built = registered("method")[name](**{k: v for k, v in plain(config)["method"].items() if k != "name"})
-    assert OmegaConf.to_container(config.method) == {"name": name, **vars(built)}
+def fields_of(option: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in option.items() if name != "name"}
 
 
-@pytest.mark.parametrize("name", list(registered("service")))
-def test_every_service_is_an_option_whose_settings_are_its_fields(name: str) -> None:
-    config = composed(f"service={name}")
-    built = registered("service")[name](**{k: v for k, v in plain(config)["service"].items() if k != "name"})
-    assert OmegaConf.to_container(config.service) == {"name": name, **vars(built)}
+@pytest.mark.parametrize("group", ["method", "service"])
+def test_every_component_is_an_option_whose_settings_are_its_fields(group: str) -> None:
+    classes = registered(group)
+    config = composed(*(f"+{group}@options.{name}={name}" for name in classes)).options
+    options = OmegaConf.to_container(config)
+    assert options == {
+        name: {"name": name, **vars(component(**fields_of(plain(config)[name])))}
+        for name, component in classes.items()
+    }
 
 
-@pytest.mark.parametrize("name", names("service"))
-def test_a_service_of_a_file_is_a_registered_one_with_other_settings(name: str) -> None:
-    given = plain(composed(f"service={name}"))["service"]
-    usual = plain(composed(f"service={given['name']}"))["service"]
-    built = registered("service")[given["name"]](**{k: v for k, v in given.items() if k != "name"})
-    assert vars(built) != {k: v for k, v in usual.items() if k != "name"}
+def test_a_service_of_a_file_is_a_registered_one_with_other_settings() -> None:
+    registered_ones = registered("service")
+    usual = plain(composed(*(f"+service@options.{name}={name}" for name in registered_ones)))["options"]
+    for name, option in every("service").items():
+        built = registered_ones[option["name"]](**fields_of(option))
+        assert vars(built) != fields_of(usual[option["name"]]), name
 
 
 LONGEST = 120

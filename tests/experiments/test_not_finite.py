@@ -26,6 +26,7 @@ from repro.scenarios.registry import made
 from tiny_project import Project, write_project
 
 QUICK = "experiment=quickstart"
+pytestmark = pytest.mark.usefixtures("no_pictures")
 NAN, INF = float("nan"), float("inf")
 
 

@@ -23,10 +23,12 @@ from repro.experiments.progress.notes import Note, note_down, notes_in
 from repro.experiments.sweep import Sweep, left
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.records import build_cache
+from repro.reports.figures.figure import draw
 from repro.scenarios import versions
 from tiny_project import METHODS, Project, write_project
 
 QUICK = "experiment=quickstart"
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,7 @@ def states(notes: list[Note]) -> list[str]:
 
 
 def test_what_is_done_is_not_run_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("repro.reports.files._picture", draw)
     notes = sweep(project)
     assert states(notes) == ["done"] * 5
     first, _ = project.table(notes)
