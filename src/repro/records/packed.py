@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ class Line:
             raise InputError(f"{self.place}, is damaged: {wrong}") from wrong
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cells:
     """The lines of one `cells.jsonl`, and a sentence for each damaged line."""
 
@@ -263,11 +264,52 @@ def all_blocks(root: Path) -> Blocks:
     return read_blocks(root / PROVENANCE)
 
 
+SETTLED_NS = 2 * 10**9
+"""Age of a folder's last change from which a later one has another time, on any file system."""
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """The tables of a folder of results, and when each folder that was looked through had changed."""
+
+    tables: tuple[str, ...]
+    changed_ns: Mapping[str, int]
+
+    def is_settled(self) -> bool:
+        """Whether a change after this walk is seen by its time."""
+        return max(self.changed_ns.values(), default=0) < datetime.now(UTC).timestamp() * 1e9 - SETTLED_NS
+
+    def is_current(self) -> bool:
+        """Whether no folder has changed since."""
+        return all(_changed_ns(folder) == changed for folder, changed in self.changed_ns.items())
+
+
+_walks: dict[Path, _Walk] = {}
+
+
 def folders(root: Path) -> list[str]:
-    """Names of all tables with cells in a folder of results, sorted."""
-    found = []
+    """Names of all tables with cells in a folder of results, sorted; they are sought again after a change."""
+    known = _walks.get(root)
+    if known is None or not known.is_current():
+        known = _walk(root)
+        _walks.pop(root, None)
+        if known.is_settled():
+            _walks[root] = known
+    return list(known.tables)
+
+
+def _walk(root: Path) -> _Walk:
+    tables, changed_ns = [], {str(root): _changed_ns(str(root))}
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if name != LOOSE]
+        changed_ns[folder] = _changed_ns(folder)
         if CELLS in files:
-            found.append(Path(folder).relative_to(root).as_posix())
-    return sorted(found)
+            tables.append(Path(folder).relative_to(root).as_posix())
+    return _Walk(tuple(sorted(tables)), changed_ns)
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0

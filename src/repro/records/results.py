@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -201,12 +202,10 @@ class Results:
 
     # --- details --------------------------------------------------------------------------------------------
 
-    def _lines(self) -> dict[str, tuple[str, Line]]:
+    def _lines(self) -> Mapping[str, tuple[str, Line]]:
         """Each packed cell's first table and its line there."""
-        found: dict[str, tuple[str, Line]] = {}
-        for table in reversed(self.tables()):
-            found |= {key: (table, line) for key, line in read_cells(self.root / table).by_key.items()}
-        return found
+        tables = self.tables()
+        return _first_lines(tuple(tables), tuple(read_cells(self.root / table) for table in tables))
 
     def _packed(self, key: str) -> Record | None:
         for table in self.tables():
@@ -371,6 +370,15 @@ class _Packing:
                 kept = [key for key in before if homes.get(key, name) == name and key not in lost]
                 if len(kept) < len(before):
                     write_details(self.root / name, kind, {key: before[key] for key in kept})
+
+
+@lru_cache(maxsize=4)
+def _first_lines(tables: tuple[str, ...], cells: tuple[Cells, ...]) -> Mapping[str, tuple[str, Line]]:
+    """Each cell's first table and its line there; of cells read once, since those that changed are others."""
+    found: dict[str, tuple[str, Line]] = {}
+    for table, read in zip(reversed(tables), reversed(cells), strict=True):
+        found |= {key: (table, line) for key, line in read.by_key.items()}
+    return found
 
 
 def _by_key(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
