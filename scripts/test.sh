@@ -27,6 +27,8 @@ marks="$slow${slow:+${gpu:+ and }}$gpu"
 
 make_environment .venv-test dev,joblib,submitit
 
+unset PYTHONDONTWRITEBYTECODE  # each process of a test would compile every file again
+
 failed=()
 check() {
     echo "== $1"

@@ -9,12 +9,14 @@ import copy
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -252,7 +254,15 @@ def spec_of(config: Any) -> dict[str, Any]:
 
 
 def write_project(root: Path) -> Project:
-    """Fill a folder with checkpoints and rows."""
+    """Fill a folder with checkpoints and rows, which a process makes once."""
+    shutil.copytree(_checkpoints_and_rows().name, root, dirs_exist_ok=True)
+    return Project(root, root)
+
+
+@cache
+def _checkpoints_and_rows() -> TemporaryDirectory[str]:
+    folder = TemporaryDirectory()
+    root = Path(folder.name)
     with torch.random.fork_rng():
         torch.manual_seed(0)  # the same model whatever tests ran before
         target = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE))
@@ -266,7 +276,7 @@ def write_project(root: Path) -> Project:
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (root / "data" / "openai_humaneval.jsonl").write_text(text)
-    return Project(root, root)
+    return folder
 
 
 def write_model(model: hf.LlamaForCausalLM, folder: Path, generator: torch.Generator, spread: float) -> None:
