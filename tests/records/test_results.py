@@ -18,7 +18,7 @@ import pytest
 from records import record
 from repro.core.errors import InputError
 from repro.records.blocks import Blocks, split
-from repro.records.packed import PROVENANCE, Member
+from repro.records.packed import CELLS, PROVENANCE, Member, folders
 from repro.records.record import Record, canonical
 from repro.records.results import Results, open_results
 from repro.reports.convert import convert
@@ -286,3 +286,22 @@ def run_python(code: str, *arguments: str) -> int:
     path = os.pathsep.join([str(tests.parent / "src"), str(tests)])
     command: Sequence[str] = [sys.executable, "-c", textwrap.dedent(code), *arguments]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
+
+
+def test_tables_are_listed_once_and_those_that_come_and_go_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "paper" / "first", tmp_path / "paper" / "second"
+    first.mkdir(parents=True)
+    (first / CELLS).touch()
+    for folder in (first, first.parent, tmp_path):
+        os.utime(folder, (1e9, 1e9))
+    assert folders(tmp_path) == ["paper/first"]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "walk", None)
+        assert folders(tmp_path) == ["paper/first"]
+    second.mkdir()
+    (second / CELLS).touch()
+    assert folders(tmp_path) == ["paper/first", "paper/second"]
+    (first / CELLS).unlink()
+    assert folders(tmp_path) == ["paper/second"]
