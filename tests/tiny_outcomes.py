@@ -28,6 +28,7 @@ import transformers as hf
 from safetensors.torch import save_file
 
 from invented_rows import INVENTED
+from repro.core.digits import TOLERANCE, json_text
 from repro.core.registry import discover, lookup, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
@@ -53,7 +54,7 @@ RELATIVE = {
     "service": 1e-6,
     "compression": 2e-3,
     "probe": 2e-3,
-    "metric": 1e-9,
+    "metric": TOLERANCE,
     "dataset": 0.0,
 }
 """How far numbers may lie apart: of virtual clocks little, of weights what two hosts differ in."""
@@ -352,10 +353,10 @@ def main() -> int:
         if said and given.beside and name in committed and committed[name]["key"] == outcome.key:
             committed[name].setdefault("elsewhere", []).append(outcome.found)
     if given.beside:
-        COMMITTED.write_text(json.dumps(committed, indent=1, sort_keys=True) + "\n")
+        COMMITTED.write_text(json_text(committed, indent=1, sort_keys=True) + "\n")
     elif given.write:
         kept = {n: v for n, v in committed.items() if given.only and not n.startswith(given.only)}
-        COMMITTED.write_text(json.dumps(kept | found, indent=1, sort_keys=True) + "\n")
+        COMMITTED.write_text(json_text(kept | found, indent=1, sort_keys=True) + "\n")
     return int(wrong > 0 and not (given.write or given.beside))
 
 

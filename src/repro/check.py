@@ -28,6 +28,7 @@ import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from repro.core.digits import TOLERANCE
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
@@ -40,9 +41,6 @@ from repro.records.results import Results, open_results
 from repro.scenarios.base import Scenario
 from repro.scenarios.generation.exercise import exercised
 from repro.scenarios.registry import made
-
-EXACT = 1e-9
-"""Relative tolerance on the same kind of host, where only the order of sums may differ."""
 
 OTHER_HOST = 1e-3
 """Relative tolerance on another kind of host, whose kernels round differently."""
@@ -149,8 +147,8 @@ def _silent(what: str, done: int, total: int) -> None:
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
     """Committed figures that differ by more than the tolerance; figures missing in the record are ignored.
 
-    On the same kind of host floats must agree to `EXACT` and all other values be equal. On another kind the
-    tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is compared by
+    On the same kind of host floats must agree to `TOLERANCE` and all other values be equal. On another
+    kind the tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is compared by
     those alone, and they may differ by the 95% interval of the difference of two such runs: with 8-bit
     activations the last bit of a sum can change an answer.
     """
@@ -158,7 +156,7 @@ def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]
     for name in sorted(drawn or record.values):
         before, after = record.values.get(name), other.values.get(name)
         apart = _apart(drawn[name], other.uncertainty.get(name)) if name in drawn else None
-        if not _agree(before, after, apart, EXACT if same_host else OTHER_HOST):
+        if not _agree(before, after, apart, TOLERANCE if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
 
 
@@ -173,7 +171,7 @@ def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: boo
         yield f"{len(requests)} answers of {len(own)} rounds -> {len(after)} rounds"
     for line, other in zip(own, after, strict=False):
         for name, value in line.items():
-            if not _agree(value, other.get(name), None, EXACT if same_host else OTHER_HOST):
+            if not _agree(value, other.get(name), None, TOLERANCE if same_host else OTHER_HOST):
                 yield f"{line['request']}, round {line['round']}: {name} {value} -> {other.get(name)}"
 
 

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 
 PACKAGES = (
@@ -47,9 +48,9 @@ class Provenance:
     part of the key. `carried_over` is the commit at which the record was made under an older key, `None` if
     it has its original key. `costs` is `fitted` if this cell was used to fit the device. `fitted` names
     values determined by a fit or a draft calibration, or ids of reference cells used in a fit. `matched`
-    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), `None` without one.
-    `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes by kind
-    (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace`
+    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), in ten digits;
+    `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes by
+    kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace`
     is the timeline's path below the run's `outputs`. `notes` are sentences for the table. `started` and
     `finished` are ISO 8601 in UTC.
 
@@ -85,6 +86,7 @@ class Provenance:
         for name, choices in _choices().items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
+        object.__setattr__(self, "matched", in_ten_digits(self.matched))
         object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
         object.__setattr__(self, "notes", tuple(self.notes))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.records.blocks import write_blocks
 from repro.records.packed import (
@@ -26,7 +27,6 @@ from repro.records.packed import (
     Member,
     all_blocks,
     folders,
-    in_ten_digits,
     packed_line,
     read_cells,
     read_details,

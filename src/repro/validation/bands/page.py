@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.validation.bands.draws import WITHIN
 from repro.validation.bands.table_bands import Band, TableBands
@@ -40,9 +40,7 @@ def write_bands(folder: Path, found: TableBands) -> None:
             known = list(csv.reader(file))
         lines = [one for one in known[1:] if one[0] != found.table] if known[0] == [*HEADINGS] else []
     lines = sorted([*lines, *(row_of(found, band) for band in found.bands)], key=lambda one: one[0])
-    text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
-    write_atomically(path, text.getvalue())
+    write_atomically(path, csv_text([HEADINGS, *lines]))
     write_atomically(folder / "table.md", markdown(lines))
 
 
