@@ -43,7 +43,7 @@ def write_models(root: Path) -> Project:
         about, target.config.layers, 2, width, vocab, RANK, {"kd": 1.0, "candidates": 1.0}
     )
     (root / "predictor").mkdir()
-    (root / "predictor" / "config.json").write_text(json.dumps(asdict(config)))
+    (root / "predictor" / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
     update = {"inner": (RANK, width), "outer": (width, RANK)}
     save_file(
         {name: torch.randn(shape, generator=chance) / width**0.5 for name, shape in update.items()},
@@ -87,4 +87,4 @@ def cell(project: Project, name: str) -> dict[str, Any]:
     heads = "heads" if MEDUSA[0] in own else "draft"
     folder = f"draft.checkpoint.folder={project.root}/{heads}"
     common = (f"method={method}", f"max_tokens={TOKENS}", "prompts=1", *OWN, folder)
-    return project.config(*common, *own) | {"device": json.loads(PHONE.read_text())}
+    return project.config(*common, *own) | {"device": json.loads(PHONE.read_text(encoding="utf-8"))}

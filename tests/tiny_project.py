@@ -175,7 +175,9 @@ class Project:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m repro` to its end, with both outputs as text."""
         command, environment = self.command(*arguments), self.environment()
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, encoding="utf-8"
+        )
 
     def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What `run` does, in this process, where all that takes seconds to import is imported already."""
@@ -237,7 +239,7 @@ def write_project(root: Path) -> Project:
         for i, p in enumerate(PROMPTS)
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (root / "data" / "openai_humaneval.jsonl").write_text(text)
+    (root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return Project(root, root)
 
 

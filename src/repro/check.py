@@ -147,10 +147,10 @@ def _silent(what: str, done: int, total: int) -> None:
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
     """Committed figures that differ by more than the tolerance; figures missing in the record are ignored.
 
-    On the same kind of host floats must agree to `TOLERANCE` and all other values be equal. On another
-    kind the tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is compared by
-    those alone, and they may differ by the 95% interval of the difference of two such runs: with 8-bit
-    activations the last bit of a sum can change an answer.
+    On the same kind of host floats must agree to `TOLERANCE` and all other values be equal. On another kind
+    the tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is
+    compared by those alone, and they may differ by the 95% interval of the difference of two such runs: with
+    8-bit activations the last bit of a sum can change an answer.
     """
     drawn = record.uncertainty if not same_host else {}
     for name in sorted(drawn or record.values):
@@ -279,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for option in ("sample", "prompts"):
             if (count := getattr(given, option)) is not None and count < 1:
                 raise InputError(f"--{option} is {count}; it must be at least 1")
-        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
         if given.fixed:
             found = fixed(given.results, listed)
         else:

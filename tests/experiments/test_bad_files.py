@@ -90,7 +90,9 @@ def row(prompt: Any) -> dict[str, Any]:
 )
 def test_a_row_that_asks_nothing(project: Project, tmp_path: Path, prompt: Any, said: str) -> None:
     rows = [row(PROMPTS[0]), row(prompt)]
-    (tmp_path / "openai_humaneval.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (tmp_path / "openai_humaneval.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8"
+    )
     assert said in complaint(project, f"data_dir={tmp_path}", "prompts=2")
 
 
@@ -123,7 +125,7 @@ def test_how_many_rows_there_are_is_said(project: Project) -> None:
 
 def with_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
 
 
 def cut_tokenizer(folder: Path) -> None:
@@ -139,7 +141,10 @@ def cut_tokenizer(folder: Path) -> None:
         (lambda f: with_config(f, vocab_size=None), "vocab_size=None; it must be a whole number"),
         (lambda f: with_config(f, num_hidden_layers=2.5), "num_hidden_layers=2.5; it must be a whole number"),
         (cut_tokenizer, "tokenizer.json is not valid JSON: "),
-        (lambda f: (f / "config.json").write_text("{" * 100_000), "config.json is not JSON"),
+        (
+            lambda f: (f / "config.json").write_text("{" * 100_000, encoding="utf-8"),
+            "config.json is not JSON",
+        ),
     ],
 )
 def test_a_checkpoint_that_makes_no_sense(

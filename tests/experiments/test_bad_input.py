@@ -231,7 +231,9 @@ def test_an_unknown_precision(project: Project) -> None:
 
 
 def test_a_dataset_without_the_column(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "openai_humaneval.jsonl").write_text(json.dumps({"prompt": "p", "task_id": "t"}) + "\n")
+    (tmp_path / "openai_humaneval.jsonl").write_text(
+        json.dumps({"prompt": "p", "task_id": "t"}) + "\n", encoding="utf-8"
+    )
     said = complaint(project, *QUICK, f"data_dir={tmp_path}")
     assert "needs the column canonical_solution, test, entry_point; its rows have prompt, task_id" in said
 

@@ -212,7 +212,7 @@ def test_the_list_of_the_project_names_committed_cells() -> None:
 
     from repro.core.paths import conf_dir, project_root
 
-    listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+    listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
     assert len(fixed(project_root() / "results", listed)) > 50
 
 

@@ -113,7 +113,9 @@ def test_the_cells_that_a_table_names_are_beside_it() -> None:
 
 def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
     before = (RESULTS / "README.md").read_text(encoding="utf-8")
-    text = write_index(committed(), load_cells(), REFERENCE / "artifacts.csv", tmp_path).read_text()
+    text = write_index(committed(), load_cells(), REFERENCE / "artifacts.csv", tmp_path).read_text(
+        encoding="utf-8"
+    )
     assert same_text(text, before)
     for name in written(RESULTS):
         assert f"[{name}]({name}/table.md)" in text
@@ -121,9 +123,17 @@ def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
 
 def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
     assert errors.main(["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
-    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    made = {
+        path.relative_to(tmp_path): path.read_text(encoding="utf-8")
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert Path("fidelity.md") in made
-    assert [name for name, text in made.items() if not same_text((RESULTS / name).read_text(), text)] == []
+    assert [
+        name
+        for name, text in made.items()
+        if not same_text((RESULTS / name).read_text(encoding="utf-8"), text)
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])

@@ -45,7 +45,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ("wikitext-2-raw-v1_test", texts),
         ("wikitext-2-raw-v1_train", texts),
     ):
-        (made.root / "data" / f"{name}.jsonl").write_text("".join(canonical(row) + "\n" for row in lines))
+        (made.root / "data" / f"{name}.jsonl").write_text(
+            "".join(canonical(row) + "\n" for row in lines), encoding="utf-8"
+        )
     return made
 
 
@@ -217,6 +219,6 @@ def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
     assert type(error).__name__ in notes[1].error or str(error.args[-1]) in notes[1].error
     assert (project.store.get(notes[1].key) is None) == (place == "every record")
     files, _ = project.table(notes)
-    shown = files["md"].read_text()
+    shown = files["md"].read_text(encoding="utf-8")
     assert "| Std (resident) | 1.00" in shown
     assert "| Flash-AR | " in shown

@@ -38,7 +38,7 @@ def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").symlink_to(project_root() / "results")
     blocks = re.findall(
-        r"```python\n(.*?)```", (project_root() / "docs" / "python.md").read_text(), re.DOTALL
+        r"```python\n(.*?)```", (project_root() / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL
     )
     assert len(blocks) == 3
     names: dict[str, object] = {}
@@ -49,7 +49,9 @@ def test_the_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_importing_repro_imports_nothing_else() -> None:
     heavy = "('repro.', 'hydra', 'torch', 'pandas', 'numpy', 'rich')"
     code = f"import sys, repro; print(sorted(m for m in sys.modules if m.startswith({heavy})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert done.stdout == "[]\n"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         repro.nothing  # noqa: B018

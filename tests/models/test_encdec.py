@@ -250,7 +250,7 @@ def test_a_models_own_shape_is_the_shape_files(tmp_path: Path) -> None:
     for name, raw in published.items():
         config = encdec.config_of(raw)
         assert config is not None
-        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text()))
+        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text(encoding="utf-8")))
 
 
 def shape_file(name: str) -> Path:

@@ -102,8 +102,10 @@ def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
 def test_a_head_for_another_target(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(project.root / "head", folder)
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"vocab_size": 2', '"vocab_size": 12'))
+    config = (folder / "config.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(
+        config.replace('"vocab_size": 2', '"vocab_size": 12'), encoding="utf-8"
+    )
     with pytest.raises(InputError, match="is for a target of 12"):
         _ = cell(project, f"draft.checkpoint.folder={folder}").draft
 

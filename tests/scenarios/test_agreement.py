@@ -39,7 +39,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         for i in range(9)
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (made.root / "data" / "openai_humaneval.jsonl").write_text(text)
+    (made.root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return made.apart(made.out, "max_tokens=40", "calibration_prompts=3")
 
 

@@ -33,7 +33,7 @@ def write_heads(folder: Path, heads: int = HEADS) -> None:
         tensors[f"{head}.0.linear.bias"] = torch.zeros(width)
     save_file(tensors, folder / "heads.safetensors")
     raw = {"medusa_num_heads": heads, "medusa_num_layers": 1, "base_model_name_or_path": "target"}
-    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

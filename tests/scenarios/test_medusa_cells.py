@@ -122,4 +122,4 @@ def test_the_public_file_is_all_that_a_folder_needs(tmp_path: Path) -> None:
     (tmp_path / "medusa_lm_head.pt").rename(tmp_path / "heads.pt")
     with pytest.raises(InputError, match=r"only pickled weights \(heads\.pt\)"):
         open_checkpoint(checkpoint)
-    assert json.loads((tmp_path / "config.json").read_text())["medusa_num_heads"] == 2
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["medusa_num_heads"] == 2

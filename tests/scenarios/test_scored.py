@@ -72,7 +72,7 @@ def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def compressed_by(*overrides: str) -> tuple[str, ...]:

@@ -49,10 +49,10 @@ class Provenance:
     it has its original key. `costs` is `fitted` if this cell was used to fit the device. `fitted` names
     values determined by a fit or a draft calibration, or ids of reference cells used in a fit. `matched`
     describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), in ten digits;
-    `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes by
-    kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace`
-    is the timeline's path below the run's `outputs`. `notes` are sentences for the table. `started` and
-    `finished` are ISO 8601 in UTC.
+    `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
+    by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
+    bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
+    `started` and `finished` are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -132,11 +132,14 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """Output of a git command; `None` if it fails or git is not installed."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=60
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            check=False,
+            timeout=60,
         )
     except OSError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
@@ -164,7 +167,7 @@ def host_kind() -> dict[str, Any]:
 def _processor_family() -> str | None:
     """Vendor and family from /proc/cpuinfo (`CPU implementer` and `CPU part` on Arm); None without it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -142,7 +142,11 @@ def _round_event(row: int, number: int, each: Round, start: int, end: int) -> di
 
 def read(path: Path) -> str:
     """The text of a stored timeline, which may be compressed."""
-    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return (
+        gzip.decompress(path.read_bytes()).decode()
+        if path.suffix == ".gz"
+        else path.read_text(encoding="utf-8")
+    )
 
 
 def _number(each: Round, name: str) -> float:

@@ -241,7 +241,7 @@ def row_values(quantity: Quantity, found: Comparison) -> list[str]:
 def write_page(folder: Path, found: Comparison) -> None:
     """Write `table.md`, `table.csv` and `rows.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(found))
+    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
     counted = [cells_of(line) for line in lines(found) if line.ours.n]
     write_atomically(folder / "table.csv", csv_text([HEADINGS, *counted]))
     rows = [row_values(q, found) for q in found.quantities]
