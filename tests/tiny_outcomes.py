@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 
 from invented_rows import INVENTED
 from repro.core.digits import TOLERANCE, json_text
+from repro.core.overrides import override
 from repro.core.registry import discover, lookup, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
@@ -192,7 +193,7 @@ def cells(project: Project) -> dict[str, dict[str, Any]]:
     found = {}
     for name in ours("method"):
         heads = "heads" if MEDUSA[0] in SPECIAL.get(name, ()) else "draft"
-        folder = f"draft.checkpoint.folder={project.root}/{heads}"
+        folder = override("draft.checkpoint.folder", f"{project.root}/{heads}")
         own = SPECIAL.get(name, ())
         billed = () if BLANK[0] in own else OWN
         found[f"method {name}"] = project.config(f"method={name}", "max_tokens=12", *billed, folder, *own)

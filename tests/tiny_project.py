@@ -25,6 +25,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.experiments import cli
 from repro.experiments.cli import plain, publish
@@ -94,7 +95,7 @@ class Project:
     @property
     def overrides(self) -> list[str]:
         """Tiny models, invented rows, everything that is written below the root."""
-        return [*(f"{name}={folder}" for name, folder in self.folders.items()), *USUAL, *self.more]
+        return [*(override(name, folder) for name, folder in self.folders.items()), *USUAL, *self.more]
 
     @property
     def store(self) -> Results:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments.composing import ConfFolder
 from tiny_project import PROMPTS, Project, write_project
 
@@ -93,7 +94,7 @@ def test_a_row_that_asks_nothing(project: Project, tmp_path: Path, prompt: Any, 
     (tmp_path / "openai_humaneval.jsonl").write_text(
         "".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8"
     )
-    assert said in complaint(project, f"data_dir={tmp_path}", "prompts=2")
+    assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
 
 
 def lines(path: Path, content: bytes) -> None:
@@ -112,7 +113,7 @@ def lines(path: Path, content: bytes) -> None:
 )
 def test_a_file_of_rows_that_is_damaged(project: Project, tmp_path: Path, content: bytes, said: str) -> None:
     lines(tmp_path / "openai_humaneval.jsonl", content)
-    assert said in complaint(project, f"data_dir={tmp_path}", "prompts=2")
+    assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
 
 
 def test_how_many_rows_there_are_is_said(project: Project) -> None:
@@ -153,7 +154,7 @@ def test_a_checkpoint_that_makes_no_sense(
     folder = tmp_path / "damaged"
     shutil.copytree(project.root / "target", folder)
     damage(folder)
-    found = complaint(project, f"target.checkpoint.folder={folder}")
+    found = complaint(project, override("target.checkpoint.folder", folder))
     assert said in found
     assert "\n" not in found
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments import cli
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import unseen
@@ -68,7 +69,7 @@ def failed(project: Project, note: Note) -> Record:
 
 
 def broken(project: Project, role: str) -> str:
-    return f"{role}.checkpoint.folder={project.root}/broken_{role}"
+    return override(f"{role}.checkpoint.folder", f"{project.root}/broken_{role}")
 
 
 WEIGHTS = {

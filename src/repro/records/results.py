@@ -7,6 +7,7 @@ described in docs/results.md.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -233,7 +234,7 @@ def open_results(root: Path | str) -> Results:
     if found := older_details(root):
         raise InputError(
             f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
-            f"`python scripts/tables.py --convert {root}`"
+            f"`python scripts/tables.py --convert {shlex.quote(str(root))}`"
         )
     return Results(root)
 
