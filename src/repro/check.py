@@ -6,8 +6,9 @@
     python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
     python -m repro.check lever/fig10 --prompts 2   the first two answers of each cell, round by round
 
-Owns the selection of cells and the comparison. Must not know how a cell is computed. Of earlier results only
-the records are read: computed caches go to a temporary folder.
+Says too which cells `conf/` would configure otherwise today. Owns the selection of cells and the comparison.
+Must not know how a cell is computed. Of earlier results only the records are read: computed caches go to a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -33,6 +34,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
+from repro.experiments.drift import drifted
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
@@ -48,7 +50,7 @@ OTHER_HOST = 1e-3
 TIE = 1e-4
 """Largest difference of two logits (fp32) whose order may change on another kind of host."""
 
-State = Literal["equal", "tie", "different", "not checkable here"]
+State = Literal["equal", "tie", "different", "conf differs", "not checkable here"]
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,16 @@ def _tie(cell: Scenario, first: Record) -> str | None:
         return f"two first choices are {margin:.1g} apart in logits"
     changed = next(differences(first, second, same_host=True), None)
     return changed and f"another number of threads changes {changed} here"
+
+
+def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:
+    """A verdict that also says what today's `conf/` would set otherwise; `drifts` has that by key."""
+    drift = drifts.get(verdict.record.key)
+    if drift is None:
+        return verdict
+    if verdict.state == "different":
+        return replace(verdict, reason=f"{verdict.reason}; and conf differs: {drift}")
+    return replace(verdict, state="conf differs", reason=drift)
 
 
 def _silent(what: str, done: int, total: int) -> None:
@@ -295,8 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def first_answers(record: Record) -> Beginning | None:
         return beginning(store, record, given.prompts or found[record.key][1])
 
+    drifts = drifted(store, {record.key for record in records})
     with forgetting():
-        status = report(Console(), verdicts(records, given.data, first_answers))
+        found_states = verdicts(records, given.data, first_answers)
+        status = report(Console(), (beside_conf(verdict, drifts) for verdict in found_states))
     report_exercise(Console())
     return status
 
@@ -336,10 +350,11 @@ def report(console: Console, found: Iterable[CheckedCell]) -> int:
         console.print("interrupted; of the cells so far:", style="red")
     asked, checked = tally.total(), tally.total() - tally["not checkable here"]
     counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
-    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False)
+    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False, soft_wrap=True)
     if 2 * checked < asked:
         console.print("fewer than half of the cells could be checked", style="red")
-    return int(not whole or tally["different"] > 0 or 2 * checked < asked)
+    wrong = tally["different"] + tally["conf differs"]
+    return int(not whole or wrong > 0 or 2 * checked < asked)
 
 
 def report_exercise(console: Console) -> None:

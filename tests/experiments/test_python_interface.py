@@ -96,25 +96,6 @@ def test_cells_have_labels_values_and_a_count(tmp_path: Path) -> None:
     assert frame.loc["lever", "status"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        (True, "true"),
-        (2, "2"),
-        (0.5, "0.5"),
-        ("chain_sd", "chain_sd"),
-        ("a b's", r"'a b\'s'"),
-        (["a", 1], "[a,1]"),
-        ({"alpha": None}, "{alpha:null}"),
-    ],
-)
-def test_values_are_written_as_hydra_reads_them(value: object, text: str) -> None:
-    assert python_interface._text(value) == text
-    with pytest.raises(InputError, match="settings are numbers, text, lists and mappings"):
-        python_interface._text(object())
-
-
 def test_a_model_is_chosen_by_its_role(mine: Project) -> None:
     assert list(python_interface._overrides({"target": "llama_7b", "draft": None})) == [
         "model@target=llama_7b",

@@ -90,7 +90,9 @@ class TestRecord:
     ) -> None:
         (tmp_path / "metric").mkdir()
         about = "{heading: Time, definition: a time, unit: s"
-        (tmp_path / "metric" / "own.yaml").write_text(f"wait: {about}}}\nsaved: {about}, signed: true}}\n")
+        (tmp_path / "metric" / "own.yaml").write_text(
+            f"wait: {about}}}\nsaved: {about}, signed: true}}\n", encoding="utf-8"
+        )
         monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
         assert record("lever", {"saved": -1.0}).done
         with pytest.raises(InputError, match=r"'wait' is -1\.0"):
