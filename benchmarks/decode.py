@@ -173,7 +173,9 @@ class Arm:
         python = args.peer_python if name == "llama.cpp" else sys.executable
         command = [python, __file__, args.folder, "--arm", name, "--dtype", dtype, "--gguf", args.gguf]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
+        )
         arm = cls(name, process, 0, [], [])
         arm.read = arm._answer()["read"]
         return arm
@@ -285,7 +287,7 @@ def main() -> None:
     measure = by_rows if args.rows else compare
     found = [measure(dtype, args) for dtype in args.dtypes]
     if args.out:
-        args.out.write_text(json.dumps(found, indent=1))
+        args.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -215,7 +215,7 @@ def main() -> None:
     found = measure(runners, operations, args.tokens, args.rounds)
     report(found)
     if args.out:
-        args.out.write_text(json.dumps(asdict(found), indent=1))
+        args.out.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

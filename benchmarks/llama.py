@@ -189,7 +189,7 @@ def shape(found: Measured, size: int) -> list[tuple[str, str, str]]:
 def requests() -> list[tuple[int, int]]:
     """Prompt and answer tokens of Table 4's datasets; the answer lengths are fitted."""
     files = [conf_dir() / "setup" / f"{name}.yaml" for name in WORKLOADS]
-    found = [yaml.safe_load(file.read_text()) for file in files]
+    found = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
     return [(int(one["prompt_tokens"]), int(one["max_tokens"])) for one in found]
 
 
@@ -218,7 +218,7 @@ def main() -> None:
     for one in found:
         report(one, path)
     if args.out:
-        args.out.write_text(json.dumps([asdict(one) for one in found], indent=1))
+        args.out.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
                 print(under_way, file=sys.stderr, flush=True)
                 asked = json.dumps([arm, dataset, number, overrides])
                 child = [sys.executable, __file__, "--cell", asked]
-                done = subprocess.run(child, stdout=subprocess.PIPE, text=True)
+                done = subprocess.run(child, stdout=subprocess.PIPE, text=True, encoding="utf-8")
                 if done.returncode:
                     sys.exit(f"pairs: {arm} on {dataset} failed, as told above")
                 yield Run.parse(json.loads(done.stdout.splitlines()[-1]))
@@ -104,7 +104,7 @@ def runs(chosen: argparse.Namespace) -> Iterator[Run]:
 
 def noting(found: Iterator[Run], file: Path, preset: str) -> Iterator[Run]:
     """The runs as they come, each also appended to a file that begins with the preset's name."""
-    with file.open("x", buffering=1) as out:
+    with file.open("x", buffering=1, encoding="utf-8") as out:
         out.write(json.dumps(preset) + "\n")
         for run in found:
             out.write(run.to_json() + "\n")
@@ -113,7 +113,7 @@ def noting(found: Iterator[Run], file: Path, preset: str) -> Iterator[Run]:
 
 def stored(file: Path) -> tuple[str, list[Run]]:
     """A file's preset and runs."""
-    preset, *lines = map(json.loads, file.read_text().splitlines())
+    preset, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return preset, [Run.parse(line) for line in lines]
 
 

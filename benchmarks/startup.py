@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from repro.core.overrides import override
+
 METHODS = "std,flash_ar,draft,chain_sd"
 SWEEP = ("hydra.mode=MULTIRUN", f"method={METHODS}", "max_tokens=1,2,3", "prompts=1")
 CELL = ("method=chain_sd", "prompts=1", "max_tokens=2")
@@ -47,8 +49,8 @@ COMMANDS: Mapping[str, Command] = {
 
 def run(arguments: Sequence[str], folder: Path, data: str | None) -> tuple[float, float]:
     """CPU and wall seconds of one command."""
-    own = [f"results={folder}/results", f"outputs={folder}/outputs", "wandb.mode=disabled"]
-    own += [f"data_dir={data}"] if data else []
+    own = [override(name, folder / name) for name in ("results", "outputs")] + ["wandb.mode=disabled"]
+    own += [override("data_dir", data)] if data else []
     before, begun = os.times(), time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", "repro", *own, *arguments],

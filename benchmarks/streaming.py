@@ -188,7 +188,7 @@ def memory_limit(size: int) -> Iterator[Path]:
     except OSError as refused:
         raise InputError(f"--limit needs cgroup v1 memory and root: {refused}") from refused
     try:
-        (group / "memory.limit_in_bytes").write_text(str(size))
+        (group / "memory.limit_in_bytes").write_text(str(size), encoding="utf-8")
         yield group
     finally:
         group.rmdir()
@@ -200,7 +200,9 @@ def under_limit(chosen: argparse.Namespace, given: Sequence[str]) -> None:
         with memory_limit(chosen.limit * 10**6) as group:
             command = [sys.executable, __file__, *given, "--only", only]
             join = partial((group / "cgroup.procs").write_text, "0")
-            done = subprocess.run(command, preexec_fn=join, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, preexec_fn=join, capture_output=True, text=True, check=False, encoding="utf-8"
+            )
         said = done.stdout.strip() or f"ended with {done.returncode} (-9: killed for its memory)"
         print(f"{'streamed' if only == 'both' else 'resident'} under {chosen.limit} MB: {said}", flush=True)
 

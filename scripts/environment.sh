@@ -22,7 +22,7 @@ make_environment() {
     wanted=$("$python" -c '
 import hashlib, sys
 from pathlib import Path
-said = "".join([*sys.argv[1:], sys.version, *(Path(p).read_text() for p in ("pyproject.toml", "constraints.txt"))])
+said = "".join([*sys.argv[1:], sys.version, *(Path(p).read_text("utf-8") for p in ("pyproject.toml", "constraints.txt"))])
 print(hashlib.sha256(said.encode()).hexdigest())' "$PWD" "$extras") || return
     if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
         return

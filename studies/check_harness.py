@@ -150,7 +150,7 @@ def checkpoint(name: str) -> Path:
     files = {path.stem: path for path in (conf_dir() / "model" / "checkpoint").glob("*.yaml")}
     if name not in files:
         raise InputError(unknown("checkpoint", name, files))
-    return open_checkpoint(Checkpoint.from_mapping(yaml.safe_load(files[name].read_text())))
+    return open_checkpoint(Checkpoint.from_mapping(yaml.safe_load(files[name].read_text(encoding="utf-8"))))
 
 
 def main() -> int:

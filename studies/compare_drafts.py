@@ -11,12 +11,12 @@ tokens emitted over target verifications, totals over totals.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from repro.core.digits import json_text
 from repro.core.errors import InputError
 from repro.records.record import write_atomically
 from repro.records.results import Results, open_results
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "seed": args.seed,
             "acceptance_length": {name: asdict(one) for name, one in results.items()},
         }
-        write_atomically(args.out, json.dumps(content, indent=2) + "\n")
+        write_atomically(args.out, json_text(content, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.markdown:
         lines = ["| number | " + " | ".join(HEADINGS) + " |", "|---|" + "---|" * len(HEADINGS)]
         lines += [f"| {name} | " + " | ".join(row) + " |" for name, row in rows]
-        args.markdown.write_text("\n".join(lines) + "\n")
+        args.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

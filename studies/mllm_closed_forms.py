@@ -93,15 +93,17 @@ DECODES = {"mlc": GPU, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU, OURS: 
 def shape(model: str) -> Shape:
     """Dimensions of a model."""
     folder = conf_dir() / "model"
-    defaults = yaml.safe_load((folder / f"{model}_int8.yaml").read_text())["defaults"]
+    defaults = yaml.safe_load((folder / f"{model}_int8.yaml").read_text(encoding="utf-8"))["defaults"]
     name = next(default["shape"] for default in defaults if "shape" in default)
-    return Shape.parse(yaml.safe_load((folder / "shape" / f"{name}.yaml").read_text()))
+    return Shape.parse(yaml.safe_load((folder / "shape" / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
 @cache
 def setup(dataset: str) -> dict[str, Any]:
     """The setup file of a dataset."""
-    given: dict[str, Any] = yaml.safe_load((conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text())
+    given: dict[str, Any] = yaml.safe_load(
+        (conf_dir() / "setup" / f"mllm_{dataset}.yaml").read_text(encoding="utf-8")
+    )
     return given
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.reports.spec.experiment import experiment_file, grid_of
-from repro.reports.spec.grid import word
 from tiny_project import composed, spec_of
 
 

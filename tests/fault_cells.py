@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
+from repro.core.overrides import override
 from repro.models.checkpoints.digest import digest
 from repro.models.drafting.early_exit import PredictorConfig
 from repro.models.transformer import weights
@@ -43,7 +44,7 @@ def write_models(root: Path) -> Project:
         about, target.config.layers, 2, width, vocab, RANK, {"kd": 1.0, "candidates": 1.0}
     )
     (root / "predictor").mkdir()
-    (root / "predictor" / "config.json").write_text(json.dumps(asdict(config)))
+    (root / "predictor" / "config.json").write_text(json.dumps(asdict(config)), encoding="utf-8")
     update = {"inner": (RANK, width), "outer": (width, RANK)}
     save_file(
         {name: torch.randn(shape, generator=chance) / width**0.5 for name, shape in update.items()},
@@ -66,13 +67,16 @@ def overrides(name: str) -> tuple[str, ...]:
 
 def variants(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Further cells: the method of each and its overrides."""
-    tied = (f"target.checkpoint.folder={root}/tied", f"target.checkpoint.predictor={root}/predictor")
+    tied = (
+        override("target.checkpoint.folder", root / "tied"),
+        override("target.checkpoint.predictor", root / "predictor"),
+    )
     int8 = ("target.precision=int8", "draft.precision=int8")
     eagle = (
         "model@draft=smollm2_135m_eagle3",
         "draft.shape=null",
         "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct",
-        f"draft.checkpoint.folder={root}/eagle",
+        override("draft.checkpoint.folder", root / "eagle"),
     )
     return {
         "lever pruned": ("lever", (*tied, *int8, "method.threshold=0.2")),
@@ -85,6 +89,6 @@ def cell(project: Project, name: str) -> dict[str, Any]:
     """The configuration of a method's cell on an emulated phone, or of a variant's."""
     method, own = variants(project.root).get(name, (name, overrides(name)))
     heads = "heads" if MEDUSA[0] in own else "draft"
-    folder = f"draft.checkpoint.folder={project.root}/{heads}"
+    folder = override("draft.checkpoint.folder", f"{project.root}/{heads}")
     common = (f"method={method}", f"max_tokens={TOKENS}", "prompts=1", *OWN, folder)
-    return project.config(*common, *own) | {"device": json.loads(PHONE.read_text())}
+    return project.config(*common, *own) | {"device": json.loads(PHONE.read_text(encoding="utf-8"))}

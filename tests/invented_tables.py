@@ -49,7 +49,7 @@ def write_table(folder: Path, name: str, *lines: Mapping[str, Any]) -> None:
     writer.writerows([{**usual, "row": line.get("id", ""), **line} for line in lines])
     path = folder / name / "table.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(out.getvalue())
+    path.write_text(out.getvalue(), encoding="utf-8")
 
 
 def write_tables(folder: Path) -> None:

@@ -11,7 +11,7 @@ import repro
 from repro.models.checkpoints.origin import PROJECT
 
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| (?P<where>[^|]+) \| (?P<more>[^|]*) ?\|$", re.MULTILINE)
-HOUSE = (PROJECT / "docs" / "house.md").read_text()
+HOUSE = (PROJECT / "docs" / "house.md").read_text(encoding="utf-8")
 ROWS = [row.groups() for row in ROW.finditer(HOUSE) if "`" in row["where"]]
 
 
@@ -38,7 +38,7 @@ def test_the_answer_is_a_place_that_has_such_things(what: str, where: str, more:
     first = places[0]
     assert first is not None
     if group:
-        files = [file.read_text() for file in first.rglob("*.py")]
+        files = [file.read_text(encoding="utf-8") for file in first.rglob("*.py")]
         assert any(f'register("{group[1]}"' in text for text in files), what
     elif first.is_dir():
         assert any(first.glob("*.yaml")) or any(first.glob("*/*.yaml")) or any(first.glob("*.py"))

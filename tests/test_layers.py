@@ -283,6 +283,60 @@ def test_no_file_swallows_an_error() -> None:
     assert {name(path): lines for path in FILES if (lines := swallowed(tree(path)))} == {}
 
 
+def unencoded(module: ast.Module) -> list[int]:
+    """Lines of calls that read or write text in the encoding of the machine's locale."""
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    return [call.lineno for call in calls if _is_text(call) and not _names_encoding(call)]
+
+
+def _is_text(call: ast.Call) -> bool:
+    """Whether a call opens, reads or writes a text; what is neither a path nor a file has no text mode."""
+    function, named = ast.unparse(call.func), {word.arg for word in call.keywords}
+    last = function.rpartition(".")[2]
+    if last in ("read_text", "write_text"):
+        return True
+    if function.startswith("subprocess."):
+        return "text" in named
+    given = (*call.args, *(word.value for word in call.keywords))
+    modes = {str(value.value) for value in given if isinstance(value, ast.Constant)}
+    text = any(set(mode) <= set("rwaxt+") and mode for mode in modes)
+    if function in ("gzip.open", "lzma.open", "tempfile.NamedTemporaryFile"):
+        return text
+    binary = any(set(mode) <= set("rwaxb+") and "b" in mode for mode in modes)
+    return last == "open" and function not in NO_TEXT and not binary
+
+
+NO_TEXT = ("os.open", "Image.open", "archive.open", "self.open")
+"""Functions named `open` that open no text file."""
+
+
+def _names_encoding(call: ast.Call) -> bool:
+    where = {"read_text": 1, "write_text": 2}.get(ast.unparse(call.func).rpartition(".")[2], 9)
+    return len(call.args) >= where or any(word.arg in ("encoding", None) for word in call.keywords)
+
+
+def test_every_text_file_has_an_encoding() -> None:
+    """In the C locale Python would read and write ASCII."""
+    project = Path(__file__).parents[1]
+    written = [
+        p for top in ("tests", "scripts", "benchmarks", "studies") for p in (project / top).rglob("*.py")
+    ]
+    assert {str(path): lines for path in (*FILES, *written) if (lines := unencoded(tree(path)))} == {}
+
+
+def test_a_text_file_without_an_encoding_is_noticed() -> None:
+    wrong = ("open(a)", "p.open('w')", "p.read_text()", "p.write_text(a)", "gzip.open(p, 'rt')")
+    right = (
+        "open(a, 'rb')",
+        "p.open('w', encoding='utf-8')",
+        "p.read_text('utf-8')",
+        "gzip.open(p)",
+        "os.open(p, 0)",
+    )
+    assert [source for source in (*wrong, *right) if unencoded(ast.parse(source))] == [*wrong]
+    assert unencoded(ast.parse("subprocess.run(a, text=True)")) == [1]
+
+
 def test_a_swallowed_error_is_noticed() -> None:
     assert swallowed(ast.parse("try:\n    f()\nexcept OSError:\n    pass")) == [3]
     assert swallowed(ast.parse("try:\n    f()\nexcept:\n    raise")) == [3]

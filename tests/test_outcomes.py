@@ -25,7 +25,7 @@ from tiny_outcomes import (
 )
 
 GROUPS = ("compression", "method", "metric", "probe", "service")
-ENTRIES: dict[str, dict[str, Any]] = json.loads(COMMITTED.read_text())
+ENTRIES: dict[str, dict[str, Any]] = json.loads(COMMITTED.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

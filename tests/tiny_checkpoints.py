@@ -51,13 +51,13 @@ def write_tokenizer(folder: Path, control: list[str] = CONTROL, chat: str | None
     facts = {"tokenizer_class": "TokenizersBackend", "eos_token": control[0]}
     if chat is not None:
         facts["chat_template"] = chat
-    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def write_folder(folder: Path, **config: object) -> Path:
     """A folder with everything that a checkpoint needs; its weights mean nothing."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}), encoding="utf-8")
     save_file({"weight": torch.ones(4, 4)}, folder / "model.safetensors")
     write_tokenizer(folder)
     return folder
@@ -127,5 +127,5 @@ def write_snapshot(home: Path) -> Path:
         (snapshot / path.name).symlink_to(Path("..", "..", "blobs", blob.name))
     shutil.rmtree(made)
     (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(COMMIT)
+    (repo / "refs" / "main").write_text(COMMIT, encoding="utf-8")
     return snapshot

@@ -80,7 +80,7 @@ def tensors_of(raw: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
 def write_head(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
     """A head's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
     save_file(tensors, folder / "model.safetensors")
     return folder
 

@@ -52,7 +52,7 @@ def tensors_of(
 def write_heads(folder: Path, tensors: dict[str, Tensor], layers: int = 1, pickled: bool = False) -> Path:
     """A folder of heads: the public `medusa_lm_head.pt`, or safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(raw_config(layers)))
+    (folder / "config.json").write_text(json.dumps(raw_config(layers)), encoding="utf-8")
     if pickled:
         torch.save(tensors, folder / "medusa_lm_head.pt")
     else:

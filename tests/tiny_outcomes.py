@@ -28,6 +28,8 @@ import transformers as hf
 from safetensors.torch import save_file
 
 from invented_rows import INVENTED
+from repro.core.digits import TOLERANCE, json_text
+from repro.core.overrides import override
 from repro.core.registry import discover, lookup, registered
 from repro.data.config import read_config
 from repro.data.prompts import prompts
@@ -53,7 +55,7 @@ RELATIVE = {
     "service": 1e-6,
     "compression": 2e-3,
     "probe": 2e-3,
-    "metric": 1e-9,
+    "metric": TOLERANCE,
     "dataset": 0.0,
 }
 """How far numbers may lie apart: of virtual clocks little, of weights what two hosts differ in."""
@@ -145,7 +147,7 @@ def project_in(root: Path) -> Project:
         heads[f"{head}.0.linear.bias"] = _drawn(generator, (width,))
     (root / "heads").mkdir()
     about = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "tiny"}
-    (root / "heads" / "config.json").write_text(json.dumps(about))
+    (root / "heads" / "config.json").write_text(json.dumps(about), encoding="utf-8")
     save_file(heads, root / "heads" / "model.safetensors")
     ranks = torch.from_numpy(generator.integers(0, 6, (40, HEADS), dtype=np.int16))
     HeadRanks(ranks, (0, 20)).save(root / "heads" / FILE, {})
@@ -170,7 +172,9 @@ def project_in(root: Path) -> Project:
         ("wikitext-2-raw-v1_train", texts),
         ("wikitext-2-raw-v1_test", texts),
     ):
-        (root / "data" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (root / "data" / f"{file}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     return Project(root, root)
 
 
@@ -185,11 +189,11 @@ def _drawn(generator: np.random.Generator, shape: Any) -> torch.Tensor:
 
 def cells(project: Project) -> dict[str, dict[str, Any]]:
     """The configuration of every component that makes a cell."""
-    phone = json.loads(PHONE.read_text())
+    phone = json.loads(PHONE.read_text(encoding="utf-8"))
     found = {}
     for name in ours("method"):
         heads = "heads" if MEDUSA[0] in SPECIAL.get(name, ()) else "draft"
-        folder = f"draft.checkpoint.folder={project.root}/{heads}"
+        folder = override("draft.checkpoint.folder", f"{project.root}/{heads}")
         own = SPECIAL.get(name, ())
         billed = () if BLANK[0] in own else OWN
         found[f"method {name}"] = project.config(f"method={name}", "max_tokens=12", *billed, folder, *own)
@@ -341,7 +345,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="components whose names begin so, such as 'method lever'")
     given = parser.parse_args()
     publish()
-    committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {}
+    committed = json.loads(COMMITTED.read_text(encoding="utf-8")) if COMMITTED.exists() else {}
     found = {}
     wrong = 0
     for name, outcome in all_outcomes(given.only):
@@ -352,10 +356,10 @@ def main() -> int:
         if said and given.beside and name in committed and committed[name]["key"] == outcome.key:
             committed[name].setdefault("elsewhere", []).append(outcome.found)
     if given.beside:
-        COMMITTED.write_text(json.dumps(committed, indent=1, sort_keys=True) + "\n")
+        COMMITTED.write_text(json_text(committed, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     elif given.write:
         kept = {n: v for n, v in committed.items() if given.only and not n.startswith(given.only)}
-        COMMITTED.write_text(json.dumps(kept | found, indent=1, sort_keys=True) + "\n")
+        COMMITTED.write_text(json_text(kept | found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return int(wrong > 0 and not (given.write or given.beside))
 
 

@@ -29,6 +29,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from rich.console import Console
 
+from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.experiments import cli
 from repro.experiments.cli import plain, publish
@@ -100,7 +101,7 @@ class Project:
     @property
     def overrides(self) -> list[str]:
         """Tiny models, invented rows, everything that is written below the root."""
-        return [*(f"{name}={folder}" for name, folder in self.folders.items()), *USUAL, *self.more]
+        return [*(override(name, folder) for name, folder in self.folders.items()), *USUAL, *self.more]
 
     @property
     def store(self) -> Results:
@@ -181,7 +182,9 @@ class Project:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m repro` to its end, with both outputs as text."""
         command, environment = self.command(*arguments), self.environment()
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, encoding="utf-8"
+        )
 
     def here(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What `run` does, in this process, where all that takes seconds to import is imported already."""
@@ -275,7 +278,7 @@ def _checkpoints_and_rows() -> TemporaryDirectory[str]:
         for i, p in enumerate(PROMPTS)
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (root / "data" / "openai_humaneval.jsonl").write_text(text)
+    (root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return folder
 
 

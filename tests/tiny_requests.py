@@ -56,4 +56,6 @@ def write_rows(folder: Path, rows: Sequence[dict[str, Any]] = tuple(ROWS)) -> No
     """The rows, and texts to calibrate on, where `data_dir` looks for them."""
     texts = [{"text": f"word{i} " * 40} for i in range(9)]
     for name, lines in (("piqa", rows), ("wikitext-2-raw-v1_train", texts)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8"
+        )

@@ -30,7 +30,7 @@ NAMES = (
 
 
 def of_conf(*parts: str) -> Any:
-    return yaml.safe_load(conf_dir().joinpath(*parts).with_suffix(".yaml").read_text())
+    return yaml.safe_load(conf_dir().joinpath(*parts).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def shape(name: str) -> Shape:

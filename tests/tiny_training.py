@@ -53,10 +53,12 @@ def write_places(root: Path) -> None:
     write_target(config, root, seed=0)
     (root / "code").mkdir()
     for n in range(12):
-        (root / "code" / f"module_{n:02d}.py").write_text(SOURCE.replace("{n}", str(n)))
-    (root / "code" / "broken.py").write_text("def (:")
+        (root / "code" / f"module_{n:02d}.py").write_text(SOURCE.replace("{n}", str(n)), encoding="utf-8")
+    (root / "code" / "broken.py").write_text("def (:", encoding="utf-8")
     questions = [{"question": f"What is {n} and {n}?"} for n in range(6)]
-    (root / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    (root / "questions.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in questions), encoding="utf-8"
+    )
     rows = [{"prompt": f'def held_{n}(x):\n    """Give {n}."""\n'} for n in range(4)]
     with zipfile.ZipFile(root / "heldout.whl", "w") as wheel:
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -81,7 +83,9 @@ def write_deep_places(root: Path) -> None:
     data = root / "data"
     data.mkdir()
     for name, lines in rows.items():
-        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+        (data / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8"
+        )
 
 
 def write_target(config: LlamaConfig, root: Path, seed: int) -> None:

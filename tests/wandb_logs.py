@@ -35,4 +35,4 @@ def _read(run: Path, *flags: str) -> str:
     (log,) = run.glob("run-*.wandb")
     command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", *flags]
     command += ["--run-file", str(log), str(run.parent)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout

@@ -6,8 +6,9 @@
     python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
     python -m repro.check lever/fig10 --prompts 2   the first two answers of each cell, round by round
 
-Owns the selection of cells and the comparison. Must not know how a cell is computed. Of earlier results only
-the records are read: computed caches go to a temporary folder.
+Says too which cells `conf/` would configure otherwise today. Owns the selection of cells and the comparison.
+Must not know how a cell is computed. Of earlier results only the records are read: computed caches go to a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -28,10 +29,12 @@ import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from repro.core.digits import TOLERANCE
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
+from repro.experiments.drift import drifted
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
@@ -41,16 +44,13 @@ from repro.scenarios.base import Scenario
 from repro.scenarios.generation.exercise import exercised
 from repro.scenarios.registry import made
 
-EXACT = 1e-9
-"""Relative tolerance on the same kind of host, where only the order of sums may differ."""
-
 OTHER_HOST = 1e-3
 """Relative tolerance on another kind of host, whose kernels round differently."""
 
 TIE = 1e-4
 """Largest difference of two logits (fp32) whose order may change on another kind of host."""
 
-State = Literal["equal", "tie", "different", "not checkable here"]
+State = Literal["equal", "tie", "different", "conf differs", "not checkable here"]
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,16 @@ def _tie(cell: Scenario, first: Record) -> str | None:
     return changed and f"another number of threads changes {changed} here"
 
 
+def beside_conf(verdict: CheckedCell, drifts: Mapping[str, str]) -> CheckedCell:
+    """A verdict that also says what today's `conf/` would set otherwise; `drifts` has that by key."""
+    drift = drifts.get(verdict.record.key)
+    if drift is None:
+        return verdict
+    if verdict.state == "different":
+        return replace(verdict, reason=f"{verdict.reason}; and conf differs: {drift}")
+    return replace(verdict, state="conf differs", reason=drift)
+
+
 def _silent(what: str, done: int, total: int) -> None:
     """A progress callback that does nothing."""
 
@@ -149,16 +159,16 @@ def _silent(what: str, done: int, total: int) -> None:
 def differences(record: Record, other: Record, same_host: bool) -> Iterator[str]:
     """Committed figures that differ by more than the tolerance; figures missing in the record are ignored.
 
-    On the same kind of host floats must agree to `EXACT` and all other values be equal. On another kind the
-    tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is compared by
-    those alone, and they may differ by the 95% interval of the difference of two such runs: with 8-bit
-    activations the last bit of a sum can change an answer.
+    On the same kind of host floats must agree to `TOLERANCE` and all other values be equal. On another kind
+    the tolerance is `OTHER_HOST`. There, a cell that has figures with standard errors or intervals is
+    compared by those alone, and they may differ by the 95% interval of the difference of two such runs: with
+    8-bit activations the last bit of a sum can change an answer.
     """
     drawn = record.uncertainty if not same_host else {}
     for name in sorted(drawn or record.values):
         before, after = record.values.get(name), other.values.get(name)
         apart = _apart(drawn[name], other.uncertainty.get(name)) if name in drawn else None
-        if not _agree(before, after, apart, EXACT if same_host else OTHER_HOST):
+        if not _agree(before, after, apart, TOLERANCE if same_host else OTHER_HOST):
             yield f"{name} {before} -> {after}"
 
 
@@ -173,7 +183,7 @@ def other_rounds(before: Sequence[Round], after: Sequence[Round], same_host: boo
         yield f"{len(requests)} answers of {len(own)} rounds -> {len(after)} rounds"
     for line, other in zip(own, after, strict=False):
         for name, value in line.items():
-            if not _agree(value, other.get(name), None, EXACT if same_host else OTHER_HOST):
+            if not _agree(value, other.get(name), None, TOLERANCE if same_host else OTHER_HOST):
                 yield f"{line['request']}, round {line['round']}: {name} {value} -> {other.get(name)}"
 
 
@@ -281,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for option in ("sample", "prompts"):
             if (count := getattr(given, option)) is not None and count < 1:
                 raise InputError(f"--{option} is {count}; it must be at least 1")
-        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+        listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
         if given.fixed:
             found = fixed(given.results, listed)
         else:
@@ -297,8 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def first_answers(record: Record) -> Beginning | None:
         return beginning(store, record, given.prompts or found[record.key][1])
 
+    drifts = drifted(store, {record.key for record in records})
     with forgetting():
-        status = report(Console(), verdicts(records, given.data, first_answers))
+        found_states = verdicts(records, given.data, first_answers)
+        status = report(Console(), (beside_conf(verdict, drifts) for verdict in found_states))
     report_exercise(Console())
     return status
 
@@ -338,10 +350,11 @@ def report(console: Console, found: Iterable[CheckedCell]) -> int:
         console.print("interrupted; of the cells so far:", style="red")
     asked, checked = tally.total(), tally.total() - tally["not checkable here"]
     counts = ", ".join(f"{tally[state]} {state}" for state in get_args(State))
-    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False)
+    console.print(f"{checked} of {asked} cells checked: {counts}", highlight=False, soft_wrap=True)
     if 2 * checked < asked:
         console.print("fewer than half of the cells could be checked", style="red")
-    return int(not whole or tally["different"] > 0 or 2 * checked < asked)
+    wrong = tally["different"] + tally["conf differs"]
+    return int(not whole or wrong > 0 or 2 * checked < asked)
 
 
 def report_exercise(console: Console) -> None:

@@ -57,7 +57,7 @@ def draw(records: Path) -> list[dict[str, Any]]:
     whatever has a figure that none has yet, then the next until there are enough."""
     found = []
     for path in sorted(records.glob("*.json")):
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         source = record["provenance"]
         if record["status"] == "done" and source["clock"] == "virtual":
             found.append(
@@ -90,7 +90,7 @@ def draw(records: Path) -> list[dict[str, Any]]:
     for cell in weighted:
         if len(chosen) < WEIGHTED and cell not in chosen:
             chosen.append(cell)
-    given = yaml.safe_load((ROOT / "conf" / "config.yaml").read_text())
+    given = yaml.safe_load((ROOT / "conf" / "config.yaml").read_text(encoding="utf-8"))
     defaults = {name: value for name, value in given.items() if name not in ("defaults", "hydra")}
     for cell in (*costs, *chosen):
         del cell["values"]
@@ -100,7 +100,7 @@ def draw(records: Path) -> list[dict[str, Any]]:
 
 def load() -> list[dict[str, Any]]:
     """The drawn cells."""
-    with gzip.open(SAMPLE, "rt") as file:
+    with gzip.open(SAMPLE, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
@@ -119,7 +119,11 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
         return found
 
     generation.serve = remembered
-    done = {json.loads(line)["old_key"] for line in out.read_text().splitlines()} if out.exists() else set()
+    done = (
+        {json.loads(line)["old_key"] for line in out.read_text(encoding="utf-8").splitlines()}
+        if out.exists()
+        else set()
+    )
     for number, one in enumerate(cells):
         if one["key"] in done:
             continue
@@ -143,7 +147,7 @@ def compute(out: Path, cells: list[dict[str, Any]], data_dir: str) -> None:
                 "answers": list(answers),
                 "rounds": hashlib.sha256(rounds.encode()).hexdigest(),
             }
-        with out.open("a") as file:
+        with out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, sort_keys=True) + "\n")
         took = time.perf_counter() - began
         print(f"{number + 1}/{len(cells)} {one['experiment']} {took:.1f} s", flush=True)
@@ -199,7 +203,11 @@ def compare(old: Path, new: Path) -> int:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The outcomes of a file, which may be compressed."""
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    text = (
+        gzip.decompress(path.read_bytes()).decode()
+        if path.suffix == ".gz"
+        else path.read_text(encoding="utf-8")
+    )
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -66,7 +66,7 @@ def main() -> None:
     load_components()
     root = project_root() / "results"
     old, new = Store(root / "records"), Store(root / "records.new")
-    base = yaml.safe_load((conf_dir() / "config.yaml").read_text())
+    base = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
     defaults = {name: value for name, value in base.items() if name not in ("defaults", "hydra", "table")}
     keys: dict[str, str] = {}
     rows = []
@@ -80,15 +80,15 @@ def main() -> None:
         if not number % 100:
             print(number, flush=True)
     for path in (root / "tables").rglob("*.cells.json"):
-        listed = [each | {"key": keys[each["key"]]} for each in json.loads(path.read_text())]
+        listed = [each | {"key": keys[each["key"]]} for each in json.loads(path.read_text(encoding="utf-8"))]
         listed.sort(key=lambda each: json.dumps(each, sort_keys=True))
         write_atomically(path, json.dumps(listed, indent=1, sort_keys=True) + "\n")
     for path in (root / "tables").rglob("*.timeline.json"):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         for before, after in keys.items():
             text = text.replace(before, after)
         write_atomically(path, text)
-    with (HERE / "keys.csv").open("w", newline="") as file:
+    with (HERE / "keys.csv").open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(("old", "new", "experiment", "commit"))
         out.writerows(sorted(rows))

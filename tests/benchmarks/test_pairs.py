@@ -144,7 +144,7 @@ def test_runs_survive_their_file(tmp_path: Path) -> None:
     found = [run("lever", {"a": 1.0}), replace(run("ghidorah:divided=false", {}), floor=None, notes=["said"])]
     file = tmp_path / "runs.jsonl"
     assert list(pairs.noting(iter(found), file, "lever")) == found
-    assert json.loads(file.read_text().splitlines()[0]) == "lever"
+    assert json.loads(file.read_text(encoding="utf-8").splitlines()[0]) == "lever"
     assert pairs.stored(file) == ("lever", found)
 
 

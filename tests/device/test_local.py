@@ -387,7 +387,7 @@ def test_a_real_gpu() -> None:
 
 
 def config(name: str) -> dict:
-    return yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text())
+    return yaml.safe_load((conf_dir() / "device" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def test_local_cpu_is_a_device() -> None:
@@ -441,6 +441,9 @@ def test_facts_become_si() -> None:
 def test_devices_know_no_torch() -> None:
     core = Path(__file__).parents[2] / "src/repro/device"
     imported = re.compile(r"^ *(import|from) torch\b", re.MULTILINE)
-    code = {path.name: path.read_text().rpartition('"""\n\nfrom __future__')[2] for path in core.glob("*.py")}
+    code = {
+        path.name: path.read_text(encoding="utf-8").rpartition('"""\n\nfrom __future__')[2]
+        for path in core.glob("*.py")
+    }
     assert [name for name, text in code.items() if imported.search(text)] == []
     assert len(code) > 10

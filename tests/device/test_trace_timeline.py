@@ -161,6 +161,7 @@ def test_another_process_with_other_hashes_writes_the_same_bytes() -> None:
         capture_output=True,
         text=True,
         check=True,
+        encoding="utf-8",
     )
     assert run.stdout == edgellm_timeline()
     assert len(run.stdout) > 20_000

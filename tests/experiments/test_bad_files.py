@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments.composing import ConfFolder
 from tiny_project import PROMPTS, Project, write_project
 
@@ -90,8 +91,10 @@ def row(prompt: Any) -> dict[str, Any]:
 )
 def test_a_row_that_asks_nothing(project: Project, tmp_path: Path, prompt: Any, said: str) -> None:
     rows = [row(PROMPTS[0]), row(prompt)]
-    (tmp_path / "openai_humaneval.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    assert said in complaint(project, f"data_dir={tmp_path}", "prompts=2")
+    (tmp_path / "openai_humaneval.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8"
+    )
+    assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
 
 
 def lines(path: Path, content: bytes) -> None:
@@ -110,7 +113,7 @@ def lines(path: Path, content: bytes) -> None:
 )
 def test_a_file_of_rows_that_is_damaged(project: Project, tmp_path: Path, content: bytes, said: str) -> None:
     lines(tmp_path / "openai_humaneval.jsonl", content)
-    assert said in complaint(project, f"data_dir={tmp_path}", "prompts=2")
+    assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
 
 
 def test_how_many_rows_there_are_is_said(project: Project) -> None:
@@ -123,7 +126,7 @@ def test_how_many_rows_there_are_is_said(project: Project) -> None:
 
 def with_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
 
 
 def cut_tokenizer(folder: Path) -> None:
@@ -139,7 +142,10 @@ def cut_tokenizer(folder: Path) -> None:
         (lambda f: with_config(f, vocab_size=None), "vocab_size=None; it must be a whole number"),
         (lambda f: with_config(f, num_hidden_layers=2.5), "num_hidden_layers=2.5; it must be a whole number"),
         (cut_tokenizer, "tokenizer.json is not valid JSON: "),
-        (lambda f: (f / "config.json").write_text("{" * 100_000), "config.json is not JSON"),
+        (
+            lambda f: (f / "config.json").write_text("{" * 100_000, encoding="utf-8"),
+            "config.json is not JSON",
+        ),
     ],
 )
 def test_a_checkpoint_that_makes_no_sense(
@@ -148,7 +154,7 @@ def test_a_checkpoint_that_makes_no_sense(
     folder = tmp_path / "damaged"
     shutil.copytree(project.root / "target", folder)
     damage(folder)
-    found = complaint(project, f"target.checkpoint.folder={folder}")
+    found = complaint(project, override("target.checkpoint.folder", folder))
     assert said in found
     assert "\n" not in found
 

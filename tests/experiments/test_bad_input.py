@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments import cli
 from repro.models.runtime.cuda import cuda_stream
 from tiny_checkpoints import write_tokenizer
@@ -195,7 +196,7 @@ def test_a_corrupt_checkpoint(project: Project, tmp_path: Path) -> None:
     shutil.copytree(project.root / "target", folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    said = complaint(project, *QUICK, f"target.checkpoint.folder={folder}")
+    said = complaint(project, *QUICK, override("target.checkpoint.folder", folder))
     assert f"{weights} is corrupt" in said
 
 
@@ -203,7 +204,7 @@ def test_a_pair_of_different_tokenizers(project: Project, tmp_path: Path) -> Non
     folder = tmp_path / "other"
     shutil.copytree(project.root / "draft", folder)
     write_tokenizer(folder, control=["<|answer|>", "<|user|>", "<|end|>"])
-    said = complaint(project, *QUICK, f"draft.checkpoint.folder={folder}")
+    said = complaint(project, *QUICK, override("draft.checkpoint.folder", folder))
     assert "id 0 is '<|end|>' to the target, '<|answer|>' to the draft" in said
     assert "choose a draft of the target's family" in said
 
@@ -231,8 +232,10 @@ def test_an_unknown_precision(project: Project) -> None:
 
 
 def test_a_dataset_without_the_column(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "openai_humaneval.jsonl").write_text(json.dumps({"prompt": "p", "task_id": "t"}) + "\n")
-    said = complaint(project, *QUICK, f"data_dir={tmp_path}")
+    (tmp_path / "openai_humaneval.jsonl").write_text(
+        json.dumps({"prompt": "p", "task_id": "t"}) + "\n", encoding="utf-8"
+    )
+    said = complaint(project, *QUICK, override("data_dir", tmp_path))
     assert "needs the column canonical_solution, test, entry_point; its rows have prompt, task_id" in said
 
 
@@ -272,13 +275,13 @@ def small_disk(tmp_path: Path) -> Any:
 
 
 def test_a_full_disk(project: Project, small_disk: Path) -> None:
-    said = complaint(project, *QUICK, f"results={small_disk}")
+    said = complaint(project, *QUICK, override("results", small_disk))
     assert "MB free and the run needs 20.0 MB; free some space" in said
 
 
 def test_a_read_only_disk(project: Project, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    said = complaint(project, *QUICK, f"results={small_disk}/r")
+    said = complaint(project, *QUICK, override("results", small_disk / "r"))
     assert said.startswith(f"results cannot be written to {small_disk}/r/records: Read-only file system")
 
 

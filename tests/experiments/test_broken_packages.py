@@ -44,13 +44,15 @@ def write(site: Path, package: str, files: Mapping[str, str], conf: str = "") ->
     """A package as an installer leaves it, announced for its components and, if given, its configuration."""
     for name, content in files.items():
         (site / package / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / package / name).write_text(content)
+        (site / package / name).write_text(content, encoding="utf-8")
     info = site / f"{package}-0.1.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n", encoding="utf-8"
+    )
     announced = f"[repro.components]\n{package} = {package}\n"
     announced += f"[repro.conf]\n{package} = {conf}\n" if conf else ""
-    (info / "entry_points.txt").write_text(announced)
+    (info / "entry_points.txt").write_text(announced, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(site, "without_conf", {"mine.py": METHOD.format(name="no_conf")}, "without_conf.conf")
     write(site, "begins_badly", {"__init__.py": "1 / 0"}, "begins_badly.conf")
     write(site, "leaves", {"__init__.py": "", "below/__init__.py": "", "below/a.py": ""}, "leaves.conf")
-    (site / "leaves" / "__init__.py").write_text("raise SystemExit('no')")
+    (site / "leaves" / "__init__.py").write_text("raise SystemExit('no')", encoding="utf-8")
     write(site, "taken", {"mine.py": METHOD.format(name="lever")})
     write(site, "computed", {"mine.py": "import nowhere\nregister = print\nregister(1, 2)\n"})
     write(site, "chosen_badly", {"mine.py": METHOD.format(name="unimportable") + "\nimport nowhere\n"})
@@ -96,6 +98,7 @@ def said(project: Project, site: Path) -> list[tuple[str, str]]:
         env=project.environment(site),
         capture_output=True,
         text=True,
+        encoding="utf-8",
     )
     parts = done.stderr.split("exit ")
     assert len(parts) == len(commands) + 1, done.stderr

@@ -16,6 +16,7 @@ from repro import check as checking
 from repro.check import (
     CheckedCell,
     beginning,
+    beside_conf,
     check,
     chosen,
     differences,
@@ -45,8 +46,11 @@ def project(made: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("REPRO_CACHE", str(made.root / "cache"))
     monkeypatch.setenv("REPRO_MODELS", str(made.root))  # a record keeps the last part of a folder
     methods = ("std", "draft", "chain_sd")
-    records = [made.record("experiment=quickstart", f"method={name}") for name in methods]
-    made.store.pack("quickstart", [Member(record.key, record.labels) for record in records])
+    asked = [("experiment=quickstart", f"method={name}") for name in methods]
+    records = [made.record(*one) for one in asked]
+    commands = [made.asked(*one).overrides for one in asked]
+    members = [Member(r.key, r.labels, command) for r, command in zip(records, commands, strict=True)]
+    made.store.pack("quickstart", members)
     return made
 
 
@@ -73,7 +77,7 @@ def test_what_was_committed_is_computed_again_and_equal(
 ) -> None:
     assert run(project) == 0
     said = capsys.readouterr().out
-    assert "3 of 3 cells checked: 3 equal, 0 tie, 0 different, 0 not checkable here" in said
+    assert "3 of 3 cells checked: 3 equal, 0 tie, 0 different, 0 conf differs, 0 not checkable here" in said
 
 
 def test_first_answers_are_checked_round_by_round(
@@ -113,6 +117,19 @@ def test_a_changed_constant_is_found(
     assert found.state == "different"
     assert figure in found.reason
     assert report(Console(), [found]) == 1
+
+
+def test_a_cell_that_conf_configures_otherwise_today_has_a_state_of_its_own(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = committed(project)
+    equal, other = CheckedCell(record, "equal"), CheckedCell(record, "different", "latency 1 -> 2")
+    assert beside_conf(equal, {}) == equal
+    assert beside_conf(equal, {record.key: "device.dram.watts 1 -> 2"}).state == "conf differs"
+    both = beside_conf(other, {record.key: "device.dram.watts 1 -> 2"})
+    assert (both.state, "latency" in both.reason, "watts" in both.reason) == ("different", True, True)
+    assert report(Console(), [beside_conf(equal, {record.key: "device.dram.watts 1 -> 2"})]) == 1
+    assert "conf differs: quickstart" in capsys.readouterr().out
 
 
 def test_nothing_remembered_is_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +229,7 @@ def test_the_list_of_the_project_names_committed_cells() -> None:
 
     from repro.core.paths import conf_dir, project_root
 
-    listed = yaml.safe_load((conf_dir() / "check.yaml").read_text())
+    listed = yaml.safe_load((conf_dir() / "check.yaml").read_text(encoding="utf-8"))
     assert len(fixed(project_root() / "results", listed)) > 50
 
 

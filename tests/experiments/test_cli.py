@@ -53,8 +53,8 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
         assert f"{kind:<20} {path}\n" in done.stdout
         assert path.stat().st_size > 500
     assert (made / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert r"\toprule" in (made / "table.tex").read_text()
-    shown = (made / "table.md").read_text()
+    assert r"\toprule" in (made / "table.tex").read_text(encoding="utf-8")
+    shown = (made / "table.md").read_text(encoding="utf-8")
     assert "made by `python -m repro experiment=quickstart " in shown
     assert "max_tokens=6 method=std,chain_sd prompts=2" in shown
     assert "results=" not in shown
@@ -76,9 +76,9 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert {run["state"] for run in runs} == {"finished"}
     assert sorted(run["name"].split()[0] for run in runs) == ["chain_sd", project.asked().folder, "std"]
     logged = (project.out / "outputs" / "wandb").glob("offline-run-*/files/media/table/answers_*.table.json")
-    assert [len(json.loads(path.read_text())["data"]) for path in logged] == [2, 2]
+    assert [len(json.loads(path.read_text(encoding="utf-8"))["data"]) for path in logged] == [2, 2]
     assert (made / "answers.jsonl.xz").is_file()
-    for line in (made / "cells.jsonl").read_text().splitlines():
+    for line in (made / "cells.jsonl").read_text(encoding="utf-8").splitlines():
         assert len(project.store.answers(json.loads(line)["key"])) == 2
 
     monkeypatch.setenv("REPRO_CACHE", str(project.root / "cache"))
@@ -114,7 +114,7 @@ def test_cells_side_by_side(project: Project, tmp_path: Path, launcher: str) -> 
     if launcher == "joblib":
         importlib.import_module("joblib.externals.loky").get_reusable_executor().shutdown(wait=True)
     assert {r.labels["method"]: r.status for r in mine.store.all()} == {"std": "done", "chain_sd": "done"}
-    md = (mine.quickstart / "table.md").read_text()
+    md = (mine.quickstart / "table.md").read_text(encoding="utf-8")
     assert "| Chain-SD (8) | —" not in md
     assert "| Std (resident) | 1.00" in md
 

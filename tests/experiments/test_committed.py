@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import lzma
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import asked_of, made_table, older_keys, overrides_of
@@ -23,6 +26,7 @@ from repro.reports.reference.reference import load_cells
 from scripts import errors
 
 RESULTS = project_root() / "results"
+OUTCOMES = project_root() / "tests" / "outcomes.json"
 REFERENCE = project_root() / "conf" / "reference"
 TEXTS = [name for name in FORMATS if name not in PICTURES]
 
@@ -71,9 +75,30 @@ def test_every_table_is_what_its_cells_make() -> None:
         bibtex = citations(table.papers, bibliography)
         for format in TEXTS:
             path = RESULTS / name / f"table.{format}"
-            if path.read_text(encoding="utf-8") != FORMATS[format](table, bibtex):
+            if not same_text(path.read_text(encoding="utf-8"), str(FORMATS[format](table, bibtex))):
                 different.append(f"{name}/table.{format}")
     assert different == [], "make them again with `python scripts/tables.py --results results`"
+
+
+def digits(number: str) -> int:
+    return len(number.partition("e")[0].lstrip("-0.").replace(".", "").rstrip("0"))
+
+
+def test_no_number_has_more_than_ten_digits() -> None:
+    """The others depend on the processor."""
+    assert [digits(text) for text in ("-0.0012300", "1e-05", "12.5e+20", "1327137704.2285714")] == [
+        3,
+        1,
+        3,
+        17,
+    ]
+    read = {".csv": Path.read_bytes, ".json": Path.read_bytes, ".jsonl": Path.read_bytes}
+    read |= {".gz": lambda path: gzip.decompress(path.read_bytes())}
+    read |= {".xz": lambda path: lzma.decompress(path.read_bytes())}
+    texts = {path: read[path.suffix](path).decode() for path in (*files(), OUTCOMES) if path.suffix in read}
+    assert len(texts) > 300
+    long = {path.name: [n for n in FRACTION.findall(text) if digits(n) > 10] for path, text in texts.items()}
+    assert {name: found[:3] for name, found in long.items() if found} == {}
 
 
 def test_the_cells_that_a_table_names_are_beside_it() -> None:
@@ -88,17 +113,27 @@ def test_the_cells_that_a_table_names_are_beside_it() -> None:
 
 def test_the_readme_is_what_the_tables_make(tmp_path: Path) -> None:
     before = (RESULTS / "README.md").read_text(encoding="utf-8")
-    text = write_index(committed(), load_cells(), REFERENCE / "artifacts.csv", tmp_path).read_text()
-    assert text == before
+    text = write_index(committed(), load_cells(), REFERENCE / "artifacts.csv", tmp_path).read_text(
+        encoding="utf-8"
+    )
+    assert same_text(text, before)
     for name in written(RESULTS):
         assert f"[{name}]({name}/table.md)" in text
 
 
 def test_errors_and_fidelity_are_what_the_tables_make(tmp_path: Path) -> None:
     assert errors.main(["--results", str(RESULTS), "--out", str(tmp_path)]) == 0
-    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    made = {
+        path.relative_to(tmp_path): path.read_text(encoding="utf-8")
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    }
     assert Path("fidelity.md") in made
-    assert [name for name, text in made.items() if (RESULTS / name).read_text() != text] == []
+    assert [
+        name
+        for name, text in made.items()
+        if not same_text((RESULTS / name).read_text(encoding="utf-8"), text)
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["quickstart", "lever/fig10"])

@@ -94,7 +94,7 @@ def test_wrong_keys(
 def write(folder: Path, name: str, *lines: str) -> None:
     path = folder / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(HEADER + "".join(f"{line}\n" for line in lines))
+    path.write_text(HEADER + "".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def test_folders_are_compared_by_artifact_row_and_column(
@@ -120,6 +120,6 @@ def test_equal_tables_print_only_the_counts(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no table"):
         compare_tables(tmp_path, tmp_path)

@@ -199,7 +199,7 @@ def test_no_line_of_yaml_is_longer_than_120_characters() -> None:
     long = [
         f"{path.relative_to(conf_dir())}:{number}"
         for path in conf_dir().rglob("*.yaml")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if len(line) > LONGEST
     ]
     assert long == []

@@ -52,7 +52,7 @@ def of_panel(name: str) -> str:
 
 
 def test_every_artifact_with_a_number_or_a_picture_has_its_experiment() -> None:
-    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="", encoding="utf-8") as file:
         known = {row["artifact"] for row in csv.DictReader(file) if row["paper"] == "elastilm"}
     wanted = {holder(artifact) for artifact in known} - {*DRAWN}
     assert wanted | {"claims"} <= {of_panel(name) for name in NAMES}

@@ -28,7 +28,7 @@ FIVE = [
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     made = write_project(tmp_path_factory.mktemp("project"))
     lines = [json.dumps(row) + "\n" for row in QUESTIONS]
-    (made.root / "data" / "my_questions.jsonl").write_text("".join(lines))
+    (made.root / "data" / "my_questions.jsonl").write_text("".join(lines), encoding="utf-8")
     return made
 
 
@@ -36,7 +36,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page's package, file by file; it has no `__init__.py`."""
     folder = tmp_path_factory.mktemp("my_package")
-    examples = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
+    examples = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
     assert {
         "my_methods/conf/dataset/my_questions.yaml",
         "my_methods/conf/device/my_phone.yaml",
@@ -52,7 +52,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     } <= examples.keys()
     for name, content in examples.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
+        (folder / name).write_text(content, encoding="utf-8")
     return folder
 
 
@@ -61,7 +61,9 @@ def installed(folder: Path, *what: str) -> Path:
     venv.create(folder, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     # Not `system_site_packages`: those would be of the Python that this environment was made by.
-    (site / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    (site / "shared.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8"
+    )
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet"]
     offline = ["--no-index", "--no-deps", "--no-build-isolation"]
@@ -82,7 +84,9 @@ def main(project: Project, python: Path, *commands: list[str]) -> str:
     """What several commands print, in one process since importing takes the time."""
     command = [str(python), "-c", MAIN, json.dumps(commands)]
     environment = project.environment()
-    done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=project.root, env=environment, capture_output=True, text=True, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr
     assert "warning: " not in done.stderr
     return done.stdout
@@ -133,8 +137,10 @@ def test_all_five_in_one_cell(project: Project, said: str) -> None:
 
 def test_a_method_of_one_s_own_joins_an_existing_table(quickstart: Project, said: str) -> None:
     made = quickstart.quickstart
-    rows = [line.split(" | ")[0] for line in (made / "table.md").read_text().splitlines()]
+    rows = [line.split(" | ")[0] for line in (made / "table.md").read_text(encoding="utf-8").splitlines()]
     assert rows.index("| lookup") > rows.index("| Flash-AR") > rows.index("| Std (resident)")
     assert len(quickstart.store.members(made.name)) == 3
-    speeds = [line for line in (made / "table.csv").read_text().splitlines() if ",speedup," in line]
+    speeds = [
+        line for line in (made / "table.csv").read_text(encoding="utf-8").splitlines() if ",speedup," in line
+    ]
     assert float(next(line for line in speeds if line.startswith("lookup")).split(",")[4]) > 0

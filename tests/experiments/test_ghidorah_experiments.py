@@ -49,7 +49,7 @@ def test_every_published_value_stands_beside_one_of_ours() -> None:
 
 
 def test_every_table_and_picture_with_data_has_its_experiment() -> None:
-    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="", encoding="utf-8") as file:
         known = {row["artifact"]: row for row in csv.DictReader(file) if row["paper"] == "ghidorah"}
     wanted = {"fig3", "fig8", "table1", "fig9", "fig10a", "fig10b"}
     assert wanted - {"fig10a", "fig10b"} <= set(known)

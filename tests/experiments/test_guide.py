@@ -87,17 +87,22 @@ def test_listing_imports_nothing_heavy() -> None:
     code = "import sys; from repro.experiments.guide.listing import main; main(['methods', 'lever'])\n"
     code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"
     environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, encoding="utf-8"
+    )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_literals_and_bases_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kinds_of_mine.py").write_text("from typing import Literal\nKind = Literal['a', 'b']\n")
+    (tmp_path / "kinds_of_mine.py").write_text(
+        "from typing import Literal\nKind = Literal['a', 'b']\n", encoding="utf-8"
+    )
     (tmp_path / "mine.py").write_text(
         "from kinds_of_mine import Kind\n\n\nclass Base:\n    depth: int = 2\n\n\n"
         "@register('method', 'own')\nclass Own(Base):\n"
         '    """Does it. As one does.\n\n    Attributes:\n        kind: which\n            one.\n    """\n\n'
-        "    kind: Kind = 'a'\n    _hidden: int = 0\n"
+        "    kind: Kind = 'a'\n    _hidden: int = 0\n",
+        encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     found = source.component("mine", "method", "own")

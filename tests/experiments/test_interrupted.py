@@ -90,6 +90,7 @@ def ended(project: Project, act: Callable[[int], None], *more: str) -> tuple[int
         text=True,
         start_new_session=True,
         preexec_fn=heeding_interrupts,
+        encoding="utf-8",
     )
     try:
         while process.poll() is None and not any(begun(project)):
@@ -120,7 +121,9 @@ def test_ctrl_c_for_real(project: Project, tmp_path: Path) -> None:
 
 def kill_a_worker(session: int) -> None:
     """Kill the process of the session that computes."""
-    found = subprocess.run(["pgrep", "-s", str(session), "-f", "LokyProcess"], capture_output=True, text=True)
+    found = subprocess.run(
+        ["pgrep", "-s", str(session), "-f", "LokyProcess"], capture_output=True, text=True, encoding="utf-8"
+    )
     os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
 
 

@@ -78,7 +78,7 @@ def test_one_record_under_two_labels_is_two_rows_of_the_table(project: Project) 
             "tasks", tuple(f"method={note.labels['method']}" for note in notes), frozenset({"method"})
         )
         files = project.sweep().finish(asked, spec, list(notes))
-        return [line.split(",")[1] for line in files["csv"].read_text().splitlines()[1:]]
+        return [line.split(",")[1] for line in files["csv"].read_text(encoding="utf-8").splitlines()[1:]]
 
     assert rows(first, second, first) == ["summary", "translation"]
     assert [(each.key, each.labels["task"]) for each in project.store.members("tasks")] == [

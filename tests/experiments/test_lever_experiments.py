@@ -53,7 +53,7 @@ def test_every_published_value_stands_beside_one_of_ours() -> None:
 
 
 def test_every_table_and_picture_with_data_has_its_experiment() -> None:
-    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="", encoding="utf-8") as file:
         known = {row["artifact"]: row for row in csv.DictReader(file) if row["paper"] == "lever"}
     drawn = {name for name, row in known.items() if "diagram" in row["what_it_shows"] or name == "algorithm1"}
     assert drawn == {"fig1", "fig2", "fig3", "fig6", "fig7", "fig8", "fig9", "algorithm1"}

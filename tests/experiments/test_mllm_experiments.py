@@ -75,7 +75,7 @@ def test_values_of_the_second_version_stand_beside_ours() -> None:
 
 
 def test_every_artifact_has_its_experiment() -> None:
-    with (conf_dir() / "reference" / "artifacts.csv").open(newline="") as file:
+    with (conf_dir() / "reference" / "artifacts.csv").open(newline="", encoding="utf-8") as file:
         known = {row["artifact"] for row in csv.DictReader(file) if row["paper"] == "mllm_npu"}
     built = {PARTS.get(name, name) for name in NAMES}
     assert known - {*DRAWN} == built & known

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.experiments import cli
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import unseen
@@ -46,7 +47,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
         ("wikitext-2-raw-v1_test", texts),
         ("wikitext-2-raw-v1_train", texts),
     ):
-        (made.root / "data" / f"{name}.jsonl").write_text("".join(canonical(row) + "\n" for row in lines))
+        (made.root / "data" / f"{name}.jsonl").write_text(
+            "".join(canonical(row) + "\n" for row in lines), encoding="utf-8"
+        )
     return made
 
 
@@ -67,7 +70,7 @@ def failed(project: Project, note: Note) -> Record:
 
 
 def broken(project: Project, role: str) -> str:
-    return f"{role}.checkpoint.folder={project.root}/broken_{role}"
+    return override(f"{role}.checkpoint.folder", f"{project.root}/broken_{role}")
 
 
 WEIGHTS = {
@@ -218,6 +221,6 @@ def test_one_cell_s_exception_ends_neither_the_sweep_nor_its_table(
     assert type(error).__name__ in notes[1].error or str(error.args[-1]) in notes[1].error
     assert (project.store.get(notes[1].key) is None) == (place == "every record")
     files, _ = project.table(notes)
-    shown = files["md"].read_text()
+    shown = files["md"].read_text(encoding="utf-8")
     assert "| Std (resident) | 1.00" in shown
     assert "| Flash-AR | " in shown

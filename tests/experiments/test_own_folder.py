@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def swept(project: Project, cite: str) -> tuple[int, str]:
     """The exit code of the experiment's sweep, and what it says on stderr."""
     file = project.root / "conf" / "experiment" / "mine" / "pair.yaml"
-    file.write_text(EXPERIMENT.replace("CITE", cite))
+    file.write_text(EXPERIMENT.replace("CITE", cite), encoding="utf-8")
     done = project.here("experiment=mine/pair")
     return done.returncode, done.stderr
 

@@ -72,7 +72,7 @@ def test_timings_come_back_and_a_torn_line_is_left_out(
     timings.keep(first)
     timings.keep(second)
     path = tmp_path / "timings.jsonl"
-    path.write_text(path.read_text() + '{"work": {"met')
+    path.write_text(path.read_text(encoding="utf-8") + '{"work": {"met', encoding="utf-8")
     assert timings.read() == [second, first]
 
 

@@ -11,9 +11,9 @@ from repro.experiments.renamed import GONE, RENAMED, check_overrides, renamed
 
 
 def test_every_renamed_setting_is_documented_and_leads_somewhere() -> None:
-    settings = yaml.safe_load((conf_dir() / "config.yaml").read_text())
+    settings = yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8"))
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    changes = (project_root() / "docs" / "changes.md").read_text()
+    changes = (project_root() / "docs" / "changes.md").read_text(encoding="utf-8")
     for old, new in RENAMED.items():
         assert new in settings or new in groups
         assert old not in settings
@@ -24,7 +24,7 @@ def test_every_renamed_setting_is_documented_and_leads_somewhere() -> None:
 
 def test_every_removed_group_is_documented_and_gone() -> None:
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir()}
-    changes = (project_root() / "docs" / "changes.md").read_text()
+    changes = (project_root() / "docs" / "changes.md").read_text(encoding="utf-8")
     for old, instead in GONE.items():
         assert old not in groups
         assert f"{old}=" in changes

@@ -51,8 +51,10 @@ def imported(project: Project, *arguments: str) -> tuple[set[str], subprocess.Co
     told = project.out / "modules.json"
     code = TELL.replace("sys.argv.pop(0)", repr(str(told)))
     command = [sys.executable, "-c", code, *project.overrides, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=project.environment(), check=False)
-    return HEAVY & set(json.loads(told.read_text())), done
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=project.environment(), check=False, encoding="utf-8"
+    )
+    return HEAVY & set(json.loads(told.read_text(encoding="utf-8"))), done
 
 
 def test_what_is_imported_is_seen(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +98,7 @@ def test_a_late_module_is_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
 def write_package(folder: Path, name: str, **modules: str) -> None:
     (folder / name).mkdir()
     for module, text in {"__init__": "", **modules}.items():
-        (folder / name / f"{module}.py").write_text(text)
+        (folder / name / f"{module}.py").write_text(text, encoding="utf-8")
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     assert record.provenance.config["method"]["name"] == "edgellm"
     files, screen = project.table(notes)
     assert "edgellm failed: RuntimeError: the tree fell over" in screen
-    assert "failed [1]" in files["md"].read_text()
+    assert "failed [1]" in files["md"].read_text(encoding="utf-8")
 
     broken()
     assert states(sweep(project, "sweep=retry")) == ["cached", "cached", "skipped", "skipped", "done"]
@@ -146,7 +146,7 @@ def test_a_failure_leaves_its_traceback_and_the_sweep_goes_on(
     assert mended is not None
     assert mended.done
     project.table(sweep(project, methods=("std", "edgellm", "flash_ar")))
-    kept = (project.store.loose.folder / f"{notes[1].key}.1.json").read_text()
+    kept = (project.store.loose.folder / f"{notes[1].key}.1.json").read_text(encoding="utf-8")
     assert json.loads(kept)["status"] == "failed", "the failure is history, not lost"
 
 
@@ -175,13 +175,13 @@ def test_a_cell_of_another_experiment_is_used_and_shown(project: Project) -> Non
     files, _ = project.table(notes)
     known = project.store.members(project.asked().folder)
     assert {member.key for member in known} == {note.key for note in notes}
-    assert "| Std (resident) | 1.00" in files["md"].read_text()
+    assert "| Std (resident) | 1.00" in files["md"].read_text(encoding="utf-8")
 
 
 def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.table(sweep(project, methods=("std", "flash_ar")), "method=std,flash_ar")
     files, _ = project.table(sweep(project, methods=("chain_sd",)), "method=chain_sd")
-    shown = files["md"].read_text()
+    shown = files["md"].read_text(encoding="utf-8")
     for row in ("| Std (resident) | 1.00", "| Flash-AR | 1.00", "| Chain-SD (8) | "):
         assert row in shown
     assert "| Chain-SD (8) | —" not in shown
@@ -190,7 +190,7 @@ def test_a_method_run_alone_joins_the_table(project: Project, monkeypatch: pytes
     assert "| EdgeLLM (not run) | —" in shown
     monkeypatch.setitem(versions.COSTS, "cost model", 2)
     files, _ = project.table(sweep(project, methods=("std",)), "method=std")
-    shown = files["md"].read_text()
+    shown = files["md"].read_text(encoding="utf-8")
     assert "o made by an older version of a component" in shown
     older = next(line for line in shown.splitlines() if line.startswith("| Chain-SD (8) | "))
     assert older.split(" | ")[1].endswith(" o"), "cells of older versions stay and are marked"
@@ -206,7 +206,7 @@ def test_changed_settings_have_a_table_of_their_own(project: Project) -> None:
     files, _ = project.table(notes, "method=chain_sd", *asked)
     assert files["md"].parent != first["md"].parent
     assert first["md"].read_bytes() == before
-    shown = files["md"].read_text()
+    shown = files["md"].read_text(encoding="utf-8")
     assert "method.length=4, prompts=2, skip=1" in shown.splitlines()[0]
     assert "| chain_sd | " in shown, "a fixed name would state another length"
     assert "| flash_ar (not run) | —" in shown

@@ -133,7 +133,7 @@ def test_an_experiment_without_a_table_gets_only_that_section(tmp_path: Path) ->
 
 def figures(path: Path) -> list[dict[str, str]]:
     """The lines of a table's CSV."""
-    return list(csv.DictReader(io.StringIO(path.read_text())))
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
 
 
 def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
@@ -149,22 +149,26 @@ def test_a_sweep_ends_with_a_table_that_its_experiment_file_makes_again(
     for file in ("table.md", "table.csv", "table.tex", "figure.png", "figure.pdf"):
         assert str(own / file) in done.stdout
     assert f"{'as an experiment':<20} {path}\n" in done.stdout
-    assert "made by `python -m repro -m " in (own / "table.md").read_text()
+    assert "made by `python -m repro -m " in (own / "table.md").read_text(encoding="utf-8")
     assert {r["row"] for r in figures(own / "table.csv")} == {"2", "4"}
 
     conf = tmp_path / "conf" / "experiment"
     conf.mkdir(parents=True)
-    (conf / "lengths.yaml").write_text(path.read_text())
+    (conf / "lengths.yaml").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(experiment, "conf_folders", lambda: [conf_dir(), conf.parent])
     again = mine.here("experiment=lengths", f"hydra.searchpath=[conf://{conf.parent}]")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("cached") == 2, "the experiment's cells are those of the sweep"
     other = tmp_path / "results" / "lengths" / "table.csv"
     assert figures(other) == figures(own / "table.csv")
-    table = [line for line in (own / "table.md").read_text().splitlines() if line.startswith("|")]
+    table = [
+        line for line in (own / "table.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")
+    ]
     assert len(table) == 4
     assert table == [
-        line for line in other.with_suffix(".md").read_text().splitlines() if line.startswith("|")
+        line
+        for line in other.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
     ]
 
 
@@ -172,6 +176,6 @@ def test_rows_hold_the_best_of_each_column_and_failed_cells(project: Project, tm
     done = project.apart(tmp_path).here("hydra.mode=MULTIRUN", "method=std,flash_ar,lever")
     assert done.returncode == 1, "lever has no predictor of this target"
     (path,) = (tmp_path / "results").glob("sweeps/std-flash_ar-lever-*/table.md")
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert "failed" in text
     assert "★ best of its column" in text

@@ -46,7 +46,7 @@ def summary(run: Path | None) -> dict[str, Any]:
 def table_file(run: Path, name: str) -> dict[str, Any]:
     found = list((run / "files" / "media" / "table").glob(f"{name}_*.table.json"))
     assert len(found) == 1
-    return dict(json.loads(found[0].read_text()))
+    return dict(json.loads(found[0].read_text(encoding="utf-8")))
 
 
 def history(run: Path) -> list[dict[str, Any]]:
@@ -147,7 +147,9 @@ def test_one_command_uploads_all_runs(tmp_path: Path) -> None:
     for method in ("std", "edgellm"):
         Tracker(folder=tmp_path / "outputs").cell(record(method, {"ttft": 1.0}))
     command = f"{sys.executable} -m wandb sync --dry-run outputs/wandb/offline-run-*"
-    done = subprocess.run(command, shell=True, check=True, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        command, shell=True, check=True, capture_output=True, text=True, cwd=tmp_path, encoding="utf-8"
+    )
     assert "Would sync 2 run(s)" in done.stdout + done.stderr
 
 
@@ -155,7 +157,7 @@ def test_the_command_of_the_readme_shows_a_run(tmp_path: Path) -> None:
     run = Tracker(folder=tmp_path).cell(record("std", {"speed": 2.5}))
     assert run is not None
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--summary", "--json", str(run)]
-    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     assert json.loads(text) == summary(run)
 
 
@@ -245,7 +247,7 @@ def test_disabled_writes_and_imports_nothing(tmp_path: Path) -> None:
 
 
 def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with caplog.at_level(logging.ERROR):
         assert Tracker(folder=tmp_path / "file").cell(record("std", {"speed": 1.0})) is None
     assert "wandb could not write the run 'std' of 'table'; its record is kept" in caplog.messages

@@ -46,7 +46,7 @@ def counted(project: Project, name: str, overrides: tuple[str, ...], together: A
     find = GenerationScenario.find
 
     def found(self: GenerationScenario, progress: Any) -> Any:
-        with (project.out / "computed").open("a") as file:
+        with (project.out / "computed").open("a", encoding="utf-8") as file:
             file.write(f"{self.name}\n")
         time.sleep(0.2)
         return find(self, progress)
@@ -54,7 +54,7 @@ def counted(project: Project, name: str, overrides: tuple[str, ...], together: A
     GenerationScenario.find = found  # type: ignore[method-assign]
     together.wait()
     states = [note.state for note in sweep(project, *overrides)]
-    (project.out / name).write_text(" ".join(states))
+    (project.out / name).write_text(" ".join(states), encoding="utf-8")
 
 
 @pytest.mark.parametrize("overrides", [(), ("sweep=force",)], ids=["run", "force"])
@@ -72,10 +72,10 @@ def test_two_sweeps_at_once_compute_no_cell_twice(
     for process in both:
         process.join()
     assert [process.exitcode for process in both] == [0, 0]
-    computed = Counter((tmp_path / "computed").read_text().split())
+    computed = Counter((tmp_path / "computed").read_text(encoding="utf-8").split())
     if not overrides:
         assert computed == Counter(METHODS)
-    states = Counter(" ".join((tmp_path / name).read_text() for name in "ab").split())
+    states = Counter(" ".join((tmp_path / name).read_text(encoding="utf-8") for name in "ab").split())
     assert states == {"done": computed.total(), "cached": 2 * len(METHODS) - computed.total()}
     assert project.store.problems() == []
     assert not list(project.store.loose.folder.glob("[0-9a-f]*.lock")), "a lock was left"

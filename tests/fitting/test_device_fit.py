@@ -108,7 +108,11 @@ def test_every_specification_names_files_cells_and_measures() -> None:
         given = specification(name)
         for number in given.numbers:
             low, high = number.between
-            assert low <= number_at(yaml.safe_load(conf_file(number.file).read_text()), number.at) <= high
+            assert (
+                low
+                <= number_at(yaml.safe_load(conf_file(number.file).read_text(encoding="utf-8")), number.at)
+                <= high
+            )
         for cell in given.cells:
             assert published(cell.id) > 0
             assert cell.measure in MEASURES
@@ -151,7 +155,7 @@ def test_a_product_takes_its_start_and_the_longer_of_computing_and_reading() -> 
 
 
 def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (conf_dir() / "fit" / "mllm_npu_mnn.yaml").read_text()
+    text = (conf_dir() / "fit" / "mllm_npu_mnn.yaml").read_text(encoding="utf-8")
     cells = specification("mllm_npu_mnn").cells
     assert [cell.id for cell in cells[:3]] == [
         "mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn",
@@ -160,7 +164,7 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
     ]
     assert cells[2].given == {"method": "mnn_cpu", "model": "qwen1_5_1_8b_int8", "setup": "mllm_triviaqa"}
     (tmp_path / "fit").mkdir()
-    (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."))
+    (tmp_path / "fit" / "wrong.yaml").write_text(text.replace("{dataset}.", "{data}."), encoding="utf-8")
     monkeypatch.setattr("repro.fitting.specification.conf_dir", lambda: tmp_path)
     with pytest.raises(InputError, match=r"name in braces 'data'.*dataset"):
         specification("wrong")
@@ -169,7 +173,7 @@ def test_a_cell_over_names_stands_for_one_of_each(tmp_path: Path, monkeypatch: p
         (("{dataset}.", "2wiki."), "has the cell mllm_npu.table4.2wiki.qwen1_5_1_8b.mnn twice"),
         (("model: [qwen1_5_1_8b, llama_2_7b]", "model: llama_2_7b"), "a list for each name"),
     ):
-        (tmp_path / "fit" / "wrong.yaml").write_text(text.replace(*change))
+        (tmp_path / "fit" / "wrong.yaml").write_text(text.replace(*change), encoding="utf-8")
         with pytest.raises(InputError, match=said):
             specification("wrong")
 
@@ -183,16 +187,18 @@ def test_the_command_checks_writes_and_names_choices(
     for folder in ("device", "engine"):
         shutil.copytree(conf_dir() / folder, tmp_path / folder)
     copy, launch = tmp_path / "engine" / "edgellm_flat.yaml", "devices.Jetson Orin NX.processors.gpu.launch"
-    copy.write_text(changed_text(copy.read_text(), launch, 6.0))
+    copy.write_text(changed_text(copy.read_text(encoding="utf-8"), launch, 6.0), encoding="utf-8")
     second, start = tmp_path / "engine" / "edgellm.yaml", "devices.Jetson Orin NX.processors.gpu.start.fp16"
-    second.write_text(changed_text(second.read_text(), start, 6.0))
+    second.write_text(changed_text(second.read_text(encoding="utf-8"), start, 6.0), encoding="utf-8")
     for module in ("repro.fit", "repro.fitting.device_fit", "repro.fitting.result_tables"):
         monkeypatch.setattr(f"{module}.conf_file", lambda name: tmp_path / f"{name}.yaml")
     assert main(["jetson_orin_nx", "--check"]) == 1
     assert "launch is 6; the fit gives 5.31" in capsys.readouterr().err
     assert main(["jetson_orin_nx", "--write"]) == 0
-    assert number_at(yaml.safe_load(copy.read_text()), launch) == 5.31
-    assert number_at(yaml.safe_load(second.read_text()), start) == 5.31, "it follows the fitted one"
+    assert number_at(yaml.safe_load(copy.read_text(encoding="utf-8")), launch) == 5.31
+    assert number_at(yaml.safe_load(second.read_text(encoding="utf-8")), start) == 5.31, (
+        "it follows the fitted one"
+    )
 
 
 def test_a_number_that_the_machine_does_not_have_is_an_error() -> None:

@@ -181,7 +181,7 @@ def test_a_committed_profile_is_taken_for_its_checkpoint_alone(kept_parts: Path)
 
 
 def test_parts_that_changed_are_refused(kept_parts: Path) -> None:
-    (kept_parts / "more").write_text("x")
+    (kept_parts / "more").write_text("x", encoding="utf-8")
     with pytest.raises(InputError, match="has digest"):
         ElastiLM().compress(dense("llama-2"), CORPUS)
 
@@ -214,7 +214,7 @@ def test_what_is_noted_lies_with_the_project(parts: Parts) -> None:
     folder = ROOT / parts.folder
     assert digest(folder) == parts.digest
     found = elastic_profile.load(folder / elastic_profile.PROFILE)
-    said = json.loads((folder / "config.json").read_text())
+    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert found.order.digest == said["order"]
     assert list(anchors_of(found.losses, 0.2)) == said["anchors"]
     assert elastic_profile.COMMITTED[said["fingerprint"]] == parts

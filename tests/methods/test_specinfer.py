@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.device.emulated import EmulatedDevice
 from repro.methods.base import Decoding, Generation, Method, Request
 from repro.methods.speculative.bld import BigLittle
@@ -218,7 +219,7 @@ def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def second(folder: Path) -> tuple[str, ...]:
     """The second draft's checkpoint, as a command names it."""
-    return (f"draft_2.checkpoint.folder={folder}", "draft_2.checkpoint.shares_embeddings_with=null")
+    return (override("draft_2.checkpoint.folder", folder), "draft_2.checkpoint.shares_embeddings_with=null")
 
 
 def test_two_drafts_in_one_cell(project: Project) -> None:

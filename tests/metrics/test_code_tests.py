@@ -80,7 +80,7 @@ def test_a_program_is_kept_from(code: str, says: str, monkeypatch: pytest.Monkey
 
 @isolated
 def test_a_program_writes_to_its_own_folder_only(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("as it was")
+    (tmp_path / "kept").write_text("as it was", encoding="utf-8")
     assert run("open('own', 'w').write('x')\nassert open('own').read() == 'x'") == Finished(True)
     for harm in (f"open('{tmp_path}/new', 'w')", f"import os\nos.remove('{tmp_path}/kept')"):
         assert "Read-only file system" in run(harm).said

@@ -74,7 +74,7 @@ def test_the_content_hash_follows_the_content(tmp_path):
     folder = write_folder(tmp_path / "a")
     before = provenance(folder)["content"]
     assert provenance(write_folder(tmp_path / "b"))["content"] == before
-    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     assert provenance(folder)["content"] != before
 
 
@@ -97,7 +97,7 @@ def spoil(folder: Path, what: str) -> None:
     if what == "config absent":
         (folder / "config.json").unlink()
     elif what == "config not JSON":
-        (folder / "config.json").write_text("{")
+        (folder / "config.json").write_text("{", encoding="utf-8")
     elif what == "tokenizer absent":
         (folder / "tokenizer.json").unlink()
     elif what == "only pickled":
@@ -112,7 +112,7 @@ def spoil(folder: Path, what: str) -> None:
         weights.write_bytes((9).to_bytes(8, "little") + b"not json!" + bytes(64))
     else:
         (folder / "model.safetensors.index.json").write_text(
-            json.dumps({"weight_map": {"w": "b.safetensors"}})
+            json.dumps({"weight_map": {"w": "b.safetensors"}}), encoding="utf-8"
         )
 
 
@@ -158,7 +158,7 @@ def test_text_survives_the_tokenizer(tmp_path):
 
 def test_every_file_may_name_ends(tmp_path):
     folder = write_folder(tmp_path / "a", eos_token_id=7, text_config={"eos_token_id": 9})
-    (folder / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+    (folder / "generation_config.json").write_text('{"eos_token_id": [5, 6]}', encoding="utf-8")
     assert tokenizer(folder).eos_ids == {0, 5, 6, 7, 9}
 
 

@@ -346,7 +346,7 @@ def test_answers_of_before_there_were_checksums_are_taken_over(tmp_path: Path) -
 
 
 def test_scores_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
-    (tmp_path / "s.json").write_text(json.dumps([[1.0], {}]))
+    (tmp_path / "s.json").write_text(json.dumps([[1.0], {}]), encoding="utf-8")
     assert computed_once(tmp_path / "s.json", lambda: pytest.fail("it was computed")) == [[1.0], {}]
 
 
@@ -367,9 +367,9 @@ def test_scores_of_before_there_were_checksums_are_read(tmp_path: Path) -> None:
 def test_a_record_that_lacks_a_part_is_named(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
     store = Store(tmp_path)
     path = store.put(record("std", {"speed": 1.0}))
-    plain = json.loads(path.read_text())
+    plain = json.loads(path.read_text(encoding="utf-8"))
     change(plain)
-    path.write_text(json.dumps(plain))
+    path.write_text(json.dumps(plain), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         store.get(path.stem)
     assert str(caught.value).startswith(f"{path} is corrupt (not a record: ")
@@ -379,6 +379,6 @@ def test_a_record_that_lacks_a_part_is_named(tmp_path: Path, change: Callable[[A
 
 def test_a_record_nested_too_deep_is_named(tmp_path: Path) -> None:
     path = Store(tmp_path).put(record("std", {"speed": 1.0}))
-    path.write_text("[" * 200_000)
+    path.write_text("[" * 200_000, encoding="utf-8")
     with pytest.raises(InputError, match="is corrupt"):
         Store(tmp_path).get(path.stem)

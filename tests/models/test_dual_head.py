@@ -53,7 +53,7 @@ def heads(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for value in net.part(name).values():
             value.data = 0.2 * torch.randn(value.shape, generator=chance)
         net.save(name, folder / head_file(name))
-    (folder / "config.json").write_text(json.dumps({"form": asdict(RANK)}))
+    (folder / "config.json").write_text(json.dumps({"form": asdict(RANK)}), encoding="utf-8")
     return folder
 
 
@@ -150,7 +150,7 @@ def test_a_saved_head_says_the_same_and_another_form_is_refused(
 
 
 def test_a_model_that_is_no_such_encoder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     with pytest.raises(InputError, match="'gpt2'"):
         load_encoder(tmp_path)
     with pytest.raises(InputError, match="in none of its places"):
@@ -182,10 +182,10 @@ def test_committed_heads_are_small_recorded_and_what_was_noted(parts: Parts) -> 
     folder = PROJECT / parts.folder
     assert digest(folder) == parts.digest
     assert sum(path.stat().st_size for path in folder.iterdir() if not path.name.startswith(".")) < 2_500_000
-    said = json.loads((folder / "config.json").read_text())
+    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert COMMITTED[said["encoder"]["fingerprint"]] == parts
     for name in PARTS:
-        record = json.loads((folder / f"{name}.json").read_text())
+        record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         assert record["head"]["file_bytes"] == (folder / head_file(name)).stat().st_size
         assert "/" not in record["command"].removeprefix("python scripts/")
 

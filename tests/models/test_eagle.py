@@ -262,7 +262,9 @@ HEAD_BILL = ModelCost(HEAD_SHAPE, precision("fp32"))
 )
 def test_billed_heads_have_the_public_heads_parameters(name: str, millions: float, megabytes: int) -> None:
     """Without the embedding, which is the target's; bytes in Q4_0."""
-    shape = Shape.parse(yaml.safe_load((conf_dir() / f"model/shape/eagle3_{name}.yaml").read_text()))
+    shape = Shape.parse(
+        yaml.safe_load((conf_dir() / f"model/shape/eagle3_{name}.yaml").read_text(encoding="utf-8"))
+    )
     assert round(shape.parameters / 1e6, 1) == millions
     assert round(ModelCost(shape, precision("q4_0")).model_bytes / 1e6) == megabytes
 

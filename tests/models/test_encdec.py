@@ -16,6 +16,7 @@ import yaml
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.device.emulated import EmulatedDevice
@@ -250,7 +251,7 @@ def test_a_models_own_shape_is_the_shape_files(tmp_path: Path) -> None:
     for name, raw in published.items():
         config = encdec.config_of(raw)
         assert config is not None
-        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text()))
+        assert config.shape == Shape.parse(yaml.safe_load(shape_file(name).read_text(encoding="utf-8")))
 
 
 def shape_file(name: str) -> Path:
@@ -263,7 +264,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     whole = write_project(root)
     for seed, role in enumerate(("target", "draft")):
         write("bart", root / "bart" / role, seed)
-    folders = [f"{role}.checkpoint.folder={root}/bart/{role}" for role in ("target", "draft")]
+    folders = [override(f"{role}.checkpoint.folder", f"{root}/bart/{role}") for role in ("target", "draft")]
     return whole.apart(root, *folders)
 
 

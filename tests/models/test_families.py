@@ -207,8 +207,8 @@ def rewrite(folder, target, rename=lambda name: name, drop=(), change=None, **co
     tensors = load_file(folder / "model.safetensors")
     kept = {rename(name): tensor for name, tensor in tensors.items() if name not in drop}
     save_file(kept | (change or {}), target / "model.safetensors")
-    raw = json.loads((folder / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(raw | config))
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(json.dumps(raw | config), encoding="utf-8")
     return target
 
 
@@ -224,8 +224,10 @@ def test_checkpoints_may_leave_the_outer_prefix_out(tiny, tmp_path, name, prefix
 def test_the_text_half_of_a_multimodal_gemma(tiny, tmp_path, prefix):
     folder, tokens, expected = tiny("gemma-3")
     target = rewrite(folder, tmp_path / "both", lambda name: prefix + name.removeprefix("model."))
-    text = json.loads((folder / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    text = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(
+        json.dumps({"model_type": "gemma3", "text_config": text}), encoding="utf-8"
+    )
     decoder = weights.load(target)
     torch.testing.assert_close(run(decoder, tokens, KVCache(decoder.config, 8)), expected, atol=1e-4, rtol=0)
 
@@ -266,10 +268,10 @@ def test_a_tensor_of_the_wrong_shape_is_named_with_its_file(tiny, tmp_path):
 def test_folders_that_hold_no_checkpoint_say_so(tmp_path):
     with pytest.raises(InputError, match=r"no config\.json"):
         weights.load(tmp_path)
-    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(InputError, match="not valid JSON"):
         weights.load(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
     with pytest.raises(InputError, match="hidden_size"):
         weights.load(tmp_path)
 
@@ -310,7 +312,7 @@ def test_the_digest_follows_names_and_contents(tiny, tmp_path):
     assert len(first) == 64
     assert weights.digest(copy) == first  # now from the hashes kept beside the files
     assert weights.digest(rewrite(folder, tmp_path / "two")) == first
-    (copy / "config.json").write_text("{}")
+    (copy / "config.json").write_text("{}", encoding="utf-8")
     changed = weights.digest(copy)
     assert changed != first
     (copy / "config.json").rename(copy / "other.json")

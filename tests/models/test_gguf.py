@@ -112,7 +112,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_is_made_anew(gguf, tmp_pat
 
     def half(gguf: Path, folder: Path, store: str) -> None:
         folder.mkdir()
-        (folder / "config.json").write_text("{}")
+        (folder / "config.json").write_text("{}", encoding="utf-8")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

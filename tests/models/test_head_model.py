@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.models.runtime.head_model import HeadModel
 from repro.models.runtime.placement import STREAMED
 from repro.models.transformer import weights
@@ -28,7 +29,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     target = weights.load(made.root / "target")
     raw = raw_config(target, eagle_config={"eagle_aux_hidden_state_layer_ids": [0, 0, 1]})
     write_head(made.root / "head", raw, tensors_of(raw))
-    head = f"draft.checkpoint.folder={made.root}/head"
+    head = override("draft.checkpoint.folder", made.root / "head")
     named = "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct"
     return made.apart(made.root, "model@draft=smollm2_135m_eagle3", head, named)
 
@@ -62,8 +63,8 @@ def test_a_head_drafts_on_this_machine(project: Project) -> None:
 
 
 def test_a_billed_head_is_a_proxy(project: Project) -> None:
-    billed = ("model@target=qwen3_8b_q4_0", f"target.checkpoint.folder={project.root}/target")
-    head = ("model@draft=eagle3_qwen3_8b", f"draft.checkpoint.folder={project.root}/head")
+    billed = ("model@target=qwen3_8b_q4_0", override("target.checkpoint.folder", project.root / "target"))
+    head = ("model@draft=eagle3_qwen3_8b", override("draft.checkpoint.folder", project.root / "head"))
     record = project.record("method=chain_sd", *billed, *head)
     assert record.status == "done", record.error
     assert record.provenance.weights == "proxy"
@@ -94,7 +95,7 @@ def test_what_cannot_work(project: Project, overrides: tuple[str, ...], message:
 
 
 def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
-    folder = f"draft.checkpoint.folder={project.root}/draft"
+    folder = override("draft.checkpoint.folder", project.root / "draft")
     with pytest.raises(InputError, match="the shape that is billed is an EAGLE-3 head"):
         _ = cell(project, folder, "+model/shape@draft.shape=eagle3_qwen3_8b").draft
 
@@ -102,10 +103,12 @@ def test_a_whole_model_is_not_billed_as_a_head(project: Project) -> None:
 def test_a_head_for_another_target(project: Project, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(project.root / "head", folder)
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"vocab_size": 2', '"vocab_size": 12'))
+    config = (folder / "config.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(
+        config.replace('"vocab_size": 2', '"vocab_size": 12'), encoding="utf-8"
+    )
     with pytest.raises(InputError, match="is for a target of 12"):
-        _ = cell(project, f"draft.checkpoint.folder={folder}").draft
+        _ = cell(project, override("draft.checkpoint.folder", folder)).draft
 
 
 def test_a_head_is_not_streamed(project: Project) -> None:
@@ -122,9 +125,9 @@ def test_pickled_heads_are_refused_until_they_are_written_anew(
     shutil.copy(project.root / "head" / "config.json", folder)
     torch.save(right, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model\.bin"):
-        _ = cell(project, f"draft.checkpoint.folder={folder}").draft
+        _ = cell(project, override("draft.checkpoint.folder", folder)).draft
     assert unpickle.main([str(folder)]) == 0
-    draft = cell(project, f"draft.checkpoint.folder={folder}").draft
+    draft = cell(project, override("draft.checkpoint.folder", folder)).draft
     written = load_file(folder / "model.safetensors")
     assert written.keys() == right.keys()
     assert all(torch.equal(written[name], right[name]) for name in right)

@@ -54,7 +54,7 @@ def tensors(**changes: Any) -> dict[str, Tensor]:
 
 
 def opened(folder: Path, dtype: str = "float32") -> MedusaHeads:
-    raw = json.loads((folder / "config.json").read_text())
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = medusa_head.config_of(folder, raw, target().config.vocab)
     return medusa_head.load(folder, config, dtype, target().ends)
 
@@ -280,7 +280,9 @@ OWN = Shape.parse({"medusa": 5, "hidden": 8, "vocab": 10, "tied": False})
 
 def test_the_public_heads_parameters() -> None:
     """739 million in fp16, as the file of Vicuna-7B's five heads has."""
-    shape = Shape.parse(yaml.safe_load((conf_dir() / "model/shape/vicuna_7b_medusa.yaml").read_text()))
+    shape = Shape.parse(
+        yaml.safe_load((conf_dir() / "model/shape/vicuna_7b_medusa.yaml").read_text(encoding="utf-8"))
+    )
     assert shape.parameters == 5 * (4096**2 + 4096 * 32000)
     assert round(ModelCost(shape, precision("fp16")).model_bytes / 1e9, 2) == 1.48
 

@@ -211,6 +211,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        encoding="utf-8",
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "open\n"

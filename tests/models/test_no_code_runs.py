@@ -61,11 +61,13 @@ def test_medusas_pickle_may_hold_tensors_only(trace: Path, tmp_path: Path) -> No
 
 def test_a_tokenizers_own_code_is_refused(trace: Path, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "checkpoint", auto_map={"AutoConfig": "mine.Config"}, model_type="mine")
-    (folder / "mine.py").write_text(f"open({str(trace)!r}, 'w')\nclass Config: pass\nclass Words: pass\n")
+    (folder / "mine.py").write_text(
+        f"open({str(trace)!r}, 'w')\nclass Config: pass\nclass Words: pass\n", encoding="utf-8"
+    )
     facts = {"tokenizer_class": "Words", "auto_map": {"AutoTokenizer": ["mine.Words", None]}}
-    (folder / "tokenizer_config.json").write_text(json.dumps(facts))
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
     (folder / "tokenizer.json").unlink()
-    (folder / "vocab.json").write_text("{}")
+    (folder / "vocab.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=r"the tokenizer in .* cannot be read: ") as caught:
         tokenizer(open_checkpoint(replace(NOWHERE, folder=str(folder))))
     assert "trust_remote_code" not in str(caught.value)
@@ -75,14 +77,14 @@ def test_a_tokenizers_own_code_is_refused(trace: Path, tmp_path: Path) -> None:
 def test_an_index_names_files_of_its_folder_only(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "checkpoint")
     index = {"weight_map": {"weight": "../elsewhere.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(InputError, match=r"names '../elsewhere.safetensors', which is not in its folder"):
         open_checkpoint(replace(NOWHERE, folder=str(folder)))
 
 
 def test_a_yaml_file_makes_no_objects(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "device.yaml"
-    path.write_text(f"name: !!python/object/apply:os.mknod [{trace}]\n")
+    path.write_text(f"name: !!python/object/apply:os.mknod [{trace}]\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"device\.yaml is not YAML: could not determine a constructor"):
         read_mapping(path)
     assert not trace.exists()

@@ -240,9 +240,9 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(
 def test_fewer_layers_than_the_file_has_are_refused(name: str, tmp_path: Path) -> None:
     write(name, tmp_path)
     path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
+    config = json.loads(path.read_text(encoding="utf-8"))
     layers = "n_layer" if name == "gpt-2" else "num_hidden_layers"
-    path.write_text(json.dumps(config | {layers: 3}))
+    path.write_text(json.dumps(config | {layers: 3}), encoding="utf-8")
     with pytest.raises(InputError, match=rf"{tmp_path} names 3 layers .*\.3\.\*"):
         weights.load(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")

@@ -40,7 +40,7 @@ def change(hidden: int) -> dict[str, torch.Tensor]:
 
 def written(folder: Path, **changes: Any) -> Path:
     config = asdict(config_of()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(change(config["hidden"]), folder / "update.safetensors")
     return folder
 

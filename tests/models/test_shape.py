@@ -40,7 +40,9 @@ ENCODER_LAYER = ATTENTION + 3 * 8 * 12
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_shape_has_its_checkpoints_parameters(name: str) -> None:
-    shape = Shape.parse(yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text()))
+    shape = Shape.parse(
+        yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text(encoding="utf-8"))
+    )
     assert shape.parameters == pytest.approx(PUBLISHED[name], rel=0.014)
     assert shape.parameters <= PUBLISHED[name]
 

@@ -257,7 +257,7 @@ def test_shards_that_say_nothing_matter_nothing(
     assert all(score > 0 for i, row in enumerate(found) for s, score in enumerate(row) if (i, s) != (2, 1))
     assert importance(folder, "float32", config, whole.ends, range(30), 2) == found
     (kept,) = (tmp_path / "shards").glob("*.json")
-    kept.write_text("[[7.0]]")
+    kept.write_text("[[7.0]]", encoding="utf-8")
     assert importance(folder, "float32", config, whole.ends, range(30), 2) == [[7.0]], "measured once"
 
 

@@ -22,7 +22,9 @@ FAMILY = "llama-3.1"
 
 
 def shape(name: str) -> Shape:
-    return Shape.parse(yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text()))
+    return Shape.parse(
+        yaml.safe_load((conf_dir() / "model" / "shape" / f"{name}.yaml").read_text(encoding="utf-8"))
+    )
 
 
 SEVEN = ModelCost(shape("llama_7b"), precision("fp16"))

@@ -22,7 +22,7 @@ def run(code: str, *arguments: Path) -> subprocess.Popen[bytes]:
 
 
 def write_half(scratch: Path) -> Path:
-    (scratch / "half").write_text("half")
+    (scratch / "half").write_text("half", encoding="utf-8")
     return scratch / "half"
 
 
@@ -43,7 +43,7 @@ def test_built_by_the_first_call_alone(tmp_path):
 
     target = tmp_path / "deep" / "thing"
     assert build_once(target, build) == build_once(target, build) == target
-    assert target.read_text() == "half"
+    assert target.read_text(encoding="utf-8") == "half"
     assert len(calls) == 1
     assert sorted(path.name for path in target.parent.iterdir()) == ["thing", "thing.lock"]
 
@@ -51,8 +51,8 @@ def test_built_by_the_first_call_alone(tmp_path):
 def test_what_is_not_whole_is_built_again(tmp_path):
     target = tmp_path / "thing"
     target.mkdir()
-    (target / "old").write_text("cut")
-    assert build_once(target, write_half, is_whole=Path.is_file).read_text() == "half"
+    (target / "old").write_text("cut", encoding="utf-8")
+    assert build_once(target, write_half, is_whole=Path.is_file).read_text(encoding="utf-8") == "half"
 
 
 def test_a_build_that_fails_leaves_nothing(tmp_path):
@@ -84,7 +84,7 @@ build_once(Path(sys.argv[1]) / "thing", build)
     process.wait()
     assert (tmp_path / "thing.partial" / "half").exists()
     assert not (tmp_path / "thing").exists()
-    assert build_once(tmp_path / "thing", write_half).read_text() == "half"
+    assert build_once(tmp_path / "thing", write_half).read_text(encoding="utf-8") == "half"
     assert not (tmp_path / "thing.partial").exists()
 
 
@@ -160,6 +160,6 @@ def test_waiting_for_another_process_is_said(tmp_path, caplog):
     holder.start()
     held.wait()
     threading.Timer(0.2, waited.set).start()
-    assert build_once(tmp_path / "thing", write_half).read_text() == "half"
+    assert build_once(tmp_path / "thing", write_half).read_text(encoding="utf-8") == "half"
     holder.join()
     assert "another process is making" in caplog.text

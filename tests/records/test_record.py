@@ -90,7 +90,9 @@ class TestRecord:
     ) -> None:
         (tmp_path / "metric").mkdir()
         about = "{heading: Time, definition: a time, unit: s"
-        (tmp_path / "metric" / "own.yaml").write_text(f"wait: {about}}}\nsaved: {about}, signed: true}}\n")
+        (tmp_path / "metric" / "own.yaml").write_text(
+            f"wait: {about}}}\nsaved: {about}, signed: true}}\n", encoding="utf-8"
+        )
         monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path,))
         assert record("lever", {"saved": -1.0}).done
         with pytest.raises(InputError, match=r"'wait' is -1\.0"):
@@ -128,11 +130,11 @@ class TestKey:
         monkeypatch.syspath_prepend(tmp_path)
         package = tmp_path / "mine"
         package.mkdir()
-        (package / "method.py").write_text("X = 1\n")
+        (package / "method.py").write_text("X = 1\n", encoding="utf-8")
         source_hash.cache_clear()
         first = source_hash("mine")
         assert len({first, source_hash("repro"), source_hash()}) == 2
-        (package / "method.py").write_text("X = 2\n")
+        (package / "method.py").write_text("X = 2\n", encoding="utf-8")
         source_hash.cache_clear()
         assert source_hash("mine") != first
 
@@ -158,13 +160,13 @@ class TestStore:
     def test_a_rerun_moves_the_old_record_to_the_history(self, tmp_path: Path) -> None:
         store = Store(tmp_path)
         texts = [
-            store.put(record("std", {"speed": speed}), [{"round": speed}]).read_text()
+            store.put(record("std", {"speed": speed}), [{"round": speed}]).read_text(encoding="utf-8")
             for speed in (1.0, 2.0, 3.0)
         ]
         key = record("std", {}).key
-        assert (tmp_path / f"{key}.1.json").read_text() == texts[0]
-        assert (tmp_path / f"{key}.2.json").read_text() == texts[1]
-        assert json.loads((tmp_path / f"{key}.2.rounds.jsonl").read_text()) == {"round": 2.0}
+        assert (tmp_path / f"{key}.1.json").read_text(encoding="utf-8") == texts[0]
+        assert (tmp_path / f"{key}.2.json").read_text(encoding="utf-8") == texts[1]
+        assert json.loads((tmp_path / f"{key}.2.rounds.jsonl").read_text(encoding="utf-8")) == {"round": 2.0}
         assert [r.values["speed"] for r in store.all()] == [3.0]
         assert store.rounds(key) == [{"round": 3.0}]
 
@@ -214,10 +216,10 @@ class TestStore:
         store = Store(tmp_path)
         good = record("std", {"speed": 1.0})
         store.put(good)
-        (tmp_path / f"{KEY}.json").write_text(good.to_json()[:50])
-        (tmp_path / f"{'cd' * 32}.json").write_text(good.to_json())
-        (tmp_path / "notes.json").write_text("{}")
-        (tmp_path / "x.json.abc.tmp").write_text("half")
+        (tmp_path / f"{KEY}.json").write_text(good.to_json()[:50], encoding="utf-8")
+        (tmp_path / f"{'cd' * 32}.json").write_text(good.to_json(), encoding="utf-8")
+        (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
+        (tmp_path / "x.json.abc.tmp").write_text("half", encoding="utf-8")
         assert store.all() == [good]
         assert len(caplog.messages) == 3
         text = "\n".join(store.problems())
@@ -253,7 +255,7 @@ class TestStore:
             store = Store(tmp_path)
             assert [p for p in store.problems() if not p.endswith("still writes")] == []
             for found in tmp_path.glob("*.json"):
-                kept_record = Record.from_json(found.read_text())
+                kept_record = Record.from_json(found.read_text(encoding="utf-8"))
                 assert len(set(kept_record.values.values())) == 1, "a mixture of two writes"
             assert len(list(tmp_path.glob("*.json"))) >= kept, "a record was lost"
             kept = len(list(tmp_path.glob("*.json")))
@@ -269,12 +271,14 @@ class TestStore:
         """
         writers = [run_python(code, str(tmp_path), name) for name in "ab"]
         assert [writer.wait(60) for writer in writers] == [0, 0]
-        values = [Record.from_json(path.read_text()).values for path in tmp_path.glob("*.json")]
+        values = [
+            Record.from_json(path.read_text(encoding="utf-8")).values for path in tmp_path.glob("*.json")
+        ]
         assert {(v["writer"], v["n"]) for v in values} == {(w, n) for w in "ab" for n in range(20)}
         assert len(values) == 40
 
     def test_a_folder_that_cannot_be_written_is_an_error_at_once(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("")
+        (tmp_path / "file").write_text("", encoding="utf-8")
         with pytest.raises(InputError, match=r"file/records.*choose another folder"):
             Store(tmp_path / "file" / "records").check_writable()
         with pytest.raises(InputError, match="MB free and the run needs"):
@@ -320,7 +324,7 @@ class TestStore:
         with pytest.raises(KeyboardInterrupt):
             write_atomically(path, "new")
         assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
-        assert path.read_text() == "old"
+        assert path.read_text(encoding="utf-8") == "old"
 
 
 class TestProvenance:
@@ -340,19 +344,20 @@ class TestProvenance:
                 check=True,
                 capture_output=True,
                 text=True,
+                encoding="utf-8",
             )
             return done.stdout.strip()
 
         assert git_state(tmp_path) == (None, None)
         (tmp_path / "src").mkdir()
-        (tmp_path / "src" / "a.py").write_text("")
+        (tmp_path / "src" / "a.py").write_text("", encoding="utf-8")
         git("init", "-q")
         git("add", ".")
         git("commit", "-qm", "one")
         commit = git("rev-parse", "HEAD")
         (tmp_path / "results").mkdir()
-        (tmp_path / "results" / "r.json").write_text("{}")
+        (tmp_path / "results" / "r.json").write_text("{}", encoding="utf-8")
         assert git_state(tmp_path) == (commit, False)
         assert git_state(tmp_path / "src") == (None, None)
-        (tmp_path / "src" / "b.py").write_text("")
+        (tmp_path / "src" / "b.py").write_text("", encoding="utf-8")
         assert git_state(tmp_path) == (commit, True)

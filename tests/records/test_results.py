@@ -135,8 +135,8 @@ def test_a_cell_without_a_record_is_an_error(results: Results) -> None:
 
 def test_a_damaged_line_is_named_and_nothing_is_written_over_it(results: Results) -> None:
     path = results.root / "lever" / "fig4" / "cells.jsonl"
-    whole = path.read_text()
-    path.write_text(whole.replace('"status"', '"sta', 1))
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole.replace('"status"', '"sta', 1), encoding="utf-8")
     sentence = r"fig4/cells\.jsonl, line 1, is damaged"
     with pytest.raises(InputError, match=sentence):
         results.read("lever/fig4")
@@ -147,7 +147,7 @@ def test_a_damaged_line_is_named_and_nothing_is_written_over_it(results: Results
     with pytest.raises(InputError, match=sentence):
         results.pack("lever/fig4", members(cell("lever")))
     assert [s for s in results.problems() if "line 1, is damaged" in s]
-    path.write_text(whole)
+    path.write_text(whole, encoding="utf-8")
     assert results.problems() == []
 
 

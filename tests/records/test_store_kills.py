@@ -116,9 +116,9 @@ def history(results: Results) -> list[Version]:
     found = []
     for path in sorted(results.loose.folder.glob(f"{OLD.record.key}.*.json")):
         lines = [path.with_suffix(f".{kind}.jsonl") for kind in ("rounds", "answers")]
-        texts = [place.read_text().splitlines() if place.exists() else [] for place in lines]
+        texts = [place.read_text(encoding="utf-8").splitlines() if place.exists() else [] for place in lines]
         rounds, answers = ([json.loads(line) for line in text] for text in texts)
-        found.append(Version(Record.from_json(path.read_text()), rounds, answers))
+        found.append(Version(Record.from_json(path.read_text(encoding="utf-8")), rounds, answers))
     return found
 
 

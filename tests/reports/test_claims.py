@@ -315,7 +315,9 @@ class TestClaims:
             claims = "".join(f"    - {{id: {each}, absent: a test}}\n" for each in some[1:])
             claims += f"    - {{id: {some[0]}, tables: [edgellm/fig15], columns: [speedup]}}\n"
             table = f"table:\n  title: T\n  paper: edgellm\n  claims:\n{claims}"
-            (conf / f"{name}.yaml").write_text(f"# @package _global_\nname: edgellm/{name}\n{table}")
+            (conf / f"{name}.yaml").write_text(
+                f"# @package _global_\nname: edgellm/{name}\n{table}", encoding="utf-8"
+            )
         search = f"hydra.searchpath=[file://{tmp_path}/conf]"
         done = project.here(search, "experiment=edgellm/every_claim")
         assert done.returncode == 0, done.stderr

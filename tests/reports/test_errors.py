@@ -171,7 +171,7 @@ class TestReasons:
         ],
     )
     def test_bad_input(self, text: str, sentence: str, tmp_path: Path) -> None:
-        (tmp_path / "reasons.yaml").write_text(text)
+        (tmp_path / "reasons.yaml").write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=sentence):
             read_reasons(tmp_path / "reasons.yaml", CELLS)
 
@@ -282,13 +282,14 @@ class TestSkill:
     def test_floors(self, tmp_path: Path) -> None:
         path = tmp_path / "contradictions.csv"
         path.write_text(
-            "id,low,high,where\nedgellm.text.range,2.9,18.6,a table\nedgellm.text.over,1.5,,a figure\n"
+            "id,low,high,where\nedgellm.text.range,2.9,18.6,a table\nedgellm.text.over,1.5,,a figure\n",
+            encoding="utf-8",
         )
         assert read_floors(path, CELLS) == {
             "edgellm.text.range": pytest.approx(1.0),
             "edgellm.text.over": pytest.approx(0.5),
         }
-        path.write_text("id,low,high,where\nedgellm.text.range,,,a table\n")
+        path.write_text("id,low,high,where\nedgellm.text.range,,,a table\n", encoding="utf-8")
         with pytest.raises(InputError, match=r"edgellm\.text\.range"):
             read_floors(path, CELLS)
         assert read_floors(conf_dir() / "reference" / "contradictions.csv", load_cells())
@@ -375,16 +376,19 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
     path.write_text(
         "systems: {edgellm: EdgeLLM}\n"
         "claims: [{id: edgellm.text.single, says: twice as fast}, "
-        "{id: edgellm.text.range, says: much faster}]\n"
+        "{id: edgellm.text.range, says: much faster}]\n",
+        encoding="utf-8",
     )
     headlines = read_headlines(path, CELLS)
     reports = [report("edgellm", found, CELLS, NOTHING)]
     one = records.record("std", {"prompts": 3})
-    text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], tmp_path).read_text()
+    text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], tmp_path).read_text(
+        encoding="utf-8"
+    )
     assert "Of 2: 1 fails, 1 holds. By our figures alone: 1 fails, 1 holds." in text
     assert "| twice as fast | 2 × | 6 × |  | 200% above | fails | fails |  |" in text
     assert "| all five |" in text
-    path.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n")
+    path.write_text("systems: {edgellm: EdgLLM}\nclaims: []\n", encoding="utf-8")
     with pytest.raises(InputError, match="Did you mean EdgeLLM"):
         read_headlines(path, CELLS)
 

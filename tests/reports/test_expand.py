@@ -62,9 +62,9 @@ def made(grid: Any = GRID, experiment: str = "mine/one", labels: Any = None, **t
 
 
 def published(package: Path, *lines: str, names: str = "mine: {method: {sp: SP, edgellm: Ours}}") -> None:
-    (package / "reference" / "cells.csv").write_text(HEADER + "".join(lines))
-    (package / "reference" / "names.yaml").write_text(names)
-    (package / "reference" / "papers.bib").write_text("@article{mine,\n title={Mine}\n}\n")
+    (package / "reference" / "cells.csv").write_text(HEADER + "".join(lines), encoding="utf-8")
+    (package / "reference" / "names.yaml").write_text(names, encoding="utf-8")
+    (package / "reference" / "papers.bib").write_text("@article{mine,\n title={Mine}\n}\n", encoding="utf-8")
 
 
 class TestGrid:
@@ -251,8 +251,8 @@ class TestPublishedValues:
 class TestPackages:
     def test_values_papers_names_and_notes_are_merged(self, package: Path) -> None:
         published(package, line("a", "Ours"))
-        (package / "reference" / "papers.bib").write_text("@misc{mine,\n title = {M}\n}\n")
-        (package / "reference" / "notes.yaml").write_text("frogs: A frog jumps.\n")
+        (package / "reference" / "papers.bib").write_text("@misc{mine,\n title = {M}\n}\n", encoding="utf-8")
+        (package / "reference" / "notes.yaml").write_text("frogs: A frog jumps.\n", encoding="utf-8")
         assert "mine.a" in load_cells()
         assert {"mine", "edgellm"} <= set(load_bibliography())
         assert load_names().find("mine", "method", "edgellm").name == "Ours"
@@ -262,7 +262,7 @@ class TestPackages:
     def test_a_clash_names_both_files(self, package: Path, capsys: pytest.CaptureFixture[str]) -> None:
         known = next(iter(load_cells([conf_dir()])))
         (package / "reference" / "cells.csv").write_text(
-            HEADER + line("a").replace("mine.a", known).replace(",mine,", ",edgellm,")
+            HEADER + line("a").replace("mine.a", known).replace(",mine,", ",edgellm,"), encoding="utf-8"
         )
         assert load_cells()[known].paper != "mine"
         said = capsys.readouterr().err
@@ -276,7 +276,7 @@ class TestPackages:
     def test_a_broken_file_is_named_and_left_out(
         self, text: str, package: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        (package / "reference" / "cells.csv").write_text(text)
+        (package / "reference" / "cells.csv").write_text(text, encoding="utf-8")
         assert load_cells() == load_cells([conf_dir()])
         (warning,) = capsys.readouterr().err.splitlines()
         assert warning.startswith(f"warning: {package}/reference/cells.csv is left out")

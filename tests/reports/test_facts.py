@@ -45,7 +45,7 @@ OVER = {"fact": "needed", "id": "edgellm.fig1.over", "absent": "no server", "rem
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
     (tmp_path / "devices").mkdir()
-    (tmp_path / "devices" / "board.yaml").write_text(BOARD)
+    (tmp_path / "devices" / "board.yaml").write_text(BOARD, encoding="utf-8")
     return Sources(CELLS, SETTINGS, tmp_path / "devices", {"q": 4.8, "fp16": 16})
 
 
@@ -172,6 +172,6 @@ def test_the_command_computes_no_cell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     tables = project.out / "results" / "edgellm" / "table2"
     assert sorted(path.name for path in tables.iterdir()) == ["table.csv", "table.md", "table.tex"]
-    assert "| facts |" in (project.out / "results" / "README.md").read_text()
+    assert "| facts |" in (project.out / "results" / "README.md").read_text(encoding="utf-8")
     assert "Snapdragon 8 Gen 1" in done.stdout
     assert project.store.all() == []

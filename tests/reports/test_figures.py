@@ -273,7 +273,7 @@ def test_a_system_without_a_place_in_the_list_comes_after_it(tmp_path: Path) -> 
     assert OURS not in Palette("none").colours(["A", "B"]).values()
     (tmp_path / "reference").mkdir()
     path = tmp_path / "reference" / "colours.yaml"
-    path.write_text("mine: [A, A]")
+    path.write_text("mine: [A, A]", encoding="utf-8")
     with pytest.raises(InputError, match="mine: 'A' stands twice"):
         load_palette("mine", [tmp_path])
 

@@ -15,7 +15,7 @@ def test_errors_count_as_in_the_error_pages(tmp_path: Path) -> None:
     lines = [{**inside, "published_high": 9.3}, off, fitted, certain]
     write_table(tmp_path, "edgellm/fig18", *({"ratio": 1, "column": "speedup", **line} for line in lines))
     artifacts = tmp_path / "artifacts.csv"
-    artifacts.write_text("paper,artifact,what_it_shows\n")
-    text = write_index(Results(tmp_path), CELLS, artifacts).read_text()
+    artifacts.write_text("paper,artifact,what_it_shows\n", encoding="utf-8")
+    text = write_index(Results(tmp_path), CELLS, artifacts).read_text(encoding="utf-8")
     (row,) = [line for line in text.splitlines() if line.startswith("| [edgellm/fig18]")]
     assert "| 1 | 100.0% |" in row

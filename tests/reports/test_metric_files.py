@@ -18,13 +18,13 @@ def folder(root: Path, **files: str) -> Path:
     """A `conf/` folder of another package, with these files below `metric/`."""
     (root / "metric").mkdir(parents=True)
     for stem, text in files.items():
-        (root / "metric" / f"{stem}.yaml").write_text(text)
+        (root / "metric" / f"{stem}.yaml").write_text(text, encoding="utf-8")
     return root
 
 
 def test_every_value_of_every_component_is_described() -> None:
     metrics = load_metrics()
-    outcomes = json.loads(OUTCOMES.read_text()).values()
+    outcomes = json.loads(OUTCOMES.read_text(encoding="utf-8")).values()
     values = {name for outcome in outcomes for name in outcome["found"].get("values", {})}
     assert len(values) > 20
     assert sorted(name for name in values if metrics.of_value(name) is None) == []

@@ -190,20 +190,22 @@ def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
     files = sorted((PROJECT / "results").glob("**/table.tex"))
     assert len(files) > 100
     packages = {
-        name for file in files for name in file.read_text().split("{", 1)[1].split("}", 1)[0].split(",")
+        name
+        for file in files
+        for name in file.read_text(encoding="utf-8").split("{", 1)[1].split("}", 1)[0].split(",")
     }
-    body = "\n\\clearpage\n".join(file.read_text() for file in files)
+    body = "\n\\clearpage\n".join(file.read_text(encoding="utf-8") for file in files)
     document = (
         "\\documentclass[a4paper]{article}\n"
         f"\\usepackage{{{','.join(sorted(packages))}}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n"
     )
-    (tmp_path / "all.tex").write_text(document)
+    (tmp_path / "all.tex").write_text(document, encoding="utf-8")
     command = [str(COMPILER), "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=600
+        command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=600, encoding="utf-8"
     )
     assert done.returncode == 0, done.stdout[-2000:]
-    log = (tmp_path / "all.log").read_text(errors="replace")
+    log = (tmp_path / "all.log").read_text(errors="replace", encoding="utf-8")
     too_wide = re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", log)
     assert [points for points in too_wide if float(points) > SLIGHT] == []
 
@@ -212,4 +214,4 @@ def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
 def test_the_structure_of_every_committed_table_is_sound() -> None:
     files = sorted((PROJECT / "results").glob("**/table.tex"))
     assert len(files) > 100
-    assert {str(file): found for file in files if (found := problems(file.read_text()))} == {}
+    assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}

@@ -27,10 +27,10 @@ def test_the_readme_shows_the_table_as_the_run_wrote_it() -> None:
 
 def test_the_script_fills_the_block_and_nothing_else(tmp_path: Path) -> None:
     readme, table = tmp_path / "README.md", tmp_path / "quickstart.md"
-    readme.write_text(EMPTY)
-    table.write_text(MARKDOWN)
+    readme.write_text(EMPTY, encoding="utf-8")
+    table.write_text(MARKDOWN, encoding="utf-8")
     assert readme_table.main(["--readme", str(readme), "--table", str(table)]) == 0
-    text = readme.read_text()
+    text = readme.read_text(encoding="utf-8")
     assert block(text, readme_table.BLOCK, "README.md") == "## Speeds\n\n| a |\n| --- |\n| 1 |\n\n- a note"
     assert text.startswith("# repro\n\n<!-- quickstart -->\n## Speeds")
     assert text.endswith("- a note\n<!-- /quickstart -->\n\nThe rest.\n")
@@ -57,7 +57,7 @@ def test_the_quickstarts_table_can_be_made_again_from_records_alone(
 ) -> None:
     assert tables.main(["quickstart", "--results", str(tmp_path)]) == 0
     assert "No records" in capsys.readouterr().out
-    text = (tmp_path / "quickstart" / "table.md").read_text()
+    text = (tmp_path / "quickstart" / "table.md").read_text(encoding="utf-8")
     assert "No records" in text
     assert "| Flash-AR (not run) | — |" in text
 

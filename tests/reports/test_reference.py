@@ -24,7 +24,7 @@ def rows(file: str) -> list[dict[str, str]]:
 
 def one_cell(folder: Path, *lines: str) -> Path:
     path = folder / "cells.csv"
-    path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n")
+    path.write_text("\n".join([",".join(COLUMNS), *lines]) + "\n", encoding="utf-8")
     return path
 
 
@@ -139,6 +139,6 @@ def test_a_broken_file_is_refused(lines: list[str], says: str, tmp_path: Path) -
 
 def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cells.csv"
-    path.write_text("id,value\na,1\n")
+    path.write_text("id,value\na,1\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"cells.csv has the columns \['id', 'value'\]"):
         read_cells(path)

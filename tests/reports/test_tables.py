@@ -535,7 +535,7 @@ class TestFiles:
             write_all(whole_table(), tmp_path, BIBTEX, ["svg"])
         with pytest.raises(InputError, match="no BibTeX entry 'lever'"):
             write_all(whole_table(), tmp_path, {"repro": ""})
-        (tmp_path / "file").write_text("")
+        (tmp_path / "file").write_text("", encoding="utf-8")
         with pytest.raises(InputError, match="cannot be written to"):
             write_all(whole_table(), tmp_path / "file", BIBTEX)
 
@@ -556,15 +556,18 @@ class TestScript:
         conf = tmp_path / "conf"
         (conf / "experiment" / "lever").mkdir(parents=True)
         (conf / "reference").mkdir()
-        (conf / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\n")
+        (conf / "config.yaml").write_text("defaults: [_self_, {experiment: null}]\n", encoding="utf-8")
         (conf / "experiment" / "lever" / "tiny.yaml").write_text(
-            "table:\n  title: Tiny\n  rows: method\n  columns: [speed]\n"
+            "table:\n  title: Tiny\n  rows: method\n  columns: [speed]\n", encoding="utf-8"
         )
-        (conf / "experiment" / "bare.yaml").write_text("seed: 1\n")
-        (conf / "reference" / "papers.bib").write_text(BIBTEX["repro"] + "\n@misc{lever,\n}\n")
+        (conf / "experiment" / "bare.yaml").write_text("seed: 1\n", encoding="utf-8")
+        (conf / "reference" / "papers.bib").write_text(
+            BIBTEX["repro"] + "\n@misc{lever,\n}\n", encoding="utf-8"
+        )
         (conf / "metric").mkdir()
         (conf / "metric" / "tiny.yaml").write_text(
-            "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n"
+            "speed: {heading: Speed, total: tokens, per: seconds, definition: tokens a second}\n",
+            encoding="utf-8",
         )
         monkeypatch.setattr(paths, "conf_dir", lambda: conf)
         monkeypatch.setattr(cli, "conf_dir", lambda: conf)
@@ -577,20 +580,22 @@ class TestScript:
 
     def test_makes_all_tables_again(self, script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
         assert script.main([]) == 0
-        shown = Path("outputs/results/lever/tiny/table.md").read_text()
+        shown = Path("outputs/results/lever/tiny/table.md").read_text(encoding="utf-8")
         assert "| edgellm | 4.00 |\n| flash_ar | 2.00 |" in shown
         assert "n: 2 cells" in shown
         assert "outputs/results/lever/tiny/table.tex" in capsys.readouterr().out
-        assert "[lever/tiny](lever/tiny/table.md)" in Path("outputs/results/README.md").read_text()
+        assert "[lever/tiny](lever/tiny/table.md)" in Path("outputs/results/README.md").read_text(
+            encoding="utf-8"
+        )
 
     def test_also_of_cells_that_were_computed_for_others(self, script: ModuleType) -> None:
         results = Results("outputs/results")
         (key,) = (r.key for r in results.all() if r.labels["method"] == "edgellm")
         results.pack("other", [Member(key, {"method": "ours"})])
-        spec = Path("conf/experiment/lever/tiny.yaml").read_text()
-        Path("conf/experiment/other.yaml").write_text(spec)
+        spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
+        Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
         assert script.main(["other"]) == 0
-        shown = Path("outputs/results/other/table.md").read_text()
+        shown = Path("outputs/results/other/table.md").read_text(encoding="utf-8")
         assert "| ours | 4.00 o |" in shown
         assert "- o made by an older version of a component" in shown, "these records have no versions"
 

@@ -20,7 +20,7 @@ from repro.reports.spec.spec import TableSpec
 from repro.reports.tree_drawings.forms import DiagramsSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
-TEXTS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+TEXTS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 EXAMPLES: list[dict[str, Any]] = [yaml.safe_load(text) for text in TEXTS]
 
 
@@ -83,6 +83,6 @@ def test_every_published_value_is_one() -> None:
 def test_the_metrics_of_the_page_are_read(tmp_path: Path) -> None:
     (text,) = (text for text in TEXTS if text.startswith("# conf/metric/"))
     (tmp_path / "metric").mkdir()
-    (tmp_path / "metric" / "mine.yaml").write_text(text)
+    (tmp_path / "metric" / "mine.yaml").write_text(text, encoding="utf-8")
     metrics = load_metrics([tmp_path])
     assert {name: metrics[name].group for name in metrics} == {"hops": "mine", "hop_time": "mine"}

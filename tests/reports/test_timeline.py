@@ -232,7 +232,7 @@ def test_a_sweep_writes_it_and_one_that_cannot_be_made_costs_no_table(
     }
     files = project.sweep().finish(Asked("fig21"), section, notes)
     assert {"md", "csv", "tex", "excerpt", "spans", "diagram"} <= set(files)
-    spans = list(csv.DictReader(io.StringIO(files["spans"].read_text())))
+    spans = list(csv.DictReader(io.StringIO(files["spans"].read_text(encoding="utf-8"))))
     assert {row["lane"] for row in spans} == {"Flash", "Target", "Draft"}
     assert {row["round"] for row in spans} == {"0", "1"}
     screen = io.StringIO()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from invented_ranks import record
+from repro.core.digits import same_number
 from repro.core.errors import InputError
 from repro.experiments import tree_drawings as searches
 from repro.experiments.tree_drawings import form
@@ -130,9 +131,9 @@ def test_trees_become_files(tmp_path: Path) -> None:
     assert [line[0] for line in page.grids[0].lines] == ["ours", "theirs"]
     assert len(page.grids) == 3
     assert len(page.grids[2].lines) == 7
-    rows = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    rows = list(csv.DictReader(io.StringIO(files["csv"].read_text(encoding="utf-8"))))
     found = {(row["row"], row["column"]): row for row in rows}
-    assert float(found["ours", "measured_refined"]["ours"]) == made[0].measured[1]  # type: ignore[index]
+    assert same_number(float(found["ours", "measured_refined"]["ours"]), made[0].measured[1])  # type: ignore[index]
     assert found["theirs", "measured"]["ours"] == ""
     assert found["theirs", "expected"]["marks"] == "fitted"
     assert files["png"].read_bytes() == tree_page.draw(asked, made)

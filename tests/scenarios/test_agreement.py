@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.methods.base import Request
 from repro.models.drafting.calibrated_draft import coin
 from repro.models.forward.greedy import greedy_tokens
@@ -39,7 +40,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
         for i in range(9)
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    (made.root / "data" / "openai_humaneval.jsonl").write_text(text)
+    (made.root / "data" / "openai_humaneval.jsonl").write_text(text, encoding="utf-8")
     return made.apart(made.out, "max_tokens=40", "calibration_prompts=3")
 
 
@@ -203,7 +204,7 @@ def test_of_several_drafts_the_first_alone_is_matched(
         return made(cell, model, role, matched, network)
 
     monkeypatch.setattr(generation, "_matched_network", noted)
-    second = f"draft_2.checkpoint.folder={project.root}/draft"
+    second = override("draft_2.checkpoint.folder", project.root / "draft")
     own = "draft_2.checkpoint.shares_embeddings_with=null"
     drafts = ("method.drafts=2", "method.expansion=[1,2]", "+model@draft_2=smollm2_135m_draft", second, own)
     record = project.record("method=specinfer", *drafts, MATCH, "memo=false")
@@ -212,7 +213,9 @@ def test_of_several_drafts_the_first_alone_is_matched(
 
 
 def test_a_draft_that_agrees_too_well_fails_its_cell_with_both_numbers(project: Project) -> None:
-    note = project.cell("method=corrected", MATCH, f"draft.checkpoint.folder={project.root}/target")
+    note = project.cell(
+        "method=corrected", MATCH, override("draft.checkpoint.folder", project.root / "target")
+    )
     assert note.state == "failed"
     assert "100.0%" in note.error
     assert "87.1%" in note.error

@@ -10,6 +10,7 @@ import pytest
 
 from invented_answers import answer
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.device.op import CPU, FLASH
 from repro.device.trace import Phase, Span, Trace
 from repro.methods.base import Generation
@@ -149,16 +150,16 @@ def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -
     for name in ("target", "data"):
         (moved / name).symlink_to(project.root / name)
     same = (
-        f"results={moved}/r",
-        f"outputs={moved}/o",
+        override("results", moved / "r"),
+        override("outputs", moved / "o"),
         "wandb.mode=offline",
         "wandb.project=other",
-        f"data_dir={moved}/data",
+        override("data_dir", moved / "data"),
         "name=other",
         "sweep=force",
         "memo=false",
         "repeats=2",
-        f"target.checkpoint.folder={moved}/target",
+        override("target.checkpoint.folder", moved / "target"),
     )
     assert key(*same) == base
     different = (
@@ -169,7 +170,7 @@ def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -
         "sampling.temperature=1.0",
         "device=xiaomi_10",
         "metrics=[accuracy]",
-        f"draft.checkpoint.folder={project.root}/target",
+        override("draft.checkpoint.folder", project.root / "target"),
         "target.shape.layers=35",
         "dataset.version=2",
     )
@@ -180,7 +181,7 @@ def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -
 
 def test_a_draft_that_is_not_used_does_not_count(project: Project) -> None:
     alone = ("experiment=quickstart", "method=std")
-    other = f"draft.checkpoint.folder={project.root}/target"
+    other = override("draft.checkpoint.folder", project.root / "target")
     assert (
         GenerationScenario(project.config(*alone)).key
         == GenerationScenario(project.config(*alone, other)).key

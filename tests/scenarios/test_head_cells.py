@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.methods.ghidorah.verification_tree import grown, measured_acceptance, searched
 from repro.models.drafting.head_ranks import FILE, Calibration, HeadRanks
 from repro.scenarios.generation.heads_fit import head_match
@@ -33,7 +34,7 @@ def write_heads(folder: Path, heads: int = HEADS) -> None:
         tensors[f"{head}.0.linear.bias"] = torch.zeros(width)
     save_file(tensors, folder / "heads.safetensors")
     raw = {"medusa_num_heads": heads, "medusa_num_layers": 1, "base_model_name_or_path": "target"}
-    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def drafts(folder: Path) -> Sequence[str]:
     named = "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct"
-    return "model@draft=smollm2_135m_medusa", f"draft.checkpoint.folder={folder}", named
+    return "model@draft=smollm2_135m_medusa", override("draft.checkpoint.folder", folder), named
 
 
 @pytest.fixture(autouse=True)
@@ -79,10 +80,13 @@ def test_pair_and_seed_are_part_of_the_key_and_calibration_prompts_are_not(proje
 
 def test_a_draft_with_other_heads_is_said(project: Project, tmp_path: Path) -> None:
     write_heads(tmp_path / "few", heads=2)
-    note = project.cell("method=medusa", MATCH, f"draft.checkpoint.folder={tmp_path}/few")
+    note = project.cell("method=medusa", MATCH, override("draft.checkpoint.folder", tmp_path / "few"))
     assert "calibrate_draft_to brings 5 Medusa heads" in note.error
     assert "has 2" in note.error
-    whole = (f"draft.checkpoint.folder={project.root}/draft", "draft.checkpoint.shares_embeddings_with=null")
+    whole = (
+        override("draft.checkpoint.folder", project.root / "draft"),
+        "draft.checkpoint.shares_embeddings_with=null",
+    )
     note = project.cell("method=chain_sd", MATCH, "model@draft=smollm2_135m_draft", *whole)
     assert "has none; choose a draft with 5 heads" in note.error
 
@@ -98,14 +102,17 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
 ) -> None:
     write_heads(tmp_path / "heads")
     models = ["--target=smollm2_135m", "--draft=smollm2_135m_medusa", "--dataset=humaneval"]
-    overrides = [f"target.checkpoint.folder={project.root}/target", *drafts(tmp_path / "heads")[1:]]
+    overrides = [
+        override("target.checkpoint.folder", project.root / "target"),
+        *drafts(tmp_path / "heads")[1:],
+    ]
     assert head_ranks.main([*models, "--rows=0:2", "--tokens=24", *overrides]) == 0
     assert f"answers, {tmp_path}/heads/{FILE}" in capsys.readouterr().out
     ranks = HeadRanks.load(tmp_path / "heads" / FILE)
     assert len(ranks.begins) == 2
     for width in (2, 8):
         tree = searched(Calibration.of(ranks), width)
-        own = (f"draft.checkpoint.folder={tmp_path}/heads", f"method.width={width}")
+        own = (override("draft.checkpoint.folder", tmp_path / "heads"), f"method.width={width}")
         record = project.record("method=medusa", *own)
         assert record.status == "done", record.error
         assert record.values["tree"] == str(tree)
@@ -115,8 +122,8 @@ def test_recorded_ranks_say_how_the_same_rows_are_decoded(
 def test_recording_says_what_it_cannot_do(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     models = ["--target=smollm2_135m", "--dataset=humaneval", "--rows=0:1"]
     overrides = [
-        f"target.checkpoint.folder={project.root}/target",
-        f"draft.checkpoint.folder={project.root}/draft",
+        override("target.checkpoint.folder", project.root / "target"),
+        override("draft.checkpoint.folder", project.root / "draft"),
     ]
     own = "draft.checkpoint.shares_embeddings_with=null"
     assert head_ranks.main([*models, "--draft=smollm2_135m_draft", *overrides, own]) == 2

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from repro.models.checkpoints.hub import WANTED
 from repro.models.runtime.head_model import MedusaModel
@@ -25,7 +26,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     write_heads(made.root / "heads", tensors_of(c.hidden, c.vocab, own=False))
     write_heads(made.root / "public", tensors_of(c.hidden, c.vocab), pickled=True)
     named = "draft.checkpoint.shares_embeddings_with=smollm2_135m_instruct"
-    heads = f"draft.checkpoint.folder={made.root}/heads"
+    heads = override("draft.checkpoint.folder", made.root / "heads")
     return made.apart(made.root, "model@draft=smollm2_135m_medusa", heads, named, "method=chain_sd")
 
 
@@ -43,7 +44,7 @@ def cell(project: Project, *overrides: str) -> Any:
 @pytest.mark.parametrize("form", ["heads", "public"])
 def test_heads_draft_on_an_emulated_device(project: Project, form: str) -> None:
     """A cell fails where the text is not the target's own; a memo changes nothing but the time it takes."""
-    folder = f"draft.checkpoint.folder={project.root}/{form}"
+    folder = override("draft.checkpoint.folder", f"{project.root}/{form}")
     record = project.record(f"method.length={HEADS}", folder)
     plain = project.apart(project.out / "apart").record(f"method.length={HEADS}", folder, "memo=false")
     assert record.status == plain.status == "done", record.error
@@ -64,8 +65,8 @@ def test_more_tokens_than_heads(project: Project) -> None:
 
 
 def test_billed_heads_are_a_proxy(project: Project) -> None:
-    billed = ("model@target=vicuna_7b_fp16", f"target.checkpoint.folder={project.root}/target")
-    heads = ("model@draft=vicuna_7b_medusa", f"draft.checkpoint.folder={project.root}/heads")
+    billed = ("model@target=vicuna_7b_fp16", override("target.checkpoint.folder", project.root / "target"))
+    heads = ("model@draft=vicuna_7b_medusa", override("draft.checkpoint.folder", project.root / "heads"))
     with pytest.raises(InputError, match="bills 5 Medusa heads, and its checkpoint has 4"):
         _ = cell(project, *billed, *heads).draft
     record = project.record(*billed, *heads, "draft.shape.medusa=4", "method.length=4", "device=a100")
@@ -101,7 +102,7 @@ def test_what_cannot_work(project: Project, overrides: tuple[str, ...], message:
 
 
 def test_a_whole_model_is_not_billed_as_heads(project: Project) -> None:
-    folder = f"draft.checkpoint.folder={project.root}/draft"
+    folder = override("draft.checkpoint.folder", project.root / "draft")
     with pytest.raises(InputError, match="the shape that is billed is Medusa heads"):
         _ = cell(project, folder, "+model/shape@draft.shape=vicuna_7b_medusa").draft
 
@@ -109,7 +110,7 @@ def test_a_whole_model_is_not_billed_as_heads(project: Project) -> None:
 def test_heads_for_a_target_of_another_width(project: Project, tmp_path: Path) -> None:
     write_heads(tmp_path, tensors_of(16, 50))
     with pytest.raises(InputError, match="is for a target of 50 tokens and hidden rows of 16"):
-        _ = cell(project, f"draft.checkpoint.folder={tmp_path}").draft
+        _ = cell(project, override("draft.checkpoint.folder", tmp_path)).draft
 
 
 def test_the_public_file_is_all_that_a_folder_needs(tmp_path: Path) -> None:
@@ -122,4 +123,4 @@ def test_the_public_file_is_all_that_a_folder_needs(tmp_path: Path) -> None:
     (tmp_path / "medusa_lm_head.pt").rename(tmp_path / "heads.pt")
     with pytest.raises(InputError, match=r"only pickled weights \(heads\.pt\)"):
         open_checkpoint(checkpoint)
-    assert json.loads((tmp_path / "config.json").read_text())["medusa_num_heads"] == 2
+    assert json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["medusa_num_heads"] == 2

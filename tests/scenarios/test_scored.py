@@ -12,6 +12,7 @@ import pytest
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.core.registry import lookup, register
 from repro.data.prompts import Continuation, Prompt
 from repro.experiments.sweep import Sweep
@@ -72,7 +73,7 @@ def project(made: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def compressed_by(*overrides: str) -> tuple[str, ...]:
@@ -205,7 +206,9 @@ def test_a_row_longer_than_the_context_fails_before_the_work(project: Project, m
     folder.mkdir()
     write(folder / "piqa.jsonl", long)
     with pytest.raises(InputError, match="do not fit the context"):
-        AccuracyScenario(project.config("compression=fp16", "prompts=1", f"data_dir={folder}")).check()
+        AccuracyScenario(
+            project.config("compression=fp16", "prompts=1", override("data_dir", folder))
+        ).check()
 
 
 def test_a_failed_cell_leaves_a_record(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

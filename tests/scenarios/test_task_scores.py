@@ -43,7 +43,9 @@ class Letters(AnswerMetric):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A tiny target and draft, and four questions."""
     project = write_project(tmp_path_factory.mktemp("tasks"))
-    (project.root / "data" / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (project.root / "data" / "gsm8k.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8"
+    )
     return project
 
 
@@ -103,7 +105,7 @@ def test_the_score_that_is_asked_for_is_part_of_the_key(project: Project) -> Non
 def test_a_record_keeps_what_was_said_and_nothing_of_the_dataset(project: Project) -> None:
     record = project.record("method=draft", "dataset=gsm8k", "prompts=2")
     (file,) = project.store.loose.folder.glob(f"{record.key}.*.answers.jsonl")
-    content = file.read_text()
+    content = file.read_text(encoding="utf-8")
     lines = [json.loads(line) for line in content.splitlines()]
     assert lines == project.store.answers(record.key)
     assert [line["row_hash"] for line in lines] == [row_hash(row) for row in ROWS[:2]]

@@ -57,7 +57,7 @@ def test_table_and_file(store: Results, tmp_path: Path, capsys: pytest.CaptureFi
     options = ["--drafts", "head", "small", "--draws", "50", "--out", str(out)]
     compare_drafts.main(["--results", str(tmp_path / "results"), *options])
     assert "| humaneval (3) | 3.60 | 2.57 | +1.03 |" in capsys.readouterr().out
-    assert json.loads(out.read_text())["acceptance_length"]["all"]["prompts"] == 4
+    assert json.loads(out.read_text(encoding="utf-8"))["acceptance_length"]["all"]["prompts"] == 4
 
 
 def test_wrong_pairs_are_named(store: Results) -> None:

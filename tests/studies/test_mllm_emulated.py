@@ -95,7 +95,7 @@ def test_phones_of_one_chip_have_one_npu(phones: tuple[str, str]) -> None:
 def test_a_made_table_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All cells met but one engine's, which comes out ahead of mllm-NPU."""
     path = tmp_path / "table.csv"
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["reference", "ratio"])
         for column, models in SUPPORTED.items():

@@ -124,7 +124,7 @@ def test_parts_together_make_all_shards(places: Path, whole: Path, tmp_path: Pat
 
 
 def test_agreement_on_the_training_text_rises(whole: Path) -> None:
-    record = json.loads((whole / "out" / "training.json").read_text())
+    record = json.loads((whole / "out" / "training.json").read_text(encoding="utf-8"))
     curve = record["curve"]
     assert [point["step"] for point in curve] == [20, 40, 60]
     assert curve[-1]["training_agreement"] > curve[0]["training_agreement"] + 0.1
@@ -148,7 +148,7 @@ def test_the_draft_shares_the_targets_embeddings(places: Path, whole: Path) -> N
 
 
 def test_the_record_says_where_the_draft_comes_from(places: Path, whole: Path) -> None:
-    text = (whole / "out" / "training.json").read_text()
+    text = (whole / "out" / "training.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(places) not in text
     assert str(whole) not in text
@@ -203,8 +203,8 @@ def test_bad_input_is_named(
 
 def test_the_committed_draft_is_small_and_recorded() -> None:
     weights = COMMITTED / "model.safetensors"
-    config = json.loads((COMMITTED / "config.json").read_text())
-    record = json.loads((COMMITTED / "training.json").read_text())
+    config = json.loads((COMMITTED / "config.json").read_text(encoding="utf-8"))
+    record = json.loads((COMMITTED / "training.json").read_text(encoding="utf-8"))
     assert weights.stat().st_size <= train_draft.SIZE_LIMIT
     assert config["shares_embeddings"] is True
     assert config["model_type"] == "llama"

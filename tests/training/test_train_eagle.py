@@ -244,7 +244,7 @@ def test_a_killed_training_goes_on_to_the_same_head(
 
 
 def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> None:
-    text = (whole / "out" / "training.json").read_text()
+    text = (whole / "out" / "training.json").read_text(encoding="utf-8")
     record = json.loads(text)
     assert str(places) not in text
     assert str(whole) not in text
@@ -265,7 +265,10 @@ def test_the_head_learns_and_its_record_says_how(places: Path, whole: Path) -> N
 def test_a_trained_head_is_trained_on_with_more_tokens(places: Path, whole: Path, tmp_path: Path) -> None:
     changed = {"start": whole / "out", "more": whole / "work", "vocabulary": 150, "steps": 20, "width": 7}
     train_eagle.main(command(places, tmp_path, phases="plan,train,evaluate", **changed))
-    first, second = (json.loads((where / "out" / "training.json").read_text()) for where in (whole, tmp_path))
+    first, second = (
+        json.loads((where / "out" / "training.json").read_text(encoding="utf-8"))
+        for where in (whole, tmp_path)
+    )
     assert second["started_from"] == first
     assert second["curve"][0]["training_agreement"] > first["curve"][0]["training_agreement"]
     tensors = load_file(tmp_path / "out" / "model.safetensors")
@@ -289,7 +292,10 @@ def test_wrong_input_is_named(places: Path, tmp_path: Path, changed: dict[str, o
 
 
 def test_the_committed_head_is_what_its_record_says() -> None:
-    recorded, file = json.loads((COMMITTED / "training.json").read_text()), COMMITTED / "model.safetensors"
+    recorded, file = (
+        json.loads((COMMITTED / "training.json").read_text(encoding="utf-8")),
+        COMMITTED / "model.safetensors",
+    )
     assert recorded["head"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert recorded["head"]["file_bytes"] == file.stat().st_size <= 20_000_000
     assert not any("HumanEval" in data["prompts"]["by_source"] for data in recorded["data"])

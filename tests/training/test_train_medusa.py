@@ -110,7 +110,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_a_run_lowers_the_loss_and_leaves_its_record(whole: Path) -> None:
-    record = json.loads((whole / "out" / "training.json").read_text())
+    record = json.loads((whole / "out" / "training.json").read_text(encoding="utf-8"))
     losses = [point["loss"] for point in record["curve"]]
     assert losses[-1] < 0.95 * losses[0]
     assert record["command"].startswith("python -m repro.training.train_medusa ")
@@ -195,7 +195,7 @@ def test_wrong_arguments(
 
 
 def test_the_committed_heads_are_those_of_their_record() -> None:
-    record = json.loads((COMMITTED / "training.json").read_text())
+    record = json.loads((COMMITTED / "training.json").read_text(encoding="utf-8"))
     content = (COMMITTED / "model.safetensors").read_bytes()
     assert record["head"] == {"file_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     assert len(content) < 7e6

@@ -160,7 +160,7 @@ def test_the_saved_predictor_scores_as_the_trained_one(places: Path, made: Path)
 
 
 def test_the_record_says_where_the_predictor_comes_from(places: Path, made: Path) -> None:
-    text = (made / "predictor" / "training.json").read_text()
+    text = (made / "predictor" / "training.json").read_text(encoding="utf-8")
     whole = json.loads(text)
     assert str(places) not in text
     assert str(made) not in text
@@ -286,7 +286,10 @@ def test_rows_kept_beside_the_answers_are_those_of_the_layers(places: Path) -> N
 
 def test_the_committed_predictor_is_small_recorded_and_better_than_none() -> None:
     update = COMMITTED / "update.safetensors"
-    config, whole = PredictorConfig.read(COMMITTED), json.loads((COMMITTED / "training.json").read_text())
+    config, whole = (
+        PredictorConfig.read(COMMITTED),
+        json.loads((COMMITTED / "training.json").read_text(encoding="utf-8")),
+    )
     assert update.stat().st_size <= train_predictor.SIZE_LIMIT
     assert hashlib.sha256(update.read_bytes()).hexdigest() == whole["update"]["sha256"]
     tensors = load_file(update)

@@ -81,7 +81,7 @@ def test_texts_are_labelled_once_and_go_on_after_a_kill(tmp_path: Path) -> None:
     made, path = dense("llama-2"), tmp_path / "words.jsonl"
     sequences = [[65 + i, 66, 67, 32, 68] for i in range(3)]
     whole = label(made, sequences, TEXT.decode, path)
-    path.write_text(path.read_text()[:-10])
+    path.write_text(path.read_text(encoding="utf-8")[:-10], encoding="utf-8")
     assert len(read_lines(path)) == 2
     assert label(made, sequences, TEXT.decode, path)[2]["nats"] == whole[2]["nats"]
     other = [*sequences[:1], [90, 91, 92, 32, 93], *sequences[2:]]
@@ -113,7 +113,7 @@ def test_rows_of_meetingbank_are_read_chunk_by_chunk(tmp_path: Path, monkeypatch
         "prompt_list": ["Call the roll.", "All here."],
         "compressed_prompt_list": ["Call roll.", "here"],
     }
-    (tmp_path / "made_up.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "made_up.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     monkeypatch.setenv("REPRO_DATA", str(tmp_path))
     (read,) = meeting.read("made_up.jsonl", 5).rows
     first, second = meeting.marked(read)
@@ -241,7 +241,7 @@ def test_decisions_are_judged_with_their_fallback() -> None:
 def test_a_grid_is_kept_by_what_it_depends_on(tmp_path: Path) -> None:
     path = tmp_path / "grid.jsonl"
     lines = [{"key": "a", "row": 3, "right": [[0.4, 0.3]]}, {"key": "b", "row": 4, "right": []}]
-    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro')
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines) + '{"key": "a", "ro', encoding="utf-8")
     assert DecisionGrid(path, "a").right == {3: {Decision(0.4, 0.3)}}
 
 

@@ -168,7 +168,7 @@ def test_a_replay_that_is_known_is_not_computed_again(cost_only: Record, tmp_pat
     path, how = tmp_path / "r.jsonl", Replayed(0, 5, None)
     first = ReplayFile(path)
     figures = first.figures(how.config(cost_only))
-    path.write_text(path.read_text() + '{"key": "unfini')
+    path.write_text(path.read_text(encoding="utf-8") + '{"key": "unfini', encoding="utf-8")
     again = ReplayFile(path)
     assert again.figures(how.config(cost_only)) == figures
     assert (first.computed, again.computed) == (1, 0)
@@ -243,7 +243,7 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
     folder = tmp_path / BANDS.parent
     for one in (found, other, replace(found, draws=1)):
         write_bands(folder, one)
-    lines = list(csv.DictReader((folder / "table.csv").open()))
+    lines = list(csv.DictReader((folder / "table.csv").open(encoding="utf-8")))
     assert [line["table"] for line in lines] == ["another"] * 3 + ["quickstart"] * len(found.bands)
     assert {line["draws"] for line in lines} == {"1"}
     assert tuple(lines[0]) == HEADINGS
@@ -257,7 +257,7 @@ def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, 
         )
     assert draw_counts(tmp_path) == {"another": 1, "quickstart": 1}
     compared = [line for line in lines if line["conclusion"]]
-    page = (folder / "table.md").read_text()
+    page = (folder / "table.md").read_text(encoding="utf-8")
     turning = sum(line["conclusion"] == "either" for line in compared)
     assert turning >= 1
     assert f"Of {len(compared)} comparisons {turning} may turn" in page

@@ -30,15 +30,15 @@ def cells() -> list[BaselineCell]:
 
 def test_every_cell_is_listed_with_what_was_left_out(cells: list[BaselineCell], tmp_path: Path) -> None:
     write_papers(tmp_path, cells)
-    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open(encoding="utf-8")))
     assert [row["cell"] for row in rows] == [cell.id for cell in cells]
     assert [row["by_default"] for row in rows] == ["yes"] * 7 + ["no"] * 4
     left = {row["cell"]: row["left_out"] for row in rows}
     assert left.pop("edgellm.fig3.io_share") == ""
     assert all(left.values())
-    lines = list(csv.reader((tmp_path / "table.csv").open()))
+    lines = list(csv.reader((tmp_path / "table.csv").open(encoding="utf-8")))
     assert lines == [list(HEADINGS), *summary(cells)]
-    assert (tmp_path / "table.md").read_text() == markdown(cells)
+    assert (tmp_path / "table.md").read_text(encoding="utf-8") == markdown(cells)
 
 
 def test_the_summary_counts_what_can_be_left_out_by_paper(cells: list[BaselineCell]) -> None:

@@ -165,16 +165,21 @@ def comparison(fit: ClassFit) -> Comparison:
 
 def test_the_page_has_every_row_and_the_headline_first(comparison: Comparison, tmp_path: Path) -> None:
     write_page(tmp_path, comparison)
-    found = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    found = list(csv.DictReader((tmp_path / "rows.csv").open(encoding="utf-8")))
     assert [row["id"] for row in found] == [q.row.id for q in comparison.quantities]
-    table = list(csv.DictReader((tmp_path / "table.csv").open()))
+    table = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
     assert "headline" in table[0]["rows"]
     held = [q for q in comparison.quantities if ROLES[q.row.id] == PREDICT and q.kind == DECODE]
     assert table[0]["n"] == str(len(held))
     assert next(lines(comparison)).ours.n == len(held)
     assert "committed before the first prediction" in markdown(comparison)
     assert (
-        max(len(line) for line in (tmp_path / "table.md").read_text().splitlines() if line[:1] != "|") <= 120
+        max(
+            len(line)
+            for line in (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()
+            if line[:1] != "|"
+        )
+        <= 120
     )
 
 

@@ -40,7 +40,7 @@ def write(folder: Path, *names: str) -> None:
     for name in names:
         headings, lines = LINES[name]
         (folder / name).mkdir()
-        with (folder / name / "table.csv").open("w", newline="") as file:
+        with (folder / name / "table.csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([headings, *lines])
 
 
@@ -73,7 +73,7 @@ def test_tables_that_are_not_there_are_named_with_their_command(tmp_path: Path) 
     assert f"{absent}; `python -m repro.validation this_machine` makes it." in text
     assert "`results/validation/phones`, made by" in text
     (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "table.csv").write_text("fit,numbers\na,1\n")
+    (tmp_path / "papers" / "table.csv").write_text("fit,numbers\na,1\n", encoding="utf-8")
     assert accuracy(tmp_path) == text, "columns of an older version"
 
 
@@ -82,13 +82,13 @@ def test_the_command_fills_the_block_and_nothing_else(
 ) -> None:
     write(tmp_path, "phones")
     page = tmp_path / "emulator.md"
-    page.write_text("before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n")
+    page.write_text("before\n<!-- accuracy -->\nold\n<!-- /accuracy -->\nafter\n", encoding="utf-8")
     write_accuracy(tmp_path, page)
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     assert block(text, BLOCK, "emulator.md") == accuracy(tmp_path)
     assert text.startswith("before\n<!-- accuracy -->\nOf 1 sets")
     assert text.endswith("<!-- /accuracy -->\nafter\n")
-    page.write_text("no markers")
+    page.write_text("no markers", encoding="utf-8")
     with pytest.raises(InputError, match="exactly one"):
         write_accuracy(tmp_path, page)
     monkeypatch.setattr("repro.validation.summary.PAGE", page)

@@ -222,7 +222,9 @@ def test_the_command_writes_its_files_and_goes_on_where_it_was(bench: list[str],
     cells = list(all_cells(groups([OURS], MODELS, ["float32"]), every=False))
     assert len(files["rows.csv"].decode().splitlines()) == 1 + len(cells)
     one = next((tmp_path / "work").iterdir())
-    assert MeasuredGroup.read(tmp_path / "work", CellGroup(**json.loads(one.read_text())["group"]))
+    assert MeasuredGroup.read(
+        tmp_path / "work", CellGroup(**json.loads(one.read_text(encoding="utf-8"))["group"])
+    )
     assert validation(given) == 0
     assert len(bench) == 2 * len(MODELS)  # nothing was measured again
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import field, fields, make_dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -19,15 +20,20 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 import yaml
+from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
@@ -273,6 +279,54 @@ class Composer(ConfigLoaderImpl):
     def __getstate__(self) -> dict[str, Any]:
         """The state without the cache and `announce`: another process composes again."""
         return {**self.__dict__, "_ahead": {}, "_announce": None}
+
+
+class SharedCompositions:
+    """The cells of sweeps; those with the same choices of groups share a composition.
+
+    What else a cell's overrides set is set afterwards, as Hydra itself does.
+    """
+
+    def __init__(self, loader: ConfigLoaderImpl) -> None:
+        """Compose as `loader` does, which `composing_in` has opened."""
+        self._loader = loader
+        self._parser = OverridesParser.create()
+        self._known: dict[tuple[str, ...], DictConfig] = {}
+
+    def cells(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
+        """The overrides of each cell of a command's sweep."""
+        sweeper = instantiate(compose("config", [*overrides], return_hydra_config=True).hydra.sweeper)
+        written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
+        batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)
+        return [tuple(cell) for batch in batches for cell in batch]
+
+    def config(self, overrides: Sequence[str]) -> DictConfig:
+        """The configuration of one cell, not resolved."""
+        choices: list[Override] = []
+        settings: list[Override] = []
+        for override in self._parser.parse_overrides([*overrides]):
+            is_choice = self._loader.repository.group_exists(override.key_or_group)
+            (choices if is_choice else settings).append(override)
+        key = tuple(str(override.input_line) for override in choices)
+        if key not in self._known:
+            with _uncollected():
+                self._known[key] = compose("config", [*key])
+        config = deepcopy(self._known[key])
+        ConfigLoaderImpl._apply_overrides_to_config(settings, config)
+        return config
+
+
+@contextmanager
+def composing_in(conf: Path, needless: Needless) -> Iterator[SharedCompositions]:
+    """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
+    token = ConfFolder.needless.set(needless)
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            assert isinstance(loader, ConfigLoaderImpl)
+            yield SharedCompositions(loader)
+    finally:
+        ConfFolder.needless.reset(token)
 
 
 @contextmanager

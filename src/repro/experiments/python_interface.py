@@ -6,7 +6,6 @@ stored by the same code as the command's, so each finds what the other has compu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.overrides import override
 from repro.experiments.cli import cell_config, quiet
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
@@ -28,9 +28,6 @@ else:
 
 SHORT = {"target": "model@target", "draft": "model@draft"}
 """Arguments that choose a model by name."""
-
-PLAIN = re.compile(r"[\w./:+-]+")
-"""Text that needs no quotes in an override."""
 
 COUNTS = ("prompts", "rows", "requests")
 """Values that say what a record's figures are computed from."""
@@ -115,28 +112,7 @@ def _cell(settings: Mapping[str, Any]) -> tuple[Sweep, Note]:
 def _overrides(settings: Mapping[str, Any]) -> Iterable[str]:
     for name, value in settings.items():
         key = SHORT.get(name, name) if isinstance(value, str) else name
-        yield f"{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    """A value as Hydra's command line writes it.
-
-    Raises:
-        InputError: it is not plain data.
-    """
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (str, Path)):
-        text = str(value)
-        quoted = text.replace("\\", "\\\\").replace("'", "\\'")
-        return text if PLAIN.fullmatch(text) else f"'{quoted}'"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_text(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ",".join(map(_text, value)) + "]"
-    raise InputError(f"{value!r} is a {type(value).__name__}; settings are numbers, text, lists and mappings")
+        yield override(key, value)
 
 
 def _row(record: Record) -> dict[str, Any]:

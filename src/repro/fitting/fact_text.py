@@ -41,4 +41,4 @@ def _child(node: yaml.Node | None, key: str, at: str) -> yaml.Node:
 
 def write_number(path: Path, at: str, value: float) -> None:
     """Change a number of a file to three digits."""
-    path.write_text(changed_text(path.read_text(), at, value))
+    path.write_text(changed_text(path.read_text(encoding="utf-8"), at, value), encoding="utf-8")

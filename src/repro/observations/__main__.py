@@ -33,6 +33,7 @@ from rich.progress import (
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.models.observations.pack import read, read_facts
 from repro.models.observations.transfer import folders
 from repro.observations.compute import Paused, Piece, compute, draft_ahead, export, require_host
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "list":
             return show(console)
         require_host(given.host)
-        more = [f"host={given.host}", *([f"data_dir={given.data}"] if given.data else [])]
+        more = [f"host={given.host}", *([override("data_dir", given.data)] if given.data else [])]
         found = planned(given.names, more)
         if given.command == "compute":
             return compute_all(found, given.minutes, console)

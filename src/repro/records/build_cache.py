@@ -128,7 +128,7 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
         computed.append(compute())
         text = json.dumps(computed[0])
         made = scratch / path.name
-        made.write_text(json.dumps({"sha256": _sum(text), "data": text}))
+        made.write_text(json.dumps({"sha256": _sum(text), "data": text}), encoding="utf-8")
         return made
 
     try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from repro.core.overrides import word
 from repro.records.record import content_hash
 
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
@@ -103,8 +104,9 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
 def portable_override(override: str) -> str:
     """An override of the command line without machine-specific folders, as `portable`."""
     key, equals, values = override.partition("=")
-    parts = [Path(one.strip("'\"")).name if _is_place(one.strip("'\"")) else one for one in values.split(",")]
-    return f"{key}{equals}{','.join(parts)}"
+    parts = [(part, part.strip("'\"")) for part in values.split(",")]
+    kept = [word(Path(text).name) if _is_place(text) else part for part, text in parts]
+    return f"{key}{equals}{','.join(kept)}"
 
 
 def portable_text(text: str) -> str:

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.records.blocks import Blocks, read_blocks, split, unzipped, write_zipped
 from repro.records.provenance import Provenance
@@ -236,21 +237,10 @@ def write_details(folder: Path, kind: str, details: Mapping[str, Sequence[Round]
         write_zipped(path, kept)
 
 
-def in_ten_digits(rows: Sequence[Round]) -> list[dict[str, Scalar]]:
-    """Rows as they are stored."""
-    return [{name: _in_ten_digits(value) for name, value in row.items()} for row in rows]
-
-
-def _in_ten_digits(value: Scalar) -> Scalar:
-    return float(f"{value:.10g}") if isinstance(value, float) else value
-
-
 def _columns(rows: Sequence[Round]) -> dict[str, list[Any]]:
     """Rows as columns of equal length."""
-    short = in_ten_digits(rows)
-    return {
-        name: [row.get(name, ABSENT) for row in short] for name in sorted({n for row in short for n in row})
-    }
+    names = sorted({name for row in rows for name in row})
+    return {name: [in_ten_digits(row.get(name, ABSENT)) for row in rows] for name in names}
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Scalar]]:

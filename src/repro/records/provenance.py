@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 
 PACKAGES = (
@@ -47,11 +48,11 @@ class Provenance:
     part of the key. `carried_over` is the commit at which the record was made under an older key, `None` if
     it has its original key. `costs` is `fitted` if this cell was used to fit the device. `fitted` names
     values determined by a fit or a draft calibration, or ids of reference cells used in a fit. `matched`
-    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), `None` without one.
-    `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes by kind
-    (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in bytes. `trace`
-    is the timeline's path below the run's `outputs`. `notes` are sentences for the table. `started` and
-    `finished` are ISO 8601 in UTC.
+    describes the draft calibration (`draft_calibration.Matched`, `heads_fit.HeadMatch`), in ten digits;
+    `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
+    by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
+    bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
+    `started` and `finished` are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -85,6 +86,7 @@ class Provenance:
         for name, choices in _choices().items():
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
+        object.__setattr__(self, "matched", in_ten_digits(self.matched))
         object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
         object.__setattr__(self, "notes", tuple(self.notes))
 
@@ -130,11 +132,14 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """Output of a git command; `None` if it fails or git is not installed."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=60
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            check=False,
+            timeout=60,
         )
     except OSError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
@@ -162,7 +167,7 @@ def host_kind() -> dict[str, Any]:
 def _processor_family() -> str | None:
     """Vendor and family from /proc/cpuinfo (`CPU implementer` and `CPU part` on Arm); None without it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

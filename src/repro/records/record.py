@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.core.merging import merged
 from repro.core.paths import conf_folders
@@ -63,7 +64,8 @@ class Record:
 
     `labels` are short names by which tables select and show cells (method, device, dataset, model). `values`
     are finite numbers, strings or `None`; `uncertainty` has a finite standard error or (low, high) interval
-    for some of them. `error` is the traceback of a failed cell.
+    for some of them. Both are rounded to ten significant digits: a record is the same in memory, loose and in
+    a table's file. `error` is the traceback of a failed cell.
 
     Raises:
         InputError: a key that is not hexadecimal, an unknown status, a failure without a traceback, a value
@@ -93,6 +95,8 @@ class Record:
         for name, size in self.provenance.memory.items():
             if size < 0:
                 raise InputError(f"memory {name!r} is {size} bytes; it cannot be negative")
+        object.__setattr__(self, "values", in_ten_digits(self.values))
+        object.__setattr__(self, "uncertainty", in_ten_digits(self.uncertainty))
 
     @property
     def done(self) -> bool:

@@ -7,6 +7,7 @@ described in docs/results.md.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.records.blocks import write_blocks
 from repro.records.packed import (
@@ -27,7 +29,6 @@ from repro.records.packed import (
     Member,
     all_blocks,
     folders,
-    in_ten_digits,
     packed_line,
     read_cells,
     read_details,
@@ -232,7 +233,7 @@ def open_results(root: Path | str) -> Results:
     if found := older_details(root):
         raise InputError(
             f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
-            f"`python scripts/tables.py --convert {root}`"
+            f"`python scripts/tables.py --convert {shlex.quote(str(root))}`"
         )
     return Results(root)
 

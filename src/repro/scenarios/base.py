@@ -106,6 +106,11 @@ class Scenario(ABC):
         """The settings that decide the outcome; they are part of the key."""
 
     @property
+    def decisive_settings(self) -> Mapping[str, Any]:
+        """What is `asked`, as far as the configuration alone says it; reads no checkpoint and no example."""
+        return self.asked
+
+    @property
     @abstractmethod
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""

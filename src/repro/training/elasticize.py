@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     elastic_profile.save(found, args.out / PROFILE)
     said = about(cell, decoder, found, args)
-    (args.out / "config.json").write_text(json.dumps(said, indent=2) + "\n")
+    (args.out / "config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
     print(f"loss {found.whole:.3f} nats; without each layer:")
     for layer, nats in enumerate(found.losses):
         print(f"  {layer:3d}  {nats:.3f}{'  anchor' if layer in said['anchors'] else ''}")

@@ -197,7 +197,7 @@ class DraftTraining:
         ]
         trained = read_history(self.work / "state.pt")
         whole = record.training_record(self.args, self.work, answered, trained, results)
-        (self.args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
+        (self.args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         print(json.dumps(results, indent=2))
 
 

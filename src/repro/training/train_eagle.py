@@ -104,7 +104,7 @@ class EagleTraining(phases.Phases):
             for name, made in self.heldout().items()
         }
         start = self.args.start
-        before = json.loads((start / "training.json").read_text()) if start else None
+        before = json.loads((start / "training.json").read_text(encoding="utf-8")) if start else None
         self.write_record(results, started_from=before)
 
 

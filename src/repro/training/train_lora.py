@@ -185,7 +185,7 @@ class LoraTraining:
             "machine": record.machine(args),
             "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
         }
-        self.file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n")
+        self.file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -191,9 +191,9 @@ class PredictorTraining:
             rank=len(change.inner),
             temperatures={"kd": settings.kd, "candidates": settings.candidates},
         )
-        (out / "config.json").write_text(json.dumps(asdict(config), indent=2) + "\n")
+        (out / "config.json").write_text(json.dumps(asdict(config), indent=2) + "\n", encoding="utf-8")
         whole = self.record(tries, result)
-        (out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
+        (out / "training.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
     def record(self, tries: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
         """Content of `training.json`; no paths and no machine names."""

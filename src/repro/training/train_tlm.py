@@ -235,7 +235,7 @@ class HeadTraining:
             "form": asdict(self.form),
             "levels": list(dual_head.LEVELS),
         }
-        (args.out / CONFIG).write_text(json.dumps(common, indent=2) + "\n")
+        (args.out / CONFIG).write_text(json.dumps(common, indent=2) + "\n", encoding="utf-8")
         whole = {
             "command": self.command,
             "commit": record.git_commit(),
@@ -246,7 +246,7 @@ class HeadTraining:
             "machine": record.machine(args),
             "versions": {name: version(name) for name in ("torch", "transformers", "safetensors")},
         }
-        file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n")
+        file.with_suffix(".json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

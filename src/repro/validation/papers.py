@@ -5,14 +5,15 @@ Must not fit anything itself, nor know which numbers a fit has.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.fitting.device_fit import FitResult, fit_device
 from repro.fitting.errors import ErrorSummary, errors, skill
 from repro.fitting.specification import specification, specifications
+from repro.records.record import write_atomically
 from repro.reports.figures.paint import GREY, canvas, colour, exported, tidy
 
 COMMAND = "python -m repro.validation papers"
@@ -163,8 +164,8 @@ def write_papers(folder: Path, cells: Sequence[BaselineCell]) -> None:
     """Write `table.md`, `table.csv`, `rows.csv`, `figure.png` and `figure.pdf`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown(cells), encoding="utf-8")
-    _write(folder / "table.csv", HEADINGS, summary(cells))
-    _write(folder / "rows.csv", ROW_HEADINGS, [_row(cell) for cell in cells])
+    write_atomically(folder / "table.csv", csv_text([HEADINGS, *summary(cells)]))
+    write_atomically(folder / "rows.csv", csv_text([ROW_HEADINGS, *map(_row, cells)]))
     for format in ("png", "pdf"):
         (folder / f"figure.{format}").write_bytes(draw_papers(cells, format))
 
@@ -209,10 +210,3 @@ def _name(fit: str, cells: Sequence[BaselineCell]) -> str:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     made = ["| " + " | ".join(cells) + " |" for cells in (headings, *rows)]
     return [made[0], "|" + "---|" * len(headings), *made[1:]]
-
-
-def _write(path: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(headings)
-        writer.writerows(rows)

@@ -101,7 +101,10 @@ def _counters(powercap: Path) -> dict[str, tuple[int, int]]:
     found = {}
     for package in sorted(powercap.glob("intel-rapl:?")):
         try:
-            count, wrap = (int((package / name).read_text()) for name in ("energy_uj", "max_energy_range_uj"))
+            count, wrap = (
+                int((package / name).read_text(encoding="utf-8"))
+                for name in ("energy_uj", "max_energy_range_uj")
+            )
         except OSError:  # on most systems only root may read them
             continue
         found[package.name] = count, wrap + 1

@@ -59,7 +59,9 @@ MORE = """\
 def help_text() -> str:
     """At most 40 lines of at most `WIDTH` columns."""
     defaults = dict(
-        re.findall(r"^  - ([\w@]+): (\w+)", (conf_dir() / "config.yaml").read_text(), re.MULTILINE)
+        re.findall(
+            r"^  - ([\w@]+): (\w+)", (conf_dir() / "config.yaml").read_text(encoding="utf-8"), re.MULTILINE
+        )
     )
     values = dict(name.split("=", 1) for name, _ in run_settings())
     lines = [USAGE, "Groups, some names, * the default:"]

@@ -132,7 +132,9 @@ def run_settings() -> Iterator[tuple[str, str]]:
 def _paper(name: str, found: Component) -> str:
     """The paper that a component is from: its page of documentation, if it has one."""
     pages = {path.stem for path in (project_root() / "docs").glob("*.md")}
-    papers = re.findall(r"^@\w+\{(\w+),", (conf_dir() / "reference" / "papers.bib").read_text(), re.MULTILINE)
+    papers = re.findall(
+        r"^@\w+\{(\w+),", (conf_dir() / "reference" / "papers.bib").read_text(encoding="utf-8"), re.MULTILINE
+    )
     text = f"{name} {found.path.parent.name} {found.doc} {found.module_doc}".lower().replace("-", "_")
     own = [paper for paper in papers if paper in pages and paper in text]
     return ", ".join(f"docs/{paper}.md" for paper in own)

@@ -66,7 +66,10 @@ def results_in(folder: Path, known: Mapping[int, Note] | None = None) -> dict[in
     """The results by the cells' numbers, in their order; those in `known` are not read again."""
     known = known or {}
     numbers = sorted(int(path.stem) for path in folder.glob("*.json"))
-    return {n: known.get(n) or Note(**json.loads((folder / f"{n}.json").read_text())) for n in numbers}
+    return {
+        n: known.get(n) or Note(**json.loads((folder / f"{n}.json").read_text(encoding="utf-8")))
+        for n in numbers
+    }
 
 
 def running_in(folder: Path) -> dict[int, Running]:
@@ -74,7 +77,7 @@ def running_in(folder: Path) -> dict[int, Running]:
     found = {}
     for path in sorted(folder.glob("*.running"), key=lambda path: int(path.stem)):
         try:
-            found[int(path.stem)] = Running(**json.loads(path.read_text()))
+            found[int(path.stem)] = Running(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:  # it has ended since
             continue
     return {number: one for number, one in found.items() if not (folder / f"{number}.json").exists()}
@@ -102,5 +105,5 @@ def running(folder: Path, number: int, work: CellWork) -> Iterator[Callable[[str
 def _write(folder: Path, number: int, running: Running) -> None:
     """Replace a cell's `running` note at once, without waiting for the disk."""
     scratch = folder / f"{number}.writing"
-    scratch.write_text(json.dumps(asdict(running)))
+    scratch.write_text(json.dumps(asdict(running)), encoding="utf-8")
     os.replace(scratch, folder / f"{number}.running")

@@ -6,22 +6,19 @@ Owns what is compared with what, and when two figures are equal. Must not know h
 from __future__ import annotations
 
 import csv
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from repro.core.digits import same_number
 from repro.core.errors import InputError
 from repro.experiments.summaries.cell_screen import described_as, order_of
 from repro.records.record import Record, Round, Scalar
 from repro.reports.intervals.bootstrap import Interval, paired
 from repro.reports.intervals.rounds import totals
 from repro.reports.spec.metric import MetricSpec
-
-EXACT = 1e-9
-"""Largest relative difference of two figures that count as equal."""
 
 State = Literal["equal", "different", "gone", "fresh"]
 Line = tuple[str, str, str]
@@ -59,9 +56,9 @@ class FigurePair:
 
 
 def equal(ours: Scalar, other: Scalar) -> bool:
-    """Whether two figures are the same, numbers within `EXACT`."""
+    """Whether two figures are the same, numbers within `TOLERANCE`."""
     if isinstance(ours, (int, float)) and isinstance(other, (int, float)):
-        return math.isclose(ours, other, rel_tol=EXACT)
+        return same_number(ours, other)
     return ours == other
 
 

@@ -7,6 +7,7 @@ compare in such cells. Must not know Hydra: the command's overrides come as text
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +69,8 @@ class SweepTable:
     @property
     def command(self) -> str:
         """The command of the sweep."""
-        return " ".join(["python -m repro -m", *(f"{key}={value}" for key, value in self.overrides.items())])
+        typed = [f"{key}={value}" for key, value in self.overrides.items()]
+        return shlex.join(["python", "-m", "repro", "-m", *typed])
 
     def written_out(self) -> dict[str, Any]:
         """The section as `Sweep.finish` takes it, with the command."""

@@ -166,7 +166,7 @@ def _converted(
         facts["content"] = content_hash(folder)
         facts["files"] = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         facts["digest"] = digest(folder)  # which leaves a file of its own
-        (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n")
+        (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         return folder
 
     need = GROWTH[checkpoint.store] * gguf.stat().st_size

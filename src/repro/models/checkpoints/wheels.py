@@ -155,19 +155,21 @@ def _download(package: str, version: str, folder: Path, tick: Callable[[int | No
     command += [f"--dest={folder}", f"{package}=={version}"]
     # pip's temporary files are placed here too: they are removed with ours, and their size shows progress.
     environment = {**os.environ, "TMPDIR": str(folder)}
-    with tempfile.NamedTemporaryFile("w+") as output:
+    with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as output:
         written = Path(output.name)
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             while process.poll() is None:
                 time.sleep(POLL_SECONDS)
-                tick(_stated_size(written.read_text(errors="replace")))
+                tick(_stated_size(written.read_text(errors="replace", encoding="utf-8")))
         finally:
             process.kill()
             process.wait()
-        tick(_stated_size(written.read_text(errors="replace")))
+        tick(_stated_size(written.read_text(errors="replace", encoding="utf-8")))
         if process.returncode != 0:
-            raise Unavailable(f"pip download {package}=={version}: {_reason(written.read_text())}")
+            raise Unavailable(
+                f"pip download {package}=={version}: {_reason(written.read_text(encoding='utf-8'))}"
+            )
 
 
 def _bytes_below(folder: Path) -> int:

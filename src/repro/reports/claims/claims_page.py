@@ -5,12 +5,11 @@ Owns how a claim is worded. `claims` decides what is compared.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.reports.claims.claims import CLAIM, Claim, ClaimsSpec, Draws, compare
 from repro.reports.comparison.comparison import POINTS, TOLERANCE, Ends
 from repro.reports.comparison.summary import sentences, summed
@@ -83,10 +82,8 @@ def words(cell: PublishedCell) -> str:
 
 
 def to_csv(claims: Sequence[Claim]) -> str:
-    """CSV with one unrounded line per claim: a table's columns, plus the ends of a range."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_HEADER)
+    """CSV with one line per claim in ten digits: a table's columns, plus the ends of a range."""
+    lines: list[Sequence[object]] = [CSV_HEADER]
     for claim in claims:
         one, (low, high) = claim.comparison, claim.ours or (None, None)
         why = " ".join(filter(None, (claim.spec.absent, claim.spec.note, claim.cell.note)))
@@ -119,8 +116,8 @@ def to_csv(claims: Sequence[Claim]) -> str:
             "cell": " ".join(one.cells),
             "baseline": " ".join(one.baseline),
         }
-        writer.writerow([line[name] for name in CSV_HEADER])
-    return out.getvalue()
+        lines.append([line[name] for name in CSV_HEADER])
+    return csv_text(lines)
 
 
 def _ends(name: str, ends: Sequence[Ends | None]) -> dict[str, float | None]:

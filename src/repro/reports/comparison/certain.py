@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
+from repro.core.digits import in_ten_digits
 from repro.reports.comparison.comparison import Compared
 
 LOSSLESS = "lossless: the target's own text, checked in every run"
@@ -75,7 +76,13 @@ def _why(one: Compared, singles: Mapping[str, Sequence[Compared]], seen: set[tup
 def _identity(one: Compared) -> tuple[object, ...]:
     """Equal for comparisons of the same printed value with the same figure of a paper."""
     version = one.cell.paper.removesuffix("_v2")
-    return (version, one.unit, one.published.low, one.published.high, *(f.value for f in one.ours))
+    return (
+        version,
+        one.unit,
+        one.published.low,
+        one.published.high,
+        *(in_ten_digits(f.value) for f in one.ours),
+    )
 
 
 def _singles(comparisons: Iterable[Compared]) -> dict[str, list[Compared]]:

@@ -5,12 +5,11 @@ Owns the wording and the files. `reading`, `reasons` and `skill` decide what is 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.claims.claims import CLAIM
@@ -192,10 +191,8 @@ def _words(found: Report, one: Compared) -> tuple[str, ...]:
 
 
 def to_csv(found: Report) -> str:
-    """CSV with one unrounded line for each comparison that has a figure of ours, those that count first."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_HEADER)
+    """CSV in ten digits, a line for each comparison with a figure of ours, those that count first."""
+    lines: list[Sequence[object]] = [CSV_HEADER]
     for group in ("relative", "points", "inside", "kept", "broken", "fitted", "contradicted", "certain"):
         for one in getattr(found.summary, group):
             other, whole = found.trivial(one), one.ours[0].interval if len(one.ours) == 1 else None
@@ -205,7 +202,7 @@ def to_csv(found: Report) -> str:
                 *(whole or (None, None)),
             )
             worth = (other.ours[0].value, other.error) if other else (None, None)
-            writer.writerow(
+            lines.append(
                 (
                     *(
                         one.cell.id,
@@ -222,7 +219,7 @@ def to_csv(found: Report) -> str:
                     found.reason(one) if one.missed and group in ("relative", "points") else "",
                 )
             )
-    return out.getvalue()
+    return csv_text(lines)
 
 
 def write_report(

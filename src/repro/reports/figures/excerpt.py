@@ -5,15 +5,14 @@ Owns what is stored of a timeline beside a table, as text. Must not know how it 
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
 from repro.device.timeline import micro
 from repro.records.record import Round
@@ -90,7 +89,7 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     kept = [e for e in names if e["name"] == "process_name" or e["tid"] in rows] + shown
     other = {"key": key, "windows": [[window.first, window.last] for window in windows]}
     content = {"traceEvents": kept, "displayTimeUnit": "ms", "otherData": other}
-    return json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n"
+    return json.dumps(in_ten_digits(content), separators=(",", ":"), sort_keys=True) + "\n"
 
 
 def _found(window: WindowSpec, rounds: Sequence[Round]) -> WindowSpec:
@@ -143,7 +142,11 @@ def _round_event(row: int, number: int, each: Round, start: int, end: int) -> di
 
 def read(path: Path) -> str:
     """The text of a stored timeline, which may be compressed."""
-    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return (
+        gzip.decompress(path.read_bytes()).decode()
+        if path.suffix == ".gz"
+        else path.read_text(encoding="utf-8")
+    )
 
 
 def _number(each: Round, name: str) -> float:
@@ -193,9 +196,6 @@ def lanes(text: str, specs: Sequence[LaneSpec]) -> list[Block]:
 
 def to_csv(blocks: Sequence[Block]) -> str:
     """CSV with one line per span; seconds on the device's clock."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("lane", "span", "round", "start", "end", "meanwhile"))
-    for b in blocks:
-        writer.writerow((b.lane, b.name, b.round, round(b.start, 9), round(b.end, 9), int(b.meanwhile)))
-    return out.getvalue()
+    headings = ("lane", "span", "round", "start", "end", "meanwhile")
+    lines = [(b.lane, b.name, b.round, round(b.start, 9), round(b.end, 9), int(b.meanwhile)) for b in blocks]
+    return csv_text([headings, *lines])

@@ -57,7 +57,7 @@ def write_timeline(
     if stored and stored.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, excerpt(read(stored), rounds, spec.windows, record.key))
-    text = kept.read_text() if kept.exists() else "{}"
+    text = kept.read_text(encoding="utf-8") if kept.exists() else "{}"
     if json.loads(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)

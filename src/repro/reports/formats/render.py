@@ -5,8 +5,6 @@ Owns these three formats. `layout` owns the text of cells and notes.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
@@ -17,6 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from repro.core.digits import csv_text
 from repro.reports.comparison.published import Published
 from repro.reports.formats.layout import NOT_RUN, Grid, Page
 from repro.reports.formats.parts import MOST, divided
@@ -125,14 +124,12 @@ def _markdown(text: str) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """CSV with one unrounded line per value, with published value, marks and source; aside values last.
+    """CSV with one line per value in ten digits, with published value, marks and source; aside values last.
 
     `cell` and `baseline` are beginnings of the keys of the cells that a value is made from and compared with;
     `failed` says so, or that the row was not run.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_HEADER)
+    lines: list[Sequence[object]] = [CSV_HEADER]
     origin = (" ".join(table.commits), table.date)
     for row in table.rows:
         for column, entry in zip(table.columns, row.entries, strict=True):
@@ -143,14 +140,14 @@ def to_csv(table: Table) -> str:
                 " ".join(entry.cells),
                 " ".join(entry.baseline),
             ]
-            writer.writerow([row.name, row.id, column.key, column.unit, *found])
+            lines.append([row.name, row.id, column.key, column.unit, *found])
     for aside in table.aside:
         ours = aside.ours or Entry()
         entry = replace(ours, published=aside.published, comparison=None, ratio=None)
         found = [*_csv_entry(entry), aside.note, *origin, " ".join(ours.cells), " ".join(ours.baseline)]
         unit = aside.column.unit if aside.column and aside.ours else aside.unit
-        writer.writerow([aside.label, "", "aside", unit, *found])
-    return out.getvalue()
+        lines.append([aside.label, "", "aside", unit, *found])
+    return csv_text(lines)
 
 
 def _csv_entry(entry: Entry, run: bool = True) -> list[object]:

@@ -5,11 +5,10 @@ Owns how a fact is worded. `facts` decides what is compared.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.published import Published
 from repro.reports.figures.bars import panels
@@ -73,30 +72,28 @@ def page(spec: FactsSpec, stated: Sequence[Stated]) -> Page:
 
 
 def to_csv(stated: Sequence[Stated]) -> str:
-    """CSV with one unrounded line per fact: a table's columns, plus published words and our file's entry."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, (*CSV_HEADER, "published", "basis"), restval="", lineterminator="\n")
-    writer.writeheader()
+    """CSV in ten digits, a line per fact: a table's columns, plus published words and our file's entry."""
+    headings = (*CSV_HEADER, "published", "basis")
+    lines: list[Sequence[object]] = [headings]
     for one in stated:
         number = _number(one)
-        writer.writerow(
-            {
-                "row": one.spec.fact,
-                "id": one.spec.reference,
-                "column": FACT,
-                "unit": one.unit,
-                "ours": one.ours,
-                "published_low": number and number.low,
-                "published_high": number and number.high,
-                "ratio": one.ratio,
-                "marks": " ".join(one.marks),
-                "reference": one.spec.reference,
-                "note": _remark(one),
-                "published": "" if number else one.published,
-                "basis": one.basis,
-            }
-        )
-    return out.getvalue()
+        line = {
+            "row": one.spec.fact,
+            "id": one.spec.reference,
+            "column": FACT,
+            "unit": one.unit,
+            "ours": one.ours,
+            "published_low": number and number.low,
+            "published_high": number and number.high,
+            "ratio": one.ratio,
+            "marks": " ".join(one.marks),
+            "reference": one.spec.reference,
+            "note": _remark(one),
+            "published": "" if number else one.published,
+            "basis": one.basis,
+        }
+        lines.append([line.get(name, "") for name in headings])
+    return csv_text(lines)
 
 
 def draw(spec: FactsSpec, stated: Sequence[Stated], format: str = "png") -> bytes:

@@ -82,9 +82,14 @@ def drawn(
         return None
     prompts = tuple(sorted(totals if among is None else among))
     none = Total(0.0, 0.0)
-    sums = _counts(source, prompts) @ np.array([totals.get(prompt, none) for prompt in prompts])
+    above, below = np.zeros(RESAMPLES), np.zeros(RESAMPLES)
+    for prompt, counts in zip(prompts, _counts(source, prompts), strict=True):
+        # One prompt after the other: the order in a product of matrices depends on the processor.
+        total = totals.get(prompt, none)
+        above += counts * total.above
+        below += counts * total.below
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sums[:, 0] / sums[:, 1])
+        return np.asarray(above / below)
 
 
 def weights(seeds: Sequence[int]) -> NDArray[np.float64] | None:
@@ -98,16 +103,17 @@ def weights(seeds: Sequence[int]) -> NDArray[np.float64] | None:
     """
     if len(names := tuple(sorted({str(seed) for seed in seeds}))) < 2:
         return None
-    each = _counts("seeds", names)[:, [names.index(str(seed)) for seed in seeds]].T
+    each = _counts("seeds", names)[[names.index(str(seed)) for seed in seeds]]
     return np.asarray(each / each.sum(0))
 
 
 @lru_cache(maxsize=32)
 def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
-    """How often each prompt is in each draw: [`RESAMPLES`, prompts]."""
+    """How often each prompt is in each draw: [prompts, `RESAMPLES`]."""
     generator = np.random.default_rng([SEED, crc32("\n".join((source, *prompts)).encode())])
     shares = np.full(len(prompts), 1 / len(prompts))
-    return generator.multinomial(len(prompts), shares, size=RESAMPLES).astype(np.float64)
+    drawn = generator.multinomial(len(prompts), shares, size=RESAMPLES)
+    return np.ascontiguousarray(drawn.T, dtype=np.float64)
 
 
 def ends(figures: NDArray[np.float64]) -> Interval | None:

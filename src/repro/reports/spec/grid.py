@@ -12,12 +12,12 @@ from itertools import product
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.overrides import PLAIN, word
 
 CELLS = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
 
 RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
-PLAIN = re.compile(r"[\w.@/+:-]+")
 
 Point = Mapping[str, Any]
 """A cell's settings by the names that the command line uses, such as `model@target`."""
@@ -74,18 +74,6 @@ class ExperimentGrid:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
         return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
-
-
-def word(value: Any) -> str:
-    """A value as the command line writes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(word, value))}]"
-    if isinstance(value, str) and not PLAIN.fullmatch(value):
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{quoted}'"
-    return str(value)
 
 
 def _axis(value: Any, where: str) -> tuple[Any, ...] | str:

@@ -5,12 +5,11 @@ Owns the writing of the files. `mask_page` and `tree_page` own the contents.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.reports.files import formats_of, write_files
 from repro.reports.formats.latex import to_latex
 from repro.reports.formats.layout import Page
@@ -89,12 +88,11 @@ def _trees(spec: DiagramsSpec, forms: Sequence[VerificationDiagram | None]) -> M
 
 
 def to_csv(forms: Sequence[DiagramSpec], figures: Sequence[Figures]) -> str:
-    """CSV with one unrounded line per number of a form, in a table's columns."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_HEADER, restval="", lineterminator="\n")
-    writer.writeheader()
+    """CSV with one line per number of a form in ten digits, in a table's columns."""
+    lines: list[Sequence[object]] = [CSV_HEADER]
     for form, numbers in zip(forms, figures, strict=True):
         for column, (unit, number) in numbers.items():
             line = {"row": form.name, "id": form.name, "column": column, "unit": unit, "ours": number}
-            writer.writerow(line | ({"marks": "fitted"} if form.match else {}))
-    return out.getvalue()
+            line |= {"marks": "fitted"} if form.match else {}
+            lines.append([line.get(name, "") for name in CSV_HEADER])
+    return csv_text(lines)

@@ -34,7 +34,7 @@ from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfil
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.methods.serving.systems.base import Service, System, profile_of
 from repro.models.costs.model_cost import precision
-from repro.records.identity import dataset_asked, device_asked, version_of
+from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.records.record import Scalar, Spread
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
@@ -115,6 +115,13 @@ class ServingScenario(OfflineScenario):
     def inputs(self) -> dict[str, str]:
         """See `OfflineScenario`."""
         return super().inputs | self.level_models.inputs
+
+    @property
+    def decisive_settings(self) -> dict[str, Any]:
+        """See `Scenario`; with a corpus that its levels may not need."""
+        own = {name: self.config[name] for name in (self.group, "trace", "prompts", "seed", "corpus")}
+        own["target"] = model_asked(self.config["target"])
+        return own | {"device": device_asked(self.cell.described)}
 
     @property
     def asked(self) -> dict[str, Any]:

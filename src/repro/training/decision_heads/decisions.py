@@ -130,7 +130,7 @@ class DecisionGrid:
             found = _answered(asked, row, opened, scorer)
             self._right[row] = frozenset(found)
             line = {"key": self.key, "row": row, "right": [[*one] for one in found]}
-            with self.path.open("a") as out:
+            with self.path.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(line) + "\n")
             known = len(rows) - len(missing) + missing.index(row) + 1
             print(f"answered {known} of {len(rows)} questions under {len(EVERY)} decisions", flush=True)

@@ -104,7 +104,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     """Complete lines of a JSON-lines file, without an unfinished last one; empty if there is no file."""
     if not path.is_file():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
 
 
 def label(
@@ -115,8 +119,8 @@ def label(
     stays = takewhile(lambda pair: pair[0]["text"] == decode(pair[1]), zip(known, sequences, strict=False))
     known = [one for one, _ in stays]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(one) + "\n" for one in known))
-    with path.open("a") as out:
+    path.write_text("".join(json.dumps(one) + "\n" for one in known), encoding="utf-8")
+    with path.open("a", encoding="utf-8") as out:
         for i in range(len(known), len(sequences)):
             known.append(word_nats(sequences[i], surprisals(decoder, sequences[i]), decode))
             out.write(json.dumps(known[-1]) + "\n")

@@ -261,11 +261,11 @@ def write_shards(
         write_shard(made, path)
         seconds, count = time.monotonic() - started, sum(len(one.tokens) for one in made)
         print(f"{path.name}: {count} tokens in {seconds:.1f} s, {count / seconds:.0f} tokens/s", flush=True)
-        with (folder / SECONDS).open("a") as log:
+        with (folder / SECONDS).open("a", encoding="utf-8") as log:
             log.write(f"{path.name}\t{seconds:.1f}\n")
 
 
 def seconds_spent(folder: Path) -> float:
     """Seconds that generating the shards took, summed over processes."""
-    lines = (folder / SECONDS).read_text().splitlines() if (folder / SECONDS).exists() else []
+    lines = (folder / SECONDS).read_text(encoding="utf-8").splitlines() if (folder / SECONDS).exists() else []
     return round(sum(float(line.split("\t")[1]) for line in lines), 1)

@@ -212,13 +212,13 @@ def _spread(many: list[Item], few: list[Item], every: int = 4) -> list[Item]:
 def write_plan(items: list[Item], path: Path) -> None:
     """Write one JSON line per item, atomically."""
     partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(asdict(item)) + "\n" for item in items))
+    partial.write_text("".join(json.dumps(asdict(item)) + "\n" for item in items), encoding="utf-8")
     partial.replace(path)
 
 
 def read_plan(path: Path) -> list[Item]:
     """Read the items that `write_plan` wrote."""
-    return [Item(**json.loads(line)) for line in path.read_text().splitlines()]
+    return [Item(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def describe(items: list[Item]) -> dict[str, Any]:

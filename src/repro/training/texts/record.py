@@ -78,7 +78,9 @@ def command(args: argparse.Namespace, script: str) -> str:
 def git_commit() -> str:
     """The commit of the scripts, or `none` outside a repository."""
     here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     return done.stdout.strip() or "none"
 
 

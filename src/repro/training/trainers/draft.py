@@ -81,7 +81,7 @@ def save_draft(draft: PreTrainedModel, folder: Path) -> None:
     }
     config.pop("_name_or_path", None)
     config.pop("_model_name_or_path", None)
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_draft(folder: Path, target: PreTrainedModel) -> PreTrainedModel:

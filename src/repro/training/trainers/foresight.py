@@ -208,12 +208,12 @@ def save_heads(heads: Heads, base: str, folder: Path) -> None:
     save_file({name: t.detach().cpu().bfloat16().contiguous() for name, t in tensors.items()}, partial)
     partial.replace(folder / "model.safetensors")
     config = {"base_model_name_or_path": base, "medusa_num_heads": count, "medusa_num_layers": blocks}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def load_heads(folder: Path) -> Heads:
     """The saved heads in fp32."""
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors, count, blocks = load_file(folder / "model.safetensors"), *config_sizes(config)
     heads = Heads(count, blocks, tensors["0.0.linear.weight"].shape[0])
     for name, parameter in (("weight", heads.weight), ("bias", heads.bias)):

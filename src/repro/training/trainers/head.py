@@ -296,12 +296,14 @@ def save_head(head: Head, folder: Path) -> None:
     partial = folder / "model.partial"
     save_file(tensors, partial)
     partial.replace(folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(head.config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps(head.config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def load_head(folder: Path, target: PreTrainedModel) -> Head:
     """The saved head in fp32."""
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "model.safetensors")
     tokens = tensors.pop("d2t") + torch.arange(config["draft_vocab_size"])
     del tensors["t2d"]

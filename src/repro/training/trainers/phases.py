@@ -130,7 +130,7 @@ class Phases(ABC):
                 seed=self.args.seed,
                 others=own,
             )
-            (self.work / COMMAND).write_text(record.command(self.args, self.script) + "\n")
+            (self.work / COMMAND).write_text(record.command(self.args, self.script) + "\n", encoding="utf-8")
             prompts.write_plan(mixed, path)
 
     def own_questions(self) -> list[prompts.Item]:
@@ -196,7 +196,9 @@ class Phases(ABC):
             if answers.shard_path(work, index).exists()
             for item in batch
         ]
-        planned_by = (work / COMMAND).read_text().strip() if (work / COMMAND).exists() else None
+        planned_by = (
+            (work / COMMAND).read_text(encoding="utf-8").strip() if (work / COMMAND).exists() else None
+        )
         return {
             "command": planned_by,
             "prompts": prompts.describe(answered),
@@ -226,5 +228,5 @@ class Phases(ABC):
             "machine": record.machine(args),
             **more,
         }
-        (args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n")
+        (args.out / "training.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         print(json.dumps(results, indent=2))

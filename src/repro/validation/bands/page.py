@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.records.record import write_atomically
 from repro.reports.tables.bands import DRAW_COLUMNS, DRAWS, MANY
 from repro.validation.bands.draws import WITHIN
@@ -53,9 +53,7 @@ def _put(
             known = list(csv.reader(file))
         lines = [line for line in known[1:] if line[0] != table] if known[0] == [*headings] else []
     lines = sorted([*lines, *own], key=lambda line: line[0])
-    text = StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows([headings, *lines])
-    write_atomically(path, text.getvalue())
+    write_atomically(path, csv_text([headings, *lines]))
     return lines
 
 

@@ -181,7 +181,7 @@ def write_engines() -> list[Path]:
     """Write the files; return their paths."""
     paths = []
     for path, _, text in wanted_files():
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         paths.append(path)
     return paths
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repro.core.digits import csv_text
 from repro.fitting.errors import ErrorSummary, errors, skill
+from repro.records.record import write_atomically
 from repro.validation.phones.comparison import DRAWS, GIVEN, WITHIN, Comparison
 from repro.validation.phones.quantities import QUANTITIES, UNITS, Quantity
 from repro.validation.phones.rows import DEFAULTS, FIT, PREDICT
@@ -240,13 +241,8 @@ def row_values(quantity: Quantity, found: Comparison) -> list[str]:
 def write_page(folder: Path, found: Comparison) -> None:
     """Write `table.md`, `table.csv` and `rows.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(markdown(found))
-    _write(folder / "table.csv", HEADINGS, [cells_of(line) for line in lines(found) if line.ours.n])
-    _write(folder / "rows.csv", ROW_HEADINGS, [row_values(q, found) for q in found.quantities])
-
-
-def _write(path: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(headings)
-        writer.writerows(rows)
+    (folder / "table.md").write_text(markdown(found), encoding="utf-8")
+    counted = [cells_of(line) for line in lines(found) if line.ours.n]
+    write_atomically(folder / "table.csv", csv_text([HEADINGS, *counted]))
+    rows = [row_values(q, found) for q in found.quantities]
+    write_atomically(folder / "rows.csv", csv_text([ROW_HEADINGS, *rows]))

@@ -76,7 +76,7 @@ class PhoneRow:
 @cache
 def reference(name: str) -> list[dict[str, str]]:
     """The rows of a file in `conf/reference/`."""
-    with (conf_dir() / "reference" / name).open() as file:
+    with (conf_dir() / "reference" / name).open(encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import platform
 import shutil
 import sys
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from repro.core.digits import json_text
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.paths import project_root
@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     out = options.out or project_root() / "results" / "validation" / NAME
     write_page(out, compared, _notes(found, threads, options.pace, quiet.sentence))
     (out / "measured.json.gz").write_bytes(
-        gzip.compress(json.dumps([asdict(one) for one in found]).encode(), mtime=0)
+        gzip.compress(json_text([asdict(one) for one in found]).encode(), mtime=0)
     )
     for form in ("png", "pdf"):
         (out / f"figure.{form}").write_bytes(draw(compared, form))

@@ -5,13 +5,14 @@ Owns what is counted together. Must not know how cells were measured or predicte
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from repro.core.digits import csv_text
+from repro.records.record import write_atomically
 from repro.validation.this_machine.cells import LLAMA_CPP, NAMES, OURS, SHOWN, MachineCell
 from repro.validation.this_machine.predicting import PredictedPass
 
@@ -178,12 +179,5 @@ def write_page(folder: Path, found: Sequence[PredictedPass], notes: Sequence[str
     """Write `table.md`, `table.csv` and `rows.csv`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text(markdown(found, notes), encoding="utf-8")
-    _write(folder / "table.csv", HEADINGS, [values(one) for one in lines(found)])
-    _write(folder / "rows.csv", CELL_HEADINGS, [cell_values(c) for c in found])
-
-
-def _write(path: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(headings)
-        writer.writerows(rows)
+    write_atomically(folder / "table.csv", csv_text([HEADINGS, *map(values, lines(found))]))
+    write_atomically(folder / "rows.csv", csv_text([CELL_HEADINGS, *map(cell_values, found)]))

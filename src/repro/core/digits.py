@@ -1,0 +1,62 @@
+"""Numbers in committed files: ten significant digits, and compared by value.
+
+The last digits of a sum depend on the processor (its BLAS kernel, its vectors): no committed file has them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from typing import Any
+
+TOLERANCE = 2e-9
+"""Relative difference up to which two numbers of ten digits may be the same one, rounded up and down."""
+
+FRACTION = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+(?:e[-+]\d+)?|e[-+]\d+))(?![\w.])")
+"""A number as `repr` writes a float; integers and keys are none."""
+
+
+def in_ten_digits(value: Any) -> Any:
+    """Plain data whose floats have ten significant digits; all else, integers included, is as before."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}") + 0.0  # no -0.0
+    if isinstance(value, Mapping):
+        return {name: in_ten_digits(below) for name, below in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([in_ten_digits(below) for below in value])
+    return value
+
+
+def csv_text(lines: Iterable[Iterable[object]]) -> str:
+    """CSV whose floats have ten significant digits."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([in_ten_digits(one) for one in line] for line in lines)
+    return out.getvalue()
+
+
+def json_text(value: object, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON whose floats have ten significant digits.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(in_ten_digits(value), indent=indent, sort_keys=sort_keys, allow_nan=False)
+
+
+def same_number(first: float, second: float) -> bool:
+    """Whether two floats are equal within `TOLERANCE`."""
+    return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-15)
+
+
+def same_text(first: str, second: str) -> bool:
+    """Whether two texts are equal, their floats by value."""
+    parts = zip_longest(FRACTION.split(first), FRACTION.split(second))
+    return all(
+        a == b or (i % 2 == 1 and a is not None and b is not None and same_number(float(a), float(b)))
+        for i, (a, b) in enumerate(parts)
+    )

@@ -1,0 +1,39 @@
+"""Settings as overrides of the command line write them, quoted where Hydra would misread them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+
+PLAIN = re.compile(r"[\w.@/+:-]+", re.ASCII)
+"""Text that needs no quotes; a space, a comma or a letter beyond ASCII does."""
+
+
+def override(name: str, value: Any) -> str:
+    """`name=value` for the command line; InputError if the value is no plain data."""
+    return f"{name}={word(value)}"
+
+
+def word(value: Any) -> str:
+    """A value as the command line writes it.
+
+    Raises:
+        InputError: it is not plain data.
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, Path)):
+        text = str(value)
+        quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+        return text if PLAIN.fullmatch(text) else f"'{quoted}'"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{word(below)}" for name, below in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(map(word, value)) + "]"
+    raise InputError(f"{value!r} is a {type(value).__name__}; settings are numbers, text, lists and mappings")
