@@ -165,6 +165,22 @@ def test_a_text_that_several_cells_read_counts_once() -> None:
     assert distinct([record("sp", "d", 1, weights="none")]) is None, "no text was computed"
 
 
+def test_equal_examples_of_a_record_count_once() -> None:
+    class Lines:
+        def rounds(self, key: str) -> list[Round]:
+            return []
+
+        def answers(self, key: str) -> list[Round]:
+            hashes = {"six equal": "aaaaaa", "two of three": "aba", "others": ""}[key]
+            return [{"request": f"d/{i}", "row_hash": row_hash} for i, row_hash in enumerate(hashes)]
+
+    def counted(key: str, prompts: int) -> int | None:
+        record = records.record("sp", {"prompts": prompts}, inputs={"dataset": key, "target": "t"})
+        return distinct([replace(record, key=key)], Samples(Lines()))
+
+    assert (counted("six equal", 6), counted("two of three", 3), counted("others", 4)) == (1, 2, 4)
+
+
 def test_answers_and_requests_have_intervals_too() -> None:
     right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
     found = with_interval(records.record("w8a8", {"accuracy": 50.0, "baseline_accuracy": 100.0}), right)

@@ -110,11 +110,13 @@ class EncoderDecoder:
 
     Attributes:
         config: their configuration.
+        tokens: number of ids that logits are of; later rows of the output projection are padding.
     """
 
     def __init__(self, config: EncoderDecoderConfig, model: Any) -> None:
         """`model` is a `transformers` model for conditional generation, in evaluation mode."""
         self.config = config
+        self.tokens: int | None = None
         self._model = model
 
     @inference
@@ -138,7 +140,7 @@ class EncoderDecoder:
             past_key_values=cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits
+        logits: Tensor = out.logits[..., : self.tokens]
         return logits
 
     def _tensor(self, sequences: Sequence[Sequence[int]]) -> Tensor:

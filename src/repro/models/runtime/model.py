@@ -7,7 +7,7 @@ checkpoint is a proxy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -121,6 +121,7 @@ class Model:
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None
+        self._tokens: int | None = None
         uses_target_embeddings = self.uses_target_embeddings
         self._embeddings_from = embeddings_from if uses_target_embeddings else None
         if uses_target_embeddings and embeddings_from is None:
@@ -215,6 +216,11 @@ class Model:
             raise InputError(f"{self.config.name} has no checkpoint, hence no tokenizer for real prompts")
         return tokenizer(self.folder)
 
+    def ignore_padding(self) -> None:
+        """Leave out logits of ids that no token has: checkpoints of a family pad them differently."""
+        self._tokens = max(self.tokenizer.vocabulary.values()) + 1
+        self._loaded.clear()
+
     def decoder(self, resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
         if resident not in self._loaded:
@@ -228,6 +234,7 @@ class Model:
                 resident=whole,
                 device=self._host,
             )
+            loaded.ends = replace(loaded.ends, tokens=self._tokens)
             self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
 
@@ -285,7 +292,9 @@ class Model:
         """An encoder-decoder's weights, loaded once."""
         assert self.folder is not None
         assert self.encoder_decoder is not None
-        return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
+        loaded = encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
+        loaded.tokens = self._tokens
+        return loaded
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
@@ -320,6 +329,7 @@ class Model:
 
     def observed(self, variant: str = "") -> str:
         """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
+        variant += f"-tokens{self._tokens}" if self._tokens else ""
         return f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-runtime{VERSION}{variant}"
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:

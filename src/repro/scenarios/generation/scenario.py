@@ -46,7 +46,7 @@ ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed",
 """Settings that are part of the key unchanged; others enter it in part."""
 
 ROOM = 64
-"""Cache positions reserved for a token tree, beside prompt and answer."""
+"""Fewest cache positions reserved for a token tree, beside prompt and answer."""
 
 
 _tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
@@ -306,6 +306,7 @@ class GenerationScenario(Scenario):
                     f"{self.config['method']['name']} runs no target; choose another draft"
                 )
             self._check_context(role)
+        self._align_vocabularies()
         if isinstance(self.match, HeadMatch):
             draft_calibration.require_heads(self.match, self.draft)
         device = self.open_device()
@@ -318,7 +319,7 @@ class GenerationScenario(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens).reserve()
+                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
         finally:
             device.close()
 
@@ -360,6 +361,13 @@ class GenerationScenario(Scenario):
         lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
         return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, lines)
 
+    def _align_vocabularies(self) -> None:
+        """Ignore ids without a token in all models, if these have unequal numbers of ids."""
+        models = [m for m in map(self.model, self.places) if m.folder and not isinstance(m, HeadModel)]
+        if len({model.own_shape.vocab for model in (self.target, *models) if model.folder}) > 1:
+            for model in dict.fromkeys((self.target, *models)):
+                model.ignore_padding()
+
     def _check_context(self, role: str) -> None:
         model = self.model(role)
         longest = max(len(r.prompt) for r in (*self.requests, *self.calibration))
@@ -370,11 +378,10 @@ class GenerationScenario(Scenario):
                 f"{model.config.name}, {most} tokens"
             )
 
-    @cached_property
-    def tokens(self) -> int:
-        """Capacity of the key-value caches in tokens."""
-        longest = max(len(r.prompt) for r in self.requests)
-        return longest + int(self.config["max_tokens"]) + ROOM
+    def tokens(self, role: str) -> int:
+        """Capacity of a model's key-value cache in tokens."""
+        longest, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
+        return longest + answer + max(ROOM, self.method.look_ahead(role, answer))
 
     def open_device(self) -> Device:
         """Create a device from the device file and the engine."""
