@@ -171,14 +171,14 @@ def test_equal_examples_of_a_record_count_once() -> None:
             return []
 
         def answers(self, key: str) -> list[Round]:
-            hashes = {"six equal": "aaaaaa", "two of three": "aba", "others": ""}[key]
+            hashes = {"a" * 64: "aaaaaa", "b" * 64: "aba", "c" * 64: ""}[key]
             return [{"request": f"d/{i}", "row_hash": row_hash} for i, row_hash in enumerate(hashes)]
 
     def counted(key: str, prompts: int) -> int | None:
         record = records.record("sp", {"prompts": prompts}, inputs={"dataset": key, "target": "t"})
         return distinct([replace(record, key=key)], Samples(Lines()))
 
-    assert (counted("six equal", 6), counted("two of three", 3), counted("others", 4)) == (1, 2, 4)
+    assert (counted("a" * 64, 6), counted("b" * 64, 3), counted("c" * 64, 4)) == (1, 2, 4)
 
 
 def test_answers_and_requests_have_intervals_too() -> None:

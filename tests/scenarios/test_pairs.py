@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers as hf
 
+import tiny_encdec
 from repro.core.errors import InputError
 from repro.methods.base import Method
 from repro.methods.lever.lever import Lever
@@ -100,6 +101,24 @@ def test_prompt_and_answer_may_fill_learned_positions(
         assert line["tokens"] == line["target_tokens"]
 
 
+def test_an_encoder_decoder_s_answer_may_fill_its_learned_positions(project: Project, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny_encdec.BART_SHAPE, "max_position_embeddings", 24)
+        target, draft = (tiny_encdec.build("bart", seed) for seed in (0, 1))
+    here = pair(project, tmp_path, target, draft)
+    record = here.record("method=chain_sd", "max_tokens=24")
+    (line,) = here.store.answers(record.key)
+    answer = [int(token) for token in str(line["target_tokens"]).split()]
+    (request,) = GenerationScenario(here.config("method=std")).requests
+    own = [target.config.decoder_start_token_id]
+    with torch.inference_mode():
+        while len(own) <= len(answer):
+            said = target(input_ids=torch.tensor([request.prompt]), decoder_input_ids=torch.tensor([own]))
+            own.append(int(said.logits[0, -1].argmax()))
+    assert (len(answer), answer) == (24, own[1:])
+    assert line["tokens"] == line["target_tokens"]
+
+
 def test_one_position_too_few_is_refused(project: Project, tmp_path: Path) -> None:
     here = pair(project, tmp_path, gpt2(0), gpt2(1))
     cell = GenerationScenario(here.config("method=chain_sd", f"max_tokens={ANSWER + 1}"))
@@ -135,7 +154,9 @@ def test_equal_models_but_for_padding_agree_on_all_drafts(project: Project, tmp_
     narrow.load_state_dict(state)
     here = pair(project, tmp_path, model, narrow)
     record = here.record("method=chain_sd", "method.length=3", "sampling.temperature=1.0")
-    for line in here.store.rounds(record.key)[:-1]:
+    rounds = here.store.rounds(record.key)
+    assert len(rounds) > 1
+    for line in rounds[:-1]:
         assert (line["drafted"], line["accepted"]) == (3, 3)
 
 

@@ -31,6 +31,9 @@ else:
     torch = late("torch")
 
 DTYPES = ("float32", "bfloat16")
+LOOK_AHEAD = 2048
+"""Positions of a decoder that drafts may reach past the last learned one, whose entry they read: nothing is
+emitted behind it."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,10 @@ def load(
     model = AutoModelForSeq2SeqLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
     )
+    if config.max_positions is not None:
+        table = model.get_decoder().embed_positions
+        beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
+        table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), beyond)))
     return EncoderDecoder(config, model.to(device).eval())
 
 
