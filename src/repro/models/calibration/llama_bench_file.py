@@ -126,7 +126,7 @@ def read_tests(path: Path) -> list[Test]:
                 f"{path}, test {i} lacks {', '.join(missing)}; write the file with llama-bench -o json"
             )
     numbered: list[Test] = [{**test, "place": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
-    alone = [t for t in numbered if (_number(t, "n_prompt") > 0) != (_number(t, "n_gen") > 0)]
+    alone = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
     if not alone:
         raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
     return alone
