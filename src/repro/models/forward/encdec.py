@@ -116,10 +116,9 @@ class EncoderDecoder:
         tokens: number of ids that logits are of; later rows of the output projection are padding.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, model: Any) -> None:
+    def __init__(self, config: EncoderDecoderConfig, model: Any, tokens: int | None = None) -> None:
         """`model` is a `transformers` model for conditional generation, in evaluation mode."""
-        self.config = config
-        self.tokens: int | None = None
+        self.config, self.tokens = config, tokens
         self._model = model
 
     @inference
@@ -151,9 +150,13 @@ class EncoderDecoder:
 
 
 def load(
-    folder: Path, config: EncoderDecoderConfig, dtype: str, device: torch.device | str = "cpu"
+    folder: Path,
+    config: EncoderDecoderConfig,
+    dtype: str,
+    device: torch.device | str = "cpu",
+    tokens: int | None = None,
 ) -> EncoderDecoder:
-    """Load the weights of a checkpoint folder.
+    """Load the weights of a checkpoint folder; `tokens` as in `EncoderDecoder`.
 
     Raises:
         InputError: the dtype is not one of `DTYPES`.
@@ -169,7 +172,7 @@ def load(
         table = model.get_decoder().embed_positions
         beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
         table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), beyond)))
-    return EncoderDecoder(config, model.to(device).eval())
+    return EncoderDecoder(config, model.to(device).eval(), tokens)
 
 
 class EncoderDecoderNetwork:

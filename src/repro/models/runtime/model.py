@@ -121,7 +121,7 @@ class Model:
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None
-        self._tokens: int | None = None
+        self.tokens: int | None = None  # ids that logits are of; `None` for all of the checkpoint's
         uses_target_embeddings = self.uses_target_embeddings
         self._embeddings_from = embeddings_from if uses_target_embeddings else None
         if uses_target_embeddings and embeddings_from is None:
@@ -216,25 +216,15 @@ class Model:
             raise InputError(f"{self.config.name} has no checkpoint, hence no tokenizer for real prompts")
         return tokenizer(self.folder)
 
-    def ignore_padding(self) -> None:
-        """Leave out logits of ids that no token has: checkpoints of a family pad them differently."""
-        self._tokens = max(self.tokenizer.vocabulary.values()) + 1
-        self._loaded.clear()
-
     def decoder(self, resident: bool = True) -> Decoder:
         """The weights, loaded once; with `resident=False`, without the layers."""
         if resident not in self._loaded:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
             whole = resident and not self.config.rounded
-            loaded = weights.load(
-                self.folder,
-                self.config.dtype,
-                embeddings_from=embeddings_from,
-                resident=whole,
-                device=self._host,
-            )
-            loaded.ends = replace(loaded.ends, tokens=self._tokens)
+            asked = self.folder, self.config.dtype, True, embeddings_from
+            loaded = weights.load(*asked, resident=whole, device=self._host)
+            loaded.ends = replace(loaded.ends, tokens=self.tokens)
             self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
 
@@ -292,9 +282,7 @@ class Model:
         """An encoder-decoder's weights, loaded once."""
         assert self.folder is not None
         assert self.encoder_decoder is not None
-        loaded = encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
-        loaded.tokens = self._tokens
-        return loaded
+        return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host, self.tokens)
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
@@ -329,7 +317,7 @@ class Model:
 
     def observed(self, variant: str = "") -> str:
         """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
-        variant += f"-tokens{self._tokens}" if self._tokens else ""
+        variant += f"-tokens{self.tokens}" if self.tokens else ""
         return f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-runtime{VERSION}{variant}"
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:

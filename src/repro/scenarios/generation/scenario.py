@@ -27,7 +27,7 @@ from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, opened
+from repro.models.runtime.head_model import HeadModel, align_vocabularies, opened
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
@@ -306,7 +306,7 @@ class GenerationScenario(Scenario):
                     f"{self.config['method']['name']} runs no target; choose another draft"
                 )
             self._check_context(role)
-        self._align_vocabularies()
+        align_vocabularies((self.target, *map(self.model, self.places)))
         if isinstance(self.match, HeadMatch):
             draft_calibration.require_heads(self.match, self.draft)
         device = self.open_device()
@@ -360,13 +360,6 @@ class GenerationScenario(Scenario):
         costs = figures.by_answer(answers[: len(good.answers)], sessions, device.trace)
         lines = [{**line, **own} for line, own in zip(good.answers, costs, strict=True)]
         return Findings(values, {**spread, **good.uncertainty}, rounds, timeline, about, lines)
-
-    def _align_vocabularies(self) -> None:
-        """Ignore ids without a token in all models, if these have unequal numbers of ids."""
-        models = [m for m in map(self.model, self.places) if m.folder and not isinstance(m, HeadModel)]
-        if len({model.own_shape.vocab for model in (self.target, *models) if model.folder}) > 1:
-            for model in dict.fromkeys((self.target, *models)):
-                model.ignore_padding()
 
     def _check_context(self, role: str) -> None:
         model = self.model(role)
