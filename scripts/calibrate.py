@@ -5,6 +5,7 @@ python scripts/calibrate.py --name "My board" --conf FOLDER      FOLDER/device/m
 python scripts/calibrate.py --quick            seconds, for a look: caches are not emptied
 python scripts/calibrate.py --device cuda      the GPU in place of the CPU
 python scripts/calibrate.py --from-llama-bench FILE.json      any machine, from what llama-bench -o json wrote
+    --setting n_depth=0 --threads 4 --active-parameters 3.3e9 --device bcm2712 (or --bandwidth 17.1)
 
 A busy machine is refused; --busy measures it anyway, and the files say so.
 docs/local.md explains the figures.
@@ -25,9 +26,13 @@ import yaml
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.core.ranges import Range
+from repro.core.registry import require_choice
+from repro.device.device_file import facts
 from repro.device.op import CPU, GPU
 from repro.device.probing.quiet import Quiet, self_test
-from repro.models.calibration.llama_bench import bench_device, bench_engine, fit_bench, read_bench, summary
+from repro.models.calibration.llama_bench import ChipMemory, bench_device, bench_engine, fit_bench, summary
+from repro.models.calibration.llama_bench_file import bench_rows, one_setting, read_tests
 from repro.models.calibration.machine_files import FULL, QUICK, calibrate, spread_of
 from repro.models.calibration.machine_speed import quiet_kernel
 from repro.models.calibration.written import rendered, require_composing
@@ -52,6 +57,7 @@ def require_quiet(busy: bool) -> Quiet:
 
 def require_device(kind: str) -> str:
     """The processor that is measured; InputError if there is none of its kind."""
+    require_choice("--device", kind, ("cpu", "cuda"))
     if kind == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda needs a GPU, and torch sees none; choose --device cpu")
     return GPU if kind == "cuda" else CPU
@@ -96,7 +102,7 @@ def write(
 
 
 def from_here(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
-    on = require_device(chosen.device)
+    on = require_device(chosen.device or "cpu")
     effort = QUICK if chosen.quick else FULL
     paths = free_places(conf, slug, ("",) if on == GPU else ("", "_streamed"))
     quiet = require_quiet(chosen.busy or chosen.quick)
@@ -108,20 +114,38 @@ def from_here(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
 
 def from_llama_bench(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
     paths = free_places(conf, slug, ("",))
-    rows, told = read_bench(chosen.from_llama_bench)
+    memory = known_memory(chosen, conf)
+    tests = one_setting(read_tests(chosen.from_llama_bench), chosen.setting)
     shapes = [
         shape for path in sorted((conf_dir() / "model" / "shape").glob("*.yaml")) if (shape := _shape(path))
     ]
-    found = fit_bench(rows, shapes, chosen.threads)
+    rows = bench_rows(tests, shapes, chosen.active_parameters)
+    found = fit_bench(rows, chosen.threads)
     for line in summary(found):
         say(line)
     source = chosen.from_llama_bench.name
-    largest = max(row.size for row in rows)
-    name = chosen.name or told["gpu_info" if found.on == GPU else "cpu_info"] or "llama-bench"
-    device = bench_device(name, found, largest, source)
+    name = chosen.name or tests[0].get("cpu_info" if found.on == CPU else "gpu_info") or "llama-bench"
+    device = bench_device(name, found, max(row.size for row in rows), source, memory)
     engine = bench_engine(f"llama.cpp on {name}", found, source)
-    how = f"llama.cpp {told['build_commit'] or 'of unknown build'}, {source}, {found.threads} threads"
+    settings = ", ".join([*chosen.setting, f"{found.threads} threads"])
+    how = f"llama.cpp {tests[0].get('build_commit') or 'of unknown build'}, {source}, {settings}"
     write(paths, device, {"": engine}, head(how))
+
+
+def known_memory(chosen: argparse.Namespace, conf: Path) -> ChipMemory | None:
+    """The memory's bandwidth by --bandwidth, or of the device file that --device names."""
+    if chosen.bandwidth is not None:
+        Range(0, above=True).require("--bandwidth", chosen.bandwidth)
+        return ChipMemory(1e9 * chosen.bandwidth, "--bandwidth")
+    if chosen.device is None:
+        return None
+    files = {path.stem: path for folder in (conf, conf_dir()) for path in (folder / "device").glob("*.yaml")}
+    require_choice("--device", chosen.device, files)
+    device = yaml.safe_load(files[chosen.device].read_text(encoding="utf-8"))
+    known = [fact for fact in facts(device) if fact.path == "dram.bandwidth"]
+    if not known:
+        raise InputError(f"--device {chosen.device}: its file has no dram.bandwidth; give --bandwidth")
+    return ChipMemory(known[0].value, f"conf/device/{chosen.device}.yaml")
 
 
 def _shape(path: Path) -> Shape:
@@ -138,13 +162,30 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="seconds, for a look; rates are too high")
     parser.add_argument("--busy", action="store_true", help="measure although the machine is busy")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="processor to measure")
+    parser.add_argument(
+        "--device", help="processor to measure, cpu or cuda; of a file: one of conf/device with its memory"
+    )
     parser.add_argument(
         "--scratch", type=Path, default=cache_root() / "calibrate", help="folder on the disk to measure"
     )
     parser.add_argument("--from-llama-bench", type=Path, metavar="FILE.json", help="measure nothing here")
-    parser.add_argument("--threads", type=int, help="whose tests of the file are used (those of the fastest)")
-    return parser.parse_args(given)
+    of_file = parser.add_argument_group("with --from-llama-bench")
+    settings = (
+        of_file.add_argument("--threads", type=int, help="whose tests are used (those of the fastest)"),
+        of_file.add_argument(
+            "--setting", action="append", default=[], metavar="FIELD=VALUE", help="whose tests are used"
+        ),
+        of_file.add_argument(
+            "--active-parameters", type=float, metavar="N", help="that a token uses of a mixture of experts"
+        ),
+        of_file.add_argument("--bandwidth", type=float, metavar="GB/S", help="that the chip's memory gives"),
+    )
+    chosen = parser.parse_args(given)
+    if not chosen.from_llama_bench:
+        for setting in settings:
+            if getattr(chosen, setting.dest) not in (None, []):
+                parser.error(f"{setting.option_strings[0]} goes with --from-llama-bench")
+    return chosen
 
 
 def main(given: Sequence[str] | None = None) -> None:

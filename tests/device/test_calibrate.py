@@ -1,6 +1,5 @@
 """Measuring a machine: the pieces against invented disks, counters and kernels, and the command itself."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -237,77 +236,3 @@ def test_a_busy_machine_is_refused_in_one_sentence_unless_busy_is_said(
     assert "\n" not in said
     assert script.require_quiet(busy=True) is busy
     assert any("The machine was busy" in line for line in script.head("x", busy))
-
-
-# llama-bench
-
-
-def bench_test(**changed: object) -> dict[str, object]:
-    own = {
-        "build_commit": "abc",
-        "cpu_info": "Some Chip",
-        "gpu_info": "",
-        "backends": "CPU",
-        "model_type": "llama 1B Q4_0",
-        "model_size": 5.0e8,
-        "model_n_params": 1.0e9,
-        "n_ubatch": 512,
-        "n_threads": 4,
-        "n_gpu_layers": 0,
-        "n_prompt": 512,
-        "n_gen": 0,
-        "n_depth": 0,
-        "avg_ns": 1.0e10,
-    }
-    return own | changed
-
-
-def written(tmp_path: Path, tests: object) -> str:
-    path = tmp_path / "Phone bench.json"
-    path.write_text(json.dumps(tests), encoding="utf-8")
-    return str(path)
-
-
-def test_llama_bench_s_file_becomes_a_device_and_an_engine(
-    conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tests = [bench_test(), bench_test(n_prompt=0, n_gen=128, avg_ns=128e8)]
-    script.main(["--from-llama-bench", written(tmp_path, tests), "--conf", str(conf)])
-    device = yaml.safe_load((conf / "device" / "phone_bench.yaml").read_text(encoding="utf-8"))
-    engine = yaml.safe_load((conf / "engine" / "phone_bench.yaml").read_text(encoding="utf-8"))
-    assert device["name"] == "Some Chip"
-    found = machine(with_engine(device, engine))
-    one = found.demand(Op("cpu", "layer", "a", rows=1, flops=2e9, precision="int8"))
-    many = found.demand(Op("cpu", "layer", "a", rows=512, flops=2e9 * 512, precision="int8"))
-    assert (one.work, many.work) == pytest.approx((0.1, 10.0), rel=1e-3)
-    assumed = {fact.path for fact in facts(device) if fact.source == "assumed"}
-    assert {"flash.bandwidth", "dram.budget", "power.idle", "processors.cpu.peak.fp32"} <= assumed
-    assert "start is assumed" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("tests", "said"),
-    [
-        ([], "has no test"),
-        ({}, "is no list of tests"),
-        ([bench_test(n_prompt=8, n_gen=8)], "has no test"),
-        ([{k: v for k, v in bench_test().items() if k != "avg_ns"}], "test 1 lacks avg_ns"),
-        ([bench_test(), bench_test(model_type="llama 1B what")], "test 2: model_type 'llama 1B what'"),
-        ([bench_test(avg_ns="soon")], "avg_ns is 'soon'; it must be a number"),
-        ([bench_test(avg_ns=0)], "avg_ns is 0; it must be above 0"),
-        ([bench_test(model_size=float("nan"))], "it must be finite"),
-    ],
-)
-def test_a_wrong_file_gets_one_sentence(tests: object, said: str, conf: Path, tmp_path: Path) -> None:
-    told = fail("--from-llama-bench", written(tmp_path, tests), "--conf", str(conf))
-    assert said in told
-    assert "\n" not in told
-    assert not list(conf.rglob("*.yaml"))
-
-
-def test_a_file_that_is_not_there_or_no_json_is_said(conf: Path, tmp_path: Path) -> None:
-    assert "No such file" in fail("--from-llama-bench", str(tmp_path / "no.json"), "--conf", str(conf))
-    (tmp_path / "a.json").write_text("[{", encoding="utf-8")
-    assert "is no JSON" in fail("--from-llama-bench", str(tmp_path / "a.json"), "--conf", str(conf))
-    asked = ("--from-llama-bench", written(tmp_path, [bench_test()]), "--conf", str(conf), "--threads", "3")
-    assert "--threads 3: the file has tests of 4" in fail(*asked)

@@ -13,7 +13,6 @@ from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
 from repro.device.local import LocalDevice, LocalMachine
 from repro.models.calibration.fit import fit, fit_layers
-from repro.models.calibration.llama_bench import BenchRow, bench_device, bench_engine, fit_bench
 from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import (
     HEAD,
@@ -28,7 +27,6 @@ from repro.models.calibration.probe import (
     random_decoder,
 )
 from repro.models.calibration.written import engine_of_costs, require_composing
-from repro.models.costs.model_cost import ModelCost, Shape, precision
 
 FP32, STORED = Kernels("float32"), Kernels("float32", packed=False)
 ROWS = (1, 4, 16)
@@ -160,70 +158,3 @@ def test_a_pass_asks_for_new_tokens_each_time() -> None:
     assert seen == [(2, 8, True), (3, 8, True), (2, 8, True)]
     assert local.trace.spans == []
     local.close()
-
-
-# llama-bench
-
-
-def bench(parameters: float, rows: int, seconds: float, **changed: object) -> BenchRow:
-    own = {
-        "model": f"llama {parameters:g} Q4_0",
-        "arithmetic": "int8",
-        "size": parameters / 2,
-        "parameters": parameters,
-        "rows": rows,
-        "context": 0.0,
-        "seconds": seconds,
-        "threads": 4,
-        "layers_on_gpu": 0,
-        "backends": "CPU",
-    }
-    return BenchRow(**(own | changed))  # type: ignore[arg-type]
-
-
-def test_two_models_tell_a_pass_s_start_from_its_rate() -> None:
-    rows = [
-        bench(p, r, 0.01 * r**0.5 + p * each) for p in (1e9, 4e9) for r, each in ((1, 2e-10), (512, 3e-8))
-    ]
-    found = fit_bench(rows)
-    part = found.parts["int8"]
-    assert dict(part.start) == pytest.approx({1: 0.01, 512: 0.01 * 512**0.5}, rel=0.01)
-    assert dict(part.rate) == pytest.approx({1: 1e10, 512: 1024 / 3e-8}, rel=0.01)
-    assert found.single == ()
-    assert found.bandwidth == pytest.approx(max(r.size / r.seconds for r in rows if r.rows == 1))
-    device, engine = bench_device("x", found, 2e9, "a.json"), bench_engine("x", found, "a.json")
-    require_composing(device, [engine])
-    shape = Shape(16, 1024, 8, 8, 128, 4096, 1000, tied=True)
-    timer = PassTimer(
-        EmulatedDevice(machine(with_engine(device, engine))), ModelCost(shape, precision("q4_0")), (0,)
-    )
-    weights = shape.layers * shape.layer_weights
-    assert timer.time(512, 0, last_only=True).seconds == pytest.approx(
-        0.01 * 512**0.5 + 3e-8 * weights + 2e-10 * shape.head_weights, rel=0.02
-    )
-
-
-def test_a_known_shape_counts_its_head_for_one_row() -> None:
-    shape = Shape(16, 1024, 8, 8, 128, 4096, 100_000, tied=True)
-    alone = fit_bench([bench(shape.parameters, 512, 1.0)], [shape])
-    weights = shape.layers * shape.layer_weights
-    assert dict(alone.parts["int8"].rate)[512] == pytest.approx(2 * (512 * weights + shape.head_weights))
-    assert alone.unmatched == ()
-    assert fit_bench([bench(shape.parameters, 512, 1.0)]).unmatched == (
-        bench(shape.parameters, 512, 1.0).model,
-    )
-
-
-def test_tests_of_the_fastest_threads_are_used_and_processors_not_mixed() -> None:
-    rows = [
-        bench(1e9, 1, 0.2, threads=2),
-        bench(1e9, 1, 0.1),
-        bench(1e9, 512, 3.0),
-        bench(1e9, 512, 2.0, threads=2),
-    ]
-    assert fit_bench(rows).threads == 4
-    assert dict(fit_bench(rows, threads=2).parts["int8"].rate)[1] == pytest.approx(1e10)
-    gpu = bench(1e9, 512, 1.0, layers_on_gpu=99, backends="Vulkan")
-    assert fit_bench([gpu]).on == "gpu"
-    with pytest.raises(InputError, match="some tests ran on the CPU and some on the GPU"):
-        fit_bench([bench(1e9, 512, 1.0), gpu])

@@ -226,6 +226,22 @@ def test_a_text_that_several_cells_read_counts_once() -> None:
     assert distinct([record("sp", "d", 1, weights="none")]) is None, "no text was computed"
 
 
+def test_equal_examples_of_a_record_count_once() -> None:
+    class Lines:
+        def rounds(self, key: str) -> list[Round]:
+            return []
+
+        def answers(self, key: str) -> list[Round]:
+            hashes = {"a" * 64: "aaaaaa", "b" * 64: "aba", "c" * 64: ""}[key]
+            return [{"request": f"d/{i}", "row_hash": row_hash} for i, row_hash in enumerate(hashes)]
+
+    def counted(key: str, prompts: int) -> int | None:
+        record = records.record("sp", {"prompts": prompts}, inputs={"dataset": key, "target": "t"})
+        return distinct([replace(record, key=key)], Samples(Lines()))
+
+    assert (counted("a" * 64, 6), counted("b" * 64, 3), counted("c" * 64, 4)) == (1, 2, 4)
+
+
 def test_answers_and_requests_have_intervals_too() -> None:
     right: list[Round] = [{"id": str(i), "right": i % 2, "baseline_right": 1} for i in range(6)]
     accuracies = {"accuracy": 50.0, "baseline_accuracy": 100.0, "difference": -50.0}

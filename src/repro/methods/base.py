@@ -213,6 +213,10 @@ class Method(ABC, Serving):
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
         return RANKED
 
+    def look_ahead(self, role: str, answer: int) -> int:
+        """Most draft tokens that a model's cache holds beside a prompt and an answer of so many tokens."""
+        return 0
+
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Return what serves requests: the method itself, unless it keeps state across requests."""
         return self

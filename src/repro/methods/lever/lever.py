@@ -6,7 +6,7 @@ Must not know the kind of device. Latency profiles and draft reliability persist
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ from repro.methods.lever.pruning import EarlyExit, PruningRule
 from repro.methods.lever.token_gain import Reliability, candidate_hits
 from repro.methods.speculative.opt_tree import OptTree
 from repro.methods.speculative.specinfer import SpecInfer
-from repro.methods.speculative.speculative import begin
+from repro.methods.speculative.speculative import Speculative, begin
 from repro.models.forward.chooser import Greedy
 from repro.models.forward.network import RANKED, Logits
 from repro.models.runtime.placement import RESIDENT, Placement
@@ -156,6 +156,11 @@ class Lever(Method):
             return 1
         return self.candidates if self.construction == "greedy" else RANKED
 
+    def look_ahead(self, role: str, answer: int) -> int:
+        """See `Method`."""
+        other = OTHERS.get(self.construction)
+        return other.look_ahead(role, answer) if other else self.limit
+
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure verifications and draft passes of some shapes to initialize the latency profiles."""
         target, draft = sessions["target"], sessions["draft"]
@@ -271,16 +276,13 @@ class _Serving(Serving):
                 decoding.text, expand, self.costs, self.reliability.factor, lever.growth
             )
             return Drafted(grown.tree, grown.reason, grown.candidates)
-        tree, reason = await OTHERS[lever.construction](decoding, draft)
+        tree, reason = await OTHERS[lever.construction].grow(decoding, draft)
         expanded = (prefix for node, prefix in enumerate(tree.prefixes) if tree.children(node))
         sets = {u: tuple(t for t, _ in draft.known(u).top(lever.candidates)) for u in expanded}
         return Drafted(tree, reason, sets)
 
 
-OTHERS: Mapping[str, Callable[[Decoding, Session], Awaitable[tuple[TokenTree, str]]]] = {
-    "opt_tree": OptTree().grow,
-    "specinfer": SpecInfer().grow,
-}
+OTHERS: Mapping[str, Speculative] = {"opt_tree": OptTree(), "specinfer": SpecInfer()}
 
 
 register("method", "lever")(Lever)

@@ -26,6 +26,10 @@ class ChainSD(Speculative):
         """See `Speculative`: a chain of first choices."""
         return 1
 
+    def look_ahead(self, role: str, answer: int) -> int:
+        """See `Method`."""
+        return self.length
+
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft token after token, each from the one before."""
         tree = TokenTree(decoding.text)

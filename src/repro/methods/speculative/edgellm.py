@@ -115,6 +115,10 @@ class EdgeLLM(Method):
         """See `Method`: the target's first choice, and the draft's `choices` for new branches."""
         return 1 if role == "target" else self.choices
 
+    def look_ahead(self, role: str, answer: int) -> int:
+        """See `Method`: a full tree, and what is drafted while it is verified."""
+        return (self.limit if self.fallback else self.length) + (self.provisional != "never") * self.ahead
+
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft until confidence falls, verify while drafting provisionally, keep matching draft tokens."""
         target, draft = sessions["target"], sessions["draft"]

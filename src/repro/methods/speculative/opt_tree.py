@@ -53,6 +53,10 @@ class OptTree(Speculative):
         """See `Speculative`: a node's children are at most all nodes of a layer."""
         return self.nodes
 
+    def look_ahead(self, role: str, answer: int) -> int:
+        """See `Method`: the draft computes all layers but the last, the target verifies one's number."""
+        return self.nodes * (1 if role == "target" else self.depth - 1)
+
     async def grow(self, decoding: Decoding, draft: Session) -> tuple[TokenTree, str]:
         """Draft layer by layer until one adds too little, then select the nodes to verify."""
         drafted, layer, expected = TokenTree(decoding.text), [0], 0.0

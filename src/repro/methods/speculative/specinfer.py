@@ -45,8 +45,7 @@ class SpecInfer(Speculative):
 
     def __post_init__(self) -> None:
         require_each("method.expansion", self.expansion, Range(least=1, most=RANKED, whole=True))
-        nodes = sum(prod(self.expansion[: depth + 1]) for depth in range(len(self.expansion)))
-        DRAFTED.require("method.expansion lists children a step, and the number of nodes", nodes)
+        DRAFTED.require("method.expansion lists children a step, and the number of nodes", self._nodes)
         Range(least=1, most=MODELS, whole=True).require("method.drafts", self.drafts)
 
     def places(self) -> Mapping[str, Placement]:
@@ -58,6 +57,15 @@ class SpecInfer(Speculative):
     def drafted(self) -> int:
         """See `Speculative`: the children of a node."""
         return max(self.expansion)
+
+    def look_ahead(self, role: str, answer: int) -> int:
+        """See `Method`: the target verifies the trees of all drafts."""
+        return self._nodes * (self.drafts if role == "target" else 1)
+
+    @property
+    def _nodes(self) -> int:
+        """Draft tokens of one draft's tree."""
+        return sum(prod(self.expansion[: depth + 1]) for depth in range(len(self.expansion)))
 
     async def serve(self, request: Request, device: Device, sessions: Sessions) -> Generation:
         """Draft, merge and verify until the answer ends."""

@@ -1,145 +1,29 @@
-"""A device and an engine from the JSON that llama.cpp's `llama-bench -o json` writes, on any machine.
+"""A device and an engine from the tests of llama.cpp's `llama-bench`, on any machine.
 
-Owns what its fields mean and what can be learned from them. Must not know where files are. A test with
-`n_prompt` alone is passes over a prompt, one with `n_gen` alone is passes of one row; tests that mix both
-are left out. The time of a pass is `start + seconds * weights`, by rows: with one model the start is
-assumed to be nothing. What a benchmark cannot know (flash, memory, power, other precisions) is marked
-`assumed`.
+Owns what can be learned from tests. Must not know files, nor what their fields mean (`llama_bench_file`).
+The time of a pass is `start + seconds * weights`, by rows: with one model the start is assumed to be nothing.
+What a benchmark cannot know (flash, memory, power, other precisions) is marked `assumed`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
-from pathlib import Path
-from typing import Any
+from statistics import median
+
+import numpy as np
 
 from repro.core.errors import InputError
-from repro.models.calibration.fit import PartCost, fit_layers, medians
+from repro.models.calibration.fit import PartCost, fit_layers
+from repro.models.calibration.llama_bench_file import BenchRow
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.written import Section, curve, fact
-from repro.models.costs.model_cost import Shape
 
-NEEDED = (
-    "model_type",
-    "model_size",
-    "model_n_params",
-    "n_prompt",
-    "n_gen",
-    "n_threads",
-    "n_ubatch",
-    "avg_ns",
-)
-SAME = 0.01
-"""Relative difference of parameter counts up to which a known shape is taken for the model's."""
-TYPES = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
-QUANTIZED = ("Q", "IQ", "TQ", "MXFP", "NVFP")
 OTHERS = ("fp32", "fp16", "int8")
 ROW = 1
-
-
-@dataclass(frozen=True)
-class BenchRow:
-    """One test of a file.
-
-    Attributes:
-        model: as llama-bench names it, with its quantization.
-        arithmetic: precision under which it is billed: `fp32`, `fp16`, or `int8` for all quantized ones.
-        size: bytes of its weights.
-        parameters: number of its weights.
-        rows: tokens of one pass.
-        context: cached tokens before the pass, on average.
-        seconds: of one pass.
-        threads: CPU threads.
-        layers_on_gpu: of the model; negative for all.
-        backends: of the build, as written.
-    """
-
-    model: str
-    arithmetic: str
-    size: float
-    parameters: float
-    rows: int
-    context: float
-    seconds: float
-    threads: int
-    layers_on_gpu: int
-    backends: str
-
-
-def read_bench(path: Path) -> tuple[list[BenchRow], dict[str, str]]:
-    """The tests of a file, and what it says of the machine (`cpu_info`, `gpu_info`, `build`).
-
-    Raises:
-        InputError: no such file, no JSON list of tests, a test lacks a field or has a wrong value, an
-            unknown type of weights, or no test is left.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as wrong:
-        raise InputError(f"--from-llama-bench {path}: {wrong.strerror or wrong}") from None
-    except ValueError as wrong:
-        raise InputError(f"{path} is no JSON ({wrong}); write it with llama-bench -o json") from None
-    if not isinstance(content, list) or not all(isinstance(test, Mapping) for test in content):
-        raise InputError(f"{path} is no list of tests; write it with llama-bench -o json")
-    rows = [row for i, test in enumerate(content) if (row := _row(f"{path}, test {i + 1}", test))]
-    if not rows:
-        raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
-    told = {name: str(content[0].get(name) or "") for name in ("cpu_info", "gpu_info", "build_commit")}
-    return rows, told
-
-
-def _row(place: str, test: Mapping[str, Any]) -> BenchRow | None:
-    """A test's pass; `None` if it mixes prompt and generation."""
-    if missing := [name for name in NEEDED if name not in test]:
-        raise InputError(f"{place} lacks {', '.join(missing)}; write the file with llama-bench -o json")
-    numbers = {name: _number(place, test, name) for name in NEEDED if name != "model_type"}
-    for name in ("model_size", "model_n_params", "n_threads", "n_ubatch", "avg_ns"):
-        if numbers[name] <= 0:
-            raise InputError(f"{place}: {name} is {test[name]!r}; it must be above 0")
-    prompt, generated = int(numbers["n_prompt"]), int(numbers["n_gen"])
-    if (prompt > 0) == (generated > 0):
-        return None
-    passes = generated or ceil(prompt / numbers["n_ubatch"])
-    depth = _number(place, test, "n_depth") if "n_depth" in test else 0.0
-    return BenchRow(
-        model=str(test["model_type"]),
-        arithmetic=_arithmetic(place, str(test["model_type"])),
-        size=numbers["model_size"],
-        parameters=numbers["model_n_params"],
-        rows=1 if generated else min(prompt, int(numbers["n_ubatch"])),
-        context=depth + (prompt + generated) / 2,
-        seconds=numbers["avg_ns"] / 1e9 / passes,
-        threads=int(numbers["n_threads"]),
-        layers_on_gpu=int(_number(place, test, "n_gpu_layers")) if "n_gpu_layers" in test else 0,
-        backends=str(test.get("backends", "CPU")),
-    )
-
-
-def _number(place: str, test: Mapping[str, Any], name: str) -> float:
-    try:
-        value = float(test[name])
-    except (TypeError, ValueError):
-        raise InputError(f"{place}: {name} is {test[name]!r}; it must be a number") from None
-    if value != value or value in (float("inf"), float("-inf")):
-        raise InputError(f"{place}: {name} is {value}; it must be finite")
-    return value
-
-
-def _arithmetic(place: str, model: str) -> str:
-    """The precision that a model type ends with, as in `llama 7B Q4_K - Medium` or `qwen2 0.5B all F32`."""
-    words = model.replace("(guessed)", "").split()
-    for word in reversed(words):
-        if word in TYPES:
-            return TYPES[word]
-        if word.startswith(QUANTIZED):
-            return "int8"
-    raise InputError(
-        f"{place}: model_type {model!r} names no known type of weights; known are {', '.join(TYPES)} and "
-        f"those that begin with {', '.join(QUANTIZED)}"
-    )
+CACHED = 64e6
+"""Bytes below which a model may lie in a cache, so that its passes say nothing of memory."""
+KERNELS = Kernels("int4")
 
 
 @dataclass(frozen=True)
@@ -148,9 +32,11 @@ class BenchFit:
 
     Attributes:
         parts: start and rate of a pass by arithmetic precision.
-        bandwidth: bytes of weights a second of the fastest generation: memory gives at least that.
+        generation: bytes of weights a second of the fastest generation, which memory gives at least; 0
+            without generation by a model of 64 MB.
+        bandwidth: the same without the passes' starts, if these are less than half of them.
         threads: of the tests that are used.
-        on: `cpu` or `gpu`.
+        on: processor that computed.
         models: those used, by name.
         single: precisions of which one model alone was timed, so that their start is assumed.
         unmatched: models whose shape is not known here.
@@ -158,6 +44,7 @@ class BenchFit:
     """
 
     parts: Mapping[str, PartCost]
+    generation: float
     bandwidth: float
     threads: int
     on: str
@@ -167,38 +54,35 @@ class BenchFit:
     errors: tuple[float, ...]
 
 
-def fit_bench(rows: Sequence[BenchRow], shapes: Sequence[Shape] = (), threads: int | None = None) -> BenchFit:
+def fit_bench(rows: Sequence[BenchRow], threads: int | None = None) -> BenchFit:
     """Fit the tests of one number of threads.
 
     Args:
-        rows: of a file.
-        shapes: known shapes, one of which may have as many parameters as a model.
+        rows: of one setting.
         threads: whose tests are used; by default those of the fastest generation, or of the fastest prompt.
 
     Raises:
-        InputError: no test has so many threads, or models lie on different processors.
+        InputError: no test has so many threads, or a test took no longer than its last pass.
     """
     offered = sorted({row.threads for row in rows})
     if threads is not None and threads not in offered:
         raise InputError(f"--threads {threads}: the file has tests of {', '.join(map(str, offered))}")
     chosen = threads if threads is not None else _fastest(rows)
     used = [row for row in rows if row.threads == chosen]
-    places = {_place(row) for row in used}
-    if len(places) > 1:
-        raise InputError(
-            "some tests ran on the CPU and some on the GPU (n_gpu_layers); give one kind at a time"
-        )
     parts: dict[str, PartCost] = {}
     single: list[str] = []
-    unmatched: set[str] = set()
     errors: list[float] = []
+    generation, bandwidth = [0.0], [0.0]
     for arithmetic in dict.fromkeys(row.arithmetic for row in used):
-        timings = []
-        for row in used:
-            if row.arithmetic == arithmetic:
-                found, weights, head = _weights(row, shapes)
-                unmatched |= set() if found else {row.model}
-                timings.append(_timing(row, weights, head))
+        models: dict[tuple[str, float, float], list[BenchRow]] = {}
+        for row in (row for row in used if row.arithmetic == arithmetic):
+            models.setdefault((row.model, row.size, row.layers), []).append(row)
+        passes = [(tests[0], _pass_seconds(tests)) for tests in models.values()]
+        timings = [
+            PartTiming(KERNELS, LAYER, test.layers, 0.0, rows, 0, seconds, test.head)
+            for test, by_rows in passes
+            for rows, seconds in by_rows.items()
+        ]
         many = {t.rows for t in timings if len({o.weights for o in timings if o.rows == t.rows}) > 1}
         if many == {t.rows for t in timings}:
             layers, _, wrong = fit_layers(timings)
@@ -207,59 +91,102 @@ def fit_bench(rows: Sequence[BenchRow], shapes: Sequence[Shape] = (), threads: i
         else:
             parts[arithmetic] = _rates_alone(timings)
             single.append(arithmetic)
-    generated = [row.size / row.seconds for row in used if row.rows == ROW]
+        start = dict(parts[arithmetic].start).get(ROW, 0.0)
+        for test, by_rows in passes:
+            if test.read >= CACHED and (seconds := by_rows.get(ROW)):
+                generation.append(test.read / seconds)
+                bandwidth.append(test.read / (seconds - min(start, seconds / 2)))
     return BenchFit(
         parts,
-        max(generated, default=0.0),
+        max(generation),
+        max(bandwidth),
         chosen,
-        places.pop(),
+        used[0].on,
         tuple(dict.fromkeys(row.model for row in used)),
         tuple(single),
-        tuple(sorted(unmatched)),
+        tuple(sorted({row.model for row in used if not row.head})),
         tuple(errors),
     )
-
-
-KERNELS = Kernels("int4")
 
 
 def _fastest(rows: Sequence[BenchRow]) -> int:
     """Threads of the largest model's fastest generation; of its fastest prompt if nothing was generated."""
     generation = [row for row in rows if row.rows == ROW] or list(rows)
-    largest = max(row.parameters for row in generation)
-    return min((row for row in generation if row.parameters == largest), key=lambda row: row.seconds).threads
+    largest = max(row.size for row in generation)
+    same = [row for row in generation if row.size == largest]
+    return min(same, key=lambda row: row.seconds / sum(rows * count for rows, count in row.passes)).threads
 
 
-def _place(row: BenchRow) -> str:
-    """Where a test ran: on a GPU if layers were given to one and the build has one."""
-    only_cpu = {name.strip() for name in row.backends.split(",")} <= {"CPU", "BLAS", ""}
-    return "cpu" if only_cpu or not row.layers_on_gpu else "gpu"
+def _pass_seconds(tests: Sequence[BenchRow]) -> dict[int, float]:
+    """Seconds of a model's passes by their rows: of the tests with the fewest cached tokens."""
+    seconds: dict[int, float] = {}
+    for rows in sorted({test.rows for test in tests}):
+        same = [test for test in tests if test.rows == rows]
+        nearest = min(test.context for test in same)
+        seconds[rows] = median(_largest_pass(test, seconds) for test in same if test.context == nearest)
+    return seconds
 
 
-def _weights(row: BenchRow, shapes: Sequence[Shape]) -> tuple[bool, float, float]:
-    """Whether the shape is known, and the weights of the layers and of the output projection."""
-    for shape in shapes:
-        if abs(shape.parameters / row.parameters - 1.0) < SAME:
-            return True, shape.layers * shape.layer_weights, shape.head_weights
-    return False, row.parameters, 0.0
+def _largest_pass(test: BenchRow, smaller: Mapping[int, float]) -> float:
+    """Seconds of a test's largest pass; of the other ones, those between passes that are known.
 
-
-def _timing(row: BenchRow, weights: float, head: float) -> PartTiming:
-    """A pass as one layer; llama-bench asks for the logits of the last token alone."""
-    return PartTiming(KERNELS, LAYER, weights, 0.0, row.rows, round(row.context), row.seconds, head)
+    Raises:
+        InputError: nothing is left for it.
+    """
+    points = [0, *smaller, test.rows]
+    rows, counts = np.array(test.passes).T
+    others = counts @ np.interp(rows, points, [0.0, *smaller.values(), 0.0])
+    share = counts @ np.interp(rows, points, [0.0] * (len(points) - 1) + [1.0])
+    if others >= test.seconds:
+        raise InputError(
+            f"{test.model}: {rows.sum()} rows took less time than fewer rows did; leave a test out"
+        )
+    return float((test.seconds - others) / share)
 
 
 def _rates_alone(timings: Sequence[PartTiming]) -> PartCost:
     """Rates without a start, of the largest model at each number of rows."""
     found = {}
-    for t in sorted(medians(timings), key=lambda t: t.weights):
+    for t in sorted(timings, key=lambda t: t.weights):
         found[t.rows] = 2.0 * (t.rows * t.weights + t.single) / t.seconds
     rates = tuple(sorted(found.items()))
     return PartCost(tuple((rows, 0.0) for rows, _ in rates), rates)
 
 
-def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Section:
-    """The device file; `largest` is the bytes of the largest model that ran, `source` the file's name."""
+@dataclass(frozen=True)
+class ChipMemory:
+    """What is known of a machine's memory: its bandwidth in bytes a second, and who says so."""
+
+    bandwidth: float
+    source: str
+
+
+def bench_device(
+    name: str, found: BenchFit, largest: float, source: str, memory: ChipMemory | None = None
+) -> Section:
+    """The device file.
+
+    Args:
+        name: of the machine.
+        found: its fit.
+        largest: bytes of the largest model that ran.
+        source: the file's name.
+        memory: what is known of the machine's memory beside the file.
+
+    Raises:
+        InputError: the fit is above what memory gives, or nothing says what memory gives.
+    """
+    if memory and found.generation > memory.bandwidth:
+        raise InputError(
+            f"{source}: generation reads {found.generation / 1e9:.4g} GB/s of weights, and {memory.source} "
+            f"gives {memory.bandwidth / 1e9:.4g} GB/s: a field is wrong, or a pass does not read all weights "
+            "(--active-parameters)"
+        )
+    if not found.bandwidth and not memory:
+        raise InputError(
+            f"{source} has no generation (-n) by a model of {CACHED / 1e6:.0f} MB or more, so that memory's "
+            "bandwidth is not known; give it in GB/s as --bandwidth, or a device as --device"
+        )
     best = {arithmetic: max(rate for _, rate in part.rate) for arithmetic, part in found.parts.items()}
     known = max(best.values())
     note = f"best rate in {source}"
@@ -270,14 +197,18 @@ def bench_device(name: str, found: BenchFit, largest: float, source: str) -> Sec
         else fact(known / 1e9, "GFLOP/s", "assumed", unknown)
         for arithmetic in OTHERS
     }
-    if found.bandwidth:
-        bandwidth = fact(
-            found.bandwidth / 1e9, "GB/s", note=f"weights a second of the fastest generation in {source}"
-        )
+    read = f"weights a second of the fastest generation in {source}"
+    given = fact(memory.bandwidth / 1e9, "GB/s", "assumed", memory.source) if memory else None
+    if not found.bandwidth:
+        bandwidth = given
+    elif memory:
+        most = min(found.bandwidth, memory.bandwidth)
+        bandwidth = fact(most / 1e9, "GB/s", note=f"{read}, at most that of {memory.source}")
     else:
-        bandwidth = fact(10.0, "GB/s", "assumed", "the file has no test of generation")
+        alone = f"{read}, if each reads all of them; no chip's figure was given"
+        bandwidth = fact(found.bandwidth / 1e9, "GB/s", "assumed", alone)
     watts = fact(3.0, "W", "assumed", "a benchmark of speed says nothing of power")
-    shared = dict(bandwidth) | {"source": "assumed", "note": "what the processor reaches alone"}
+    shared = given or {**(bandwidth or {}), "source": "assumed", "note": "what the processor reaches alone"}
     return {
         "name": name,
         "kind": "emulated",
@@ -309,7 +240,7 @@ def bench_engine(name: str, found: BenchFit, source: str) -> Section:
         points = [(rows, 1e6 * seconds) for rows, seconds in part.start]
         starts[arithmetic] = curve(points, "us", "assumed" if alone else "measured", note)
         unmatched = bool(found.unmatched)
-        said = f"all parameters of {', '.join(found.unmatched)} counted as layers" if unmatched else ""
+        said = f"all weights that {', '.join(found.unmatched)} uses counted as layers" if unmatched else ""
         efficiency[arithmetic] = curve(
             [(rows, rate / best[arithmetic]) for rows, rate in part.rate],
             "share",
@@ -331,6 +262,8 @@ def summary(found: BenchFit) -> Iterator[str]:
     for arithmetic, part in found.parts.items():
         rates = ", ".join(f"{rows} rows {rate / 1e9:.3g} GFLOP/s" for rows, rate in part.rate)
         yield f"{arithmetic}: {rates}"
+    if found.generation:
+        yield f"generation reads {found.generation / 1e9:.3g} GB/s of weights"
     if found.errors:
         yield f"worst error of the fit {max(map(abs, found.errors)):.0%}"
     if found.single:

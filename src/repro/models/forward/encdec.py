@@ -31,6 +31,9 @@ else:
     torch = late("torch")
 
 DTYPES = ("float32", "bfloat16")
+LOOK_AHEAD = 2048
+"""Positions of a decoder that drafts may reach past the last learned one, whose entry they read: nothing is
+emitted behind it."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,12 @@ class EncoderDecoder:
 
     Attributes:
         config: their configuration.
+        tokens: number of ids that logits are of; later rows of the output projection are padding.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, model: Any) -> None:
+    def __init__(self, config: EncoderDecoderConfig, model: Any, tokens: int | None = None) -> None:
         """`model` is a `transformers` model for conditional generation, in evaluation mode."""
-        self.config = config
+        self.config, self.tokens = config, tokens
         self._model = model
 
     @inference
@@ -138,7 +142,7 @@ class EncoderDecoder:
             past_key_values=cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits
+        logits: Tensor = out.logits[..., : self.tokens]
         return logits
 
     def _tensor(self, sequences: Sequence[Sequence[int]]) -> Tensor:
@@ -146,9 +150,13 @@ class EncoderDecoder:
 
 
 def load(
-    folder: Path, config: EncoderDecoderConfig, dtype: str, device: torch.device | str = "cpu"
+    folder: Path,
+    config: EncoderDecoderConfig,
+    dtype: str,
+    device: torch.device | str = "cpu",
+    tokens: int | None = None,
 ) -> EncoderDecoder:
-    """Load the weights of a checkpoint folder.
+    """Load the weights of a checkpoint folder; `tokens` as in `EncoderDecoder`.
 
     Raises:
         InputError: the dtype is not one of `DTYPES`.
@@ -160,7 +168,11 @@ def load(
     model = AutoModelForSeq2SeqLM.from_pretrained(
         folder, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
     )
-    return EncoderDecoder(config, model.to(device).eval())
+    if config.max_positions is not None:
+        table = model.get_decoder().embed_positions
+        beyond = table.weight.detach()[-1:].expand(LOOK_AHEAD, -1)
+        table.weight = torch.nn.Parameter(torch.cat((table.weight.detach(), beyond)))
+    return EncoderDecoder(config, model.to(device).eval(), tokens)
 
 
 class EncoderDecoderNetwork:

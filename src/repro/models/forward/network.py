@@ -208,7 +208,7 @@ class _DecoderStep(Step):
         self._done = 0
         network.cache.truncate(self._before)  # drop slots of an unfinished pass
         with torch.inference_mode():
-            self._x = network.decoder.embed(tokens, self._positions)
+            self._x = network.decoder.embed(tokens, self._positions, ahead=True)
 
     def layers(self, first: int, last: int, streamed: Sequence[LayerWeights] | None = None) -> None:
         network = self._network

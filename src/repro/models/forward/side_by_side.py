@@ -117,9 +117,8 @@ class _Batch:
     @inference
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Append one token to each sequence; returns the hidden states after it, `[sequences, hidden]`."""
-        x = self._decoder.embed(
-            torch.tensor(list(tokens), device=self._alone.device), positions := self._positions
-        )
+        new, positions = torch.tensor(list(tokens), device=self._alone.device), self._positions
+        x = self._decoder.embed(new, positions, ahead=True)
         for i in range(self._decoder.config.layers):
             x = self._decoder.layer(i, x, positions, None, self._cache)
         self._positions = positions + 1

@@ -67,6 +67,17 @@ def _billed(shape: Shape) -> type[Model]:
     return EagleModel if shape.features else Model
 
 
+def align_vocabularies(models: Sequence[Model]) -> None:
+    """Leave out ids that no token has, if models pad their common vocabulary to unequal sizes.
+
+    To be called before weights are loaded; draft heads have their target's ids.
+    """
+    padded = [model for model in models if model.folder and not isinstance(model, HeadModel)]
+    if len({model.own_shape.vocab for model in padded}) > 1:
+        for model in padded:
+            model.tokens = max(model.tokenizer.vocabulary.values()) + 1
+
+
 class HeadConfig(Protocol):
     """Configuration of a draft head's checkpoint: its shape, and the hidden states it reads."""
 

@@ -7,7 +7,7 @@ checkpoint is a proxy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -121,6 +121,7 @@ class Model:
         self._host = host
         self._loaded: dict[bool, Decoder] = {}
         self._captured: Captured | None = None
+        self.tokens: int | None = None  # ids that logits are of; `None` for all of the checkpoint's
         uses_target_embeddings = self.uses_target_embeddings
         self._embeddings_from = embeddings_from if uses_target_embeddings else None
         if uses_target_embeddings and embeddings_from is None:
@@ -221,13 +222,9 @@ class Model:
             assert self.folder is not None
             embeddings_from = self._embeddings_from.decoder(resident=False) if self._embeddings_from else None
             whole = resident and not self.config.rounded
-            loaded = weights.load(
-                self.folder,
-                self.config.dtype,
-                embeddings_from=embeddings_from,
-                resident=whole,
-                device=self._host,
-            )
+            asked = self.folder, self.config.dtype, True, embeddings_from
+            loaded = weights.load(*asked, resident=whole, device=self._host)
+            loaded.ends = replace(loaded.ends, tokens=self.tokens)
             self._loaded[resident] = self._coarser(loaded) if resident and self.config.rounded else loaded
         return self._loaded[resident]
 
@@ -285,7 +282,7 @@ class Model:
         """An encoder-decoder's weights, loaded once."""
         assert self.folder is not None
         assert self.encoder_decoder is not None
-        return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host)
+        return encdec.load(self.folder, self.encoder_decoder, self.config.dtype, self._host, self.tokens)
 
     def network(self, memo: LogitCache | None = None, ranks: int = RANKED) -> Network:
         """A network with its own KV cache; with `memo`, the `ranks` first ranks are looked up on disk."""
@@ -320,6 +317,7 @@ class Model:
 
     def observed(self, variant: str = "") -> str:
         """Identity of what the checkpoint, or a variant of it, computes: content, precision and version."""
+        variant += f"-tokens{self.tokens}" if self.tokens else ""
         return f"{self.digest[:24].replace('+', '-')}-{self.config.dtype}-runtime{VERSION}{variant}"
 
     def memo(self, root: Path, variant: str = "") -> LogitCache:

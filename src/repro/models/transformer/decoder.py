@@ -47,7 +47,8 @@ class EmbeddingAndHead:
     """The parts before the first layer and after the last one.
 
     `embedding` is `[vocab, width]`; `positions` is the learned position table; the projections convert
-    between the embedding width and the hidden size if these differ.
+    between the embedding width and the hidden size if these differ. Logits are of ids below `tokens`; later
+    rows of the head are padding.
     """
 
     embedding: Tensor
@@ -56,6 +57,7 @@ class EmbeddingAndHead:
     positions: Tensor | None = None
     project_in: Linear | None = None
     project_out: Linear | None = None
+    tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -116,8 +118,12 @@ class Decoder:
         layers = sum(layer.weight_bytes for layer in self.layers if layer is not None)
         return layers + self.ends.head.weight_bytes
 
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Input hidden states of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`."""
+    def embed(self, tokens: Tensor, positions: Tensor, ahead: bool = False) -> Tensor:
+        """Input hidden states of `tokens` at `positions`, both int64 `[rows]`: fp32 `[rows, hidden]`.
+
+        With `ahead`, rows may look past the last learned position, behind which nothing is emitted; they
+        read its entry.
+        """
         ends = self.ends
         x = F.embedding(tokens, ends.embedding).float()
         if self.config.embedding_scale != 1.0:
@@ -125,7 +131,8 @@ class Decoder:
         if ends.project_in is not None:
             x = ends.project_in(x).float()
         if ends.positions is not None:
-            x = x + F.embedding(positions + self.config.position_offset, ends.positions)
+            at = positions + self.config.position_offset
+            x = x + F.embedding(at.clamp(max=len(ends.positions) - 1) if ahead else at, ends.positions)
         return x
 
     def layer(
@@ -159,13 +166,13 @@ class Decoder:
         return _join(x, self._mlp(h, w), w.after_mlp, block == "post")
 
     def head(self, x: Tensor) -> Tensor:
-        """Final norm and output projection: fp32 logits `[rows, vocab]`."""
+        """Final norm and output projection: fp32 logits `[rows, vocab]`, or `[rows, tokens]`."""
         ends, cap = self.ends, self.config.logit_cap
         if ends.final_norm is not None:
             x = ends.final_norm(x)
         if ends.project_out is not None:
             x = ends.project_out(x)
-        logits = ends.head(x).float()
+        logits = ends.head(x).float()[:, : ends.tokens]
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
     def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:

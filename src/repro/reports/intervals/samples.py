@@ -41,6 +41,7 @@ class Samples:
     def __init__(self, lines: LineSource) -> None:
         self._lines = lines
         self._totals: dict[str, dict[str, Totals]] = {}
+        self._examples: dict[str, int] = {}
 
     def totals(self, record: Record) -> dict[str, Totals]:
         """The totals of a record's figures by prompt; none of a wall clock, whose repeats are not kept."""
@@ -83,11 +84,19 @@ def _source(record: Record) -> str:
     """What a record's prompts are from: the digest of its dataset; requests name their applications."""
     return str(record.provenance.inputs.get("dataset", ""))
 
+    def examples(self, record: Record) -> int:
+        """Different examples that the record's answers are to; 0 if its lines do not name them."""
+        if record.key not in self._examples:
+            hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
+            self._examples[record.key] = len(hashes)
+        return self._examples[record.key]
 
-def distinct(records: Sequence[Record]) -> int | None:
+
+def distinct(records: Sequence[Record], samples: Samples | None = None) -> int | None:
     """Distinct texts, rows or requests behind records; `None` if they computed none.
 
-    Records of the same rows and the same target read the same text, which counts once.
+    Records of the same rows and the same target read the same text, which counts once; so do equal examples
+    of a record whose `samples` name them.
     """
     most: dict[tuple[str, str], int] = {}
     for record in records:
@@ -95,5 +104,6 @@ def distinct(records: Sequence[Record]) -> int | None:
         if record.done and asked and record.provenance.weights != "none":
             inputs = record.provenance.inputs
             stream = (str(inputs.get("dataset")), str(inputs.get("target")))
-            most[stream] = max(most.get(stream, 0), *asked)
+            counted = (samples.examples(record) if samples else 0) or max(asked)
+            most[stream] = max(most.get(stream, 0), counted)
     return sum(most.values()) or None

@@ -174,7 +174,7 @@ class _Builder:
         entry = Entry(
             ours=ours,
             spread=self._spread(column, records, baseline),
-            n=distinct([*records, *baseline]) if column.sampled else None,
+            n=distinct([*records, *baseline], self.samples) if column.sampled else None,
             band=self.bands.get((self.spec.experiment, row, column.key)),
             published=published,
             ratio=ratio,

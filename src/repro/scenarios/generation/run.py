@@ -201,13 +201,13 @@ def opened_sessions(
                 brought = matched if role == "draft" else None
                 there = placed(model, device, place)
                 made = opened.enter_context(_matched_network(cell, there, role, brought, network))
-                sessions[role] = there.session(role, device, place, made, cell.tokens)
+                sessions[role] = there.session(role, device, place, made, cell.tokens(role))
                 if isinstance(brought, HeadMatch):
                     sessions[role].calibration = Calibration(brought.trees.accuracies)
                 if network is _network and (scores := sessions[role].predictor) and remembers(cell):
                     scores.remember(opened.enter_context(known_exits(cell.target)))
             else:
-                sessions[role] = model.local_session(role, device, place, cell.tokens)
+                sessions[role] = model.local_session(role, device, place, cell.tokens(role))
             opened.callback(sessions[role].engine.close)
             sessions[role].engine.reserve()
         yield sessions

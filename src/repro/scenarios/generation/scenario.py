@@ -27,7 +27,7 @@ from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, opened
+from repro.models.runtime.head_model import HeadModel, align_vocabularies, opened
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
@@ -46,7 +46,7 @@ ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed",
 """Settings that are part of the key unchanged; others enter it in part."""
 
 ROOM = 64
-"""Cache positions reserved for a token tree, beside prompt and answer."""
+"""Fewest cache positions reserved for a token tree, beside prompt and answer."""
 
 
 _tokenized: dict[tuple[str, str, str], list[data.Prompt]] = {}
@@ -306,6 +306,7 @@ class GenerationScenario(Scenario):
                     f"{self.config['method']['name']} runs no target; choose another draft"
                 )
             self._check_context(role)
+        align_vocabularies((self.target, *map(self.model, self.places)))
         if isinstance(self.match, HeadMatch):
             draft_calibration.require_heads(self.match, self.draft)
         device = self.open_device()
@@ -318,7 +319,7 @@ class GenerationScenario(Scenario):
                     model.local_session(role, device, place)
             for role, place in last("target", self.places):
                 model = self.model(role)
-                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens).reserve()
+                Engine(role, device, model.model_cost, NoNetwork(), place, tokens=self.tokens(role)).reserve()
         finally:
             device.close()
 
@@ -370,11 +371,10 @@ class GenerationScenario(Scenario):
                 f"{model.config.name}, {most} tokens"
             )
 
-    @cached_property
-    def tokens(self) -> int:
-        """Capacity of the key-value caches in tokens."""
-        longest = max(len(r.prompt) for r in self.requests)
-        return longest + int(self.config["max_tokens"]) + ROOM
+    def tokens(self, role: str) -> int:
+        """Capacity of a model's key-value cache in tokens."""
+        longest, answer = max(len(r.prompt) for r in self.requests), int(self.config["max_tokens"])
+        return longest + answer + max(ROOM, self.method.look_ahead(role, answer))
 
     def open_device(self) -> Device:
         """Create a device from the device file and the engine."""

@@ -1,0 +1,385 @@
+"""The tests of a file that llama.cpp's `llama-bench` wrote (`-o json`, `jsonl` or `csv`).
+
+Owns what its fields mean: which passes a test is, which settings it has, where llama.cpp ran it and which
+arithmetic its weights have. Must not know what is fitted to tests. Byte-order marks, UTF-16 and a program's
+messages around and between the tests are read past. What the fields leave open is an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.core.registry import require_choice
+from repro.device.op import CPU, GPU, NPU
+from repro.models.costs.model_cost import Shape
+
+Test = Mapping[str, Any]
+"""A test as written, by field."""
+
+NEEDED = (
+    *("model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "n_threads", "n_ubatch"),
+    *("backends", "avg_ns"),
+)
+ABOVE_ZERO = ("model_size", "model_n_params", "n_threads", "n_batch", "n_ubatch", "avg_ns")
+NO_SETTING = {
+    *("model_filename", "model_type", "model_size", "model_n_params", "n_prompt", "n_gen", "test_time"),
+    *("avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts", "n_threads"),
+}
+"""Fields of a model, a test or its outcome, and threads, which have a default; all others are settings."""
+TYPE = "type"
+"""Name of the setting that is the type of a model's weights."""
+
+BACKENDS = {
+    **dict.fromkeys(("CPU", "BLAS", "ZenDNN"), CPU),
+    **dict.fromkeys(("CUDA", "ROCm", "HIP", "MUSA", "Vulkan", "Metal", "MTL"), GPU),
+    **dict.fromkeys(("SYCL", "OpenCL", "Kompute", "WebGPU"), GPU),
+    **dict.fromkeys(("CANN", "HTP", "Hexagon"), NPU),
+}
+"""Processors of llama.cpp's backends; names of devices contain those of their backend."""
+SAME = 0.01
+"""Relative difference of parameter counts up to which a known shape is taken for the model's."""
+OFFLOADED = 32
+"""Rows from which llama.cpp computes on a GPU although no layers were given to it."""
+ALL_LAYERS = 99
+"""Layers for the GPU that are all of a model whose number of layers is not known."""
+
+QUANTIZED = re.compile(r"I?Q\d|TQ\d|MXFP|NVFP")
+PLAIN = {"F32": "fp32", "F16": "fp16", "BF16": "fp16"}
+BITS = {"int8": (1.0, 12.5), "fp16": (12.5, 24.0), "fp32": (24.0, 34.0)}
+"""Bits a weight, scales included, by arithmetic: quantized weights are computed with as int8."""
+PARTIAL = re.compile(r"[Mm]o[Ee]|\d+x\d|Bx\d+E|\bA\d+(\.\d+)?B|\bE\d+B")
+PARTIAL_FAMILIES = {
+    *("gpt-oss", "deepseek", "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "glm-dsa", "dbrx"),
+    *("grok", "arctic", "llama4", "mistral4", "qwen3next", "dots1", "minimax-m2", "kimi-linear", "jamba"),
+    *("smallthinker", "hy_v3", "mimo2", "step35", "rnd1", "laguna"),
+}
+"""Models of which a pass of one row reads a part: mixtures of experts, and Gemma 3n with its tables."""
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One test of a file.
+
+    Attributes:
+        model: as llama-bench names it, with its quantization.
+        arithmetic: precision under which it is billed: `fp32`, `fp16`, or `int8` for all quantized ones.
+        size: bytes of its weights.
+        read: bytes of them that a pass of one row reads.
+        layers: weights by which each row is multiplied; all that a row uses, if the shape is not known.
+        head: weights of the output projection, which llama-bench asks for the last row; 0 if not known.
+        passes: rows of its passes and their number; the first one has the most rows.
+        context: cached tokens before a pass, on average.
+        seconds: of all its passes.
+        threads: CPU threads.
+        on: processor that computed.
+    """
+
+    model: str
+    arithmetic: str
+    size: float
+    read: float
+    layers: float
+    head: float
+    passes: tuple[tuple[int, int], ...]
+    context: float
+    seconds: float
+    threads: int
+    on: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of its largest pass."""
+        return self.passes[0][0]
+
+
+def read_tests(path: Path) -> list[Test]:
+    """The tests of a prompt or of generation alone.
+
+    Raises:
+        InputError: no such file, another form of output, a test that is broken off or lacks a field, or
+            none is left.
+    """
+    try:
+        text = _text(path.read_bytes())
+    except OSError as wrong:
+        raise InputError(f"--from-llama-bench {path}: {wrong.strerror or wrong}") from None
+    except UnicodeDecodeError as wrong:
+        raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
+    tests = list(_json_tests(text)) or list(_csv_tests(text))
+    if not tests:
+        raise InputError(f"{path} {_form(text)}; write it with llama-bench -o json")
+    if (begun := text.count('"model_type":')) > len(tests):
+        raise InputError(
+            f"{path}: {begun - len(tests)} of {begun} tests are broken off or have lines between"
+        )
+    for i, test in enumerate(tests, 1):
+        if missing := [name for name in NEEDED if name not in test]:
+            raise InputError(
+                f"{path}, test {i} lacks {', '.join(missing)}; write the file with llama-bench -o json"
+            )
+    numbered: list[Test] = [{**test, "place": f"{path}, test {i}"} for i, test in enumerate(tests, 1)]
+    alone = [t for t in numbered if (_number(t, "n_prompt") >= 1) != (_number(t, "n_gen") >= 1)]
+    if not alone:
+        raise InputError(f"{path} has no test of a prompt (-p) or of generation (-n) alone")
+    return alone
+
+
+def _text(content: bytes) -> str:
+    """A file's text: UTF-16 with or without a mark (PowerShell), or UTF-8."""
+    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return content.decode("utf-16")
+    if b"\0" in content[:2]:
+        return content.decode("utf-16-be" if content[:1] == b"\0" else "utf-16-le")
+    return content.decode("utf-8-sig")
+
+
+def _json_tests(text: str) -> Iterator[Test]:
+    """Objects with fields of a test, wherever in a text they begin."""
+    decoder, at = json.JSONDecoder(), 0
+    while (at := text.find("{", at)) >= 0:
+        try:
+            found, after = decoder.raw_decode(text, at)
+        except ValueError:
+            found, after = None, at + 1
+        is_test = isinstance(found, dict) and ("model_type" in found or "n_prompt" in found)
+        if is_test:
+            yield found
+        at = after if is_test else at + 1
+
+
+def _csv_tests(text: str) -> Iterator[Test]:
+    """Rows below a header of `-o csv`."""
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if "model_type," in line.replace('"', "")]
+    if starts:
+        fields = len(lines[starts[0]].split(","))
+        for row in csv.DictReader(lines[starts[0] :]):
+            if None not in row and None not in row.values() and len(row) == fields:
+                yield row
+
+
+def _form(text: str) -> str:
+    """What a text is, if it has no tests."""
+    if re.search(r"^\s*\|\s*model\s*\|", text, re.MULTILINE):
+        return "is a Markdown table, which rounds sizes and leaves out settings"
+    if "INTO llama_bench" in text or "EXISTS llama_bench" in text:
+        return "is SQL, which is not read"
+    return "is no JSON with tests"
+
+
+def _true(test: Test, name: str) -> bool:
+    return str(test.get(name)).lower() in ("1", "true")
+
+
+def _number(test: Test, name: str, default: float | None = None) -> float:
+    if default is not None and name not in test:
+        return default
+    try:
+        value = float(test[name])
+    except (TypeError, ValueError):
+        raise InputError(f"{test['place']}: {name} is {test[name]!r}; it must be a number") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise InputError(f"{test['place']}: {name} is {value}; it must be finite")
+    if name in ABOVE_ZERO and value <= 0:
+        raise InputError(f"{test['place']}: {name} is {test[name]!r}; it must be above 0")
+    return value
+
+
+def one_setting(tests: Sequence[Test], chosen: Sequence[str] = ()) -> list[Test]:
+    """The tests of one setting; they may differ in threads and models.
+
+    Args:
+        tests: of a file.
+        chosen: settings, as `field=value`.
+
+    Raises:
+        InputError: the file has no such setting, or tests of several are left.
+    """
+    left = list(tests)
+    for choice in chosen:
+        name, _, value = choice.partition("=")
+        offered = {key for test in left for key in _settings(test)} | {"n_threads"}
+        require_choice("--setting", name, offered)
+        same = [test for test in left if _written(test, name) == value.strip().lower()]
+        if not same:
+            values = _listed(left, name)
+            raise InputError(f"--setting {choice}: the file has tests of {name} {values}")
+        left = same
+    names = dict.fromkeys(key for test in left for key in _settings(test))
+    several = [name for name in names if len({_written(test, name) for test in left}) > 1]
+    if TYPE in several and len({_arithmetic(test) for test in left}) == len({weights_type(t) for t in left}):
+        several.remove(TYPE)  # one type for each arithmetic
+    if several:
+        each = "; ".join(f"{name}: {_listed(left, name)}" for name in several)
+        first = f"{several[0]}={_written(left[0], several[0])}"
+        raise InputError(
+            f'the file has tests of several settings ({each}); choose one, as --setting "{first}"'
+        )
+    return left
+
+
+def _settings(test: Test) -> list[str]:
+    return [*(name for name in test if name not in NO_SETTING and name != "place"), TYPE]
+
+
+def _written(test: Test, name: str) -> str:
+    return str(weights_type(test) if name == TYPE else test.get(name, "absent")).strip().lower()
+
+
+def _listed(tests: Sequence[Test], name: str) -> str:
+    return ", ".join(dict.fromkeys(_written(test, name) for test in tests))
+
+
+def weights_type(test: Test) -> str:
+    """The type that a model's name ends with, as in `llama 7B Q4_K - Medium` or `qwen2 0.5B all F32`.
+
+    Raises:
+        InputError: it names none.
+    """
+    words = str(test["model_type"]).replace(",", "").split()
+    for i, word in enumerate(words):
+        if word in PLAIN or QUANTIZED.match(word):
+            return " ".join(words[i:])
+    raise InputError(
+        f"{test['place']}: model_type {test['model_type']!r} names no known type of weights; "
+        f"known are {', '.join(PLAIN)} and quantized ones, as Q4_0"
+    )
+
+
+def _arithmetic(test: Test) -> str:
+    """The arithmetic of a model's weights: what its type says, if its bytes say so, too.
+
+    A type that llama.cpp guessed is what the bytes say.
+    """
+    kind = weights_type(test)
+    named = PLAIN.get(kind.split()[0], "int8")
+    bits = 8 * _number(test, "model_size") / _number(test, "model_n_params")
+    by_bytes = next((name for name, (least, most) in BITS.items() if least <= bits < most), None)
+    if by_bytes is None or (by_bytes != named and "(guessed)" not in kind):
+        raise InputError(
+            f"{test['place']}: model_type {test['model_type']!r} against {bits:.3g} bits a weight "
+            "(model_size over model_n_params); correct the field that is wrong"
+        )
+    return by_bytes
+
+
+def bench_rows(
+    tests: Sequence[Test], shapes: Sequence[Shape] = (), active: float | None = None
+) -> list[BenchRow]:
+    """Tests of one setting as passes on a processor.
+
+    Args:
+        tests: of one setting.
+        shapes: known shapes, one of which may have as many parameters as a model.
+        active: weights that a pass of one row uses, of the file's only mixture of experts, or only model.
+
+    Raises:
+        InputError: a field has a wrong value, or something cannot be known: the processor, the arithmetic,
+            how many weights of a mixture are active.
+    """
+    models = {test["model_type"]: test for test in tests}
+    partial = [model for model in models if PARTIAL.search(model) or model.split()[0] in PARTIAL_FAMILIES]
+    if partial and active is None:
+        raise InputError(
+            f"{', '.join(partial)}: a pass of one row does not read all weights (experts, or tables by "
+            "layer); give how many it uses, as --active-parameters 3.3e9"
+        )
+    if active is not None:
+        partial = partial or list(models)
+        if len(partial) > 1:
+            raise InputError(f"--active-parameters is of one model; the file has {', '.join(partial)}")
+        most = _number(models[partial[0]], "model_n_params")
+        if not 0 < active < most:
+            raise InputError(f"--active-parameters {active:g}: it must be above 0 and below {most:g}")
+    return [_row(test, shapes, active if test["model_type"] in partial else None) for test in tests]
+
+
+def _row(test: Test, shapes: Sequence[Shape], active: float | None) -> BenchRow:
+    prompt, generated = int(_number(test, "n_prompt")), int(_number(test, "n_gen"))
+    size, parameters = _number(test, "model_size"), _number(test, "model_n_params")
+    near = [] if active else [shape for shape in shapes if abs(shape.parameters / parameters - 1.0) < SAME]
+    passes = ((1, generated),) if generated > 0 else _prompt_passes(test, prompt)
+    return BenchRow(
+        model=str(test["model_type"]),
+        arithmetic=_arithmetic(test),
+        size=size,
+        read=size * (active or parameters) / parameters,
+        layers=near[0].layers * near[0].layer_weights if near else active or parameters,
+        head=near[0].head_weights if near else 0.0,
+        passes=passes,
+        context=_number(test, "n_depth", 0) + (prompt + generated) / 2,
+        seconds=_number(test, "avg_ns") / 1e9,
+        threads=int(_number(test, "n_threads")),
+        on=_processor(test, passes[0][0], near[0].layers + 1 if near else ALL_LAYERS),
+    )
+
+
+def _prompt_passes(test: Test, prompt: int) -> tuple[tuple[int, int], ...]:
+    """Passes over a prompt by their rows: batches of `n_batch`, each divided into `n_ubatch`."""
+    batch = int(_number(test, "n_batch", prompt))
+    passes: Counter[int] = Counter()
+    for tokens, times in ((batch, prompt // batch), (prompt % batch, 1)):
+        most = min(batch, int(_number(test, "n_ubatch")))
+        passes[most] += tokens // most * times
+        passes[tokens % most] += times
+    return tuple(sorted(((rows, count) for rows, count in passes.items() if rows and count), reverse=True))
+
+
+def _processor(test: Test, rows: int, layers: int) -> str:
+    """Where llama.cpp computed passes of `rows`, of a model with so many `layers`, the last one its output.
+
+    Raises:
+        InputError: on several processors, or it cannot be known.
+    """
+    accelerator = _accelerator(test)
+    given, gpu_info = int(_number(test, "n_gpu_layers", 0)), str(test.get("gpu_info") or "")
+    if accelerator is None or (
+        given == 0 and (rows < OFFLOADED or not gpu_info or _true(test, "no_op_offload"))
+    ):
+        return CPU
+    named = str(test.get("devices") or "auto")
+    doubts = {
+        f"llama.cpp computes {OFFLOADED} rows or more on the {accelerator} even if n_gpu_layers is 0": given
+        == 0,
+        f"backends is {test['backends']!r}, but gpu_info names no device": not gpu_info,
+        f"n_gpu_layers is {given}, so that layers may have stayed on the CPU": 0 < given < layers,
+        "n_cpu_moe leaves experts on the CPU": _number(test, "n_cpu_moe", 0) > 0,
+        "no_kv_offload leaves attention on the CPU": _true(test, "no_kv_offload"),
+        "tensor_buft_overrides moves tensors": str(test.get("tensor_buft_overrides") or "none") != "none",
+        "the model may lie on several devices": test.get("split_mode") != "none"
+        and ("," in gpu_info if named == "auto" else "/" in named),
+    }
+    for doubt, holds in doubts.items():
+        if holds:
+            raise InputError(
+                f"{test['place']}: where it ran is not known: {doubt}; run it with -dev none for the CPU, "
+                f"or with -ngl {ALL_LAYERS} -dev NAME for a whole model on one device"
+            )
+    return accelerator
+
+
+def _accelerator(test: Test) -> str | None:
+    """The processor beside the CPU that layers can have been given to."""
+    devices = str(test.get("devices") or "auto")
+    if devices == "none":
+        return None
+    names = str(test["backends"]).split(",") if devices == "auto" else devices.split("/")
+    kinds = set()
+    for name in (name.strip() for name in names):
+        known = [kind for backend, kind in BACKENDS.items() if backend.lower() in name.lower()]
+        if name and not known:
+            raise InputError(
+                f"{test['place']}: where {name!r} computes is not known; known are {', '.join(BACKENDS)}"
+            )
+        kinds |= set(known) - {CPU}
+    if len(kinds) > 1:
+        raise InputError(f"{test['place']}: {', '.join(names)} are several processors; run it with -dev NAME")
+    return kinds.pop() if kinds else None
