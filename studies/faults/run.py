@@ -1,0 +1,226 @@
+"""Put one fault after another into a copy of the project, and ask the gate that has to find it.
+
+Owns how faults of `faults.yaml` are read, put in and asked for. Must not know what a fault is about. A fault is
+an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins with
+`repro.`. A gate passes without its fault and fails with it, or it has not found it.
+
+    python studies/faults/run.py --copy FOLDER              the faults that found.csv lacks or has changed since
+    python studies/faults/run.py --copy FOLDER --again      all of them
+    python studies/faults/run.py --copy FOLDER --only clock those whose name has a word
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from repro.core.errors import InputError
+from repro.core.typed import typed
+from repro.records.identity import portable_text
+from repro.records.record import content_hash, write_atomically
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+FAULTS = FOLDER / "faults.yaml"
+FOUND = FOLDER / "found.csv"
+COLUMNS = ("area", "fault", "gate", "found", "cpu_seconds", "said", "edit")
+LIMIT = 600
+"""Seconds after which a gate is stopped; it has found nothing then."""
+FAILS = 1
+"""Exit status of pytest with a failed test, and of `repro.check` with a cell that differs."""
+WORDS = 120
+"""Characters of what a gate said that are kept."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change that makes some figure, token or table wrong.
+
+    Attributes:
+        name: a few words, which no other fault has.
+        says: what goes wrong, in a sentence.
+        file: the file to change, from the project's root.
+        old: text that stands in it once.
+        new: what stands there with the fault.
+        gate: what has to find it.
+        area: what it is about, as in the list.
+    """
+
+    name: str
+    says: str
+    file: str
+    old: str
+    new: str
+    gate: str
+    area: str = ""
+
+    @property
+    def edit(self) -> str:
+        """Beginning of the hash of edit and gate, which tells whether a line of `found.csv` is of this fault."""
+        return content_hash([self.file, self.old, self.new, self.gate])[:8]
+
+    @property
+    def command(self) -> list[str]:
+        """The gate as arguments of Python."""
+        if self.gate.startswith("repro."):
+            return ["-m", *self.gate.split(" ")]
+        return ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", self.gate]
+
+    def put_into(self, root: Path) -> None:
+        """Change the file below `root`; InputError if the old text does not stand there exactly once."""
+        path = root / self.file
+        text = path.read_text(encoding="utf-8")
+        if (count := text.count(self.old)) != 1:
+            raise InputError(f"fault {self.name!r}: its old text stands {count} times in {self.file}")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+def read_faults(path: Path = FAULTS) -> list[Fault]:
+    """The faults of a file, area by area; InputError for one that is incomplete or named twice."""
+    areas = yaml.safe_load(path.read_text(encoding="utf-8"))
+    faults = [
+        typed(Fault, {"area": area, **entry}, f"a fault of {area}")
+        for area, entries in areas.items()
+        for entry in entries
+    ]
+    if len({fault.name for fault in faults}) < len(faults):
+        raise InputError(f"{path.name} names a fault twice")
+    return faults
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a gate ended: exit status (None beyond `LIMIT`), seconds of CPU, and the first error it named."""
+
+    status: int | None
+    cpu_seconds: float
+    said: str
+
+
+def ask(command: Sequence[str], root: Path, faulty: bool) -> Answer:
+    """Run Python with these arguments in a copy of the project; a faulty one leaves no compiled modules."""
+    own = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    environment = {**os.environ, **own, **({"PYTHONDONTWRITEBYTECODE": "1"} if faulty else {})}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        ended = subprocess.run(
+            [sys.executable, *command], cwd=root, env=environment, text=True, capture_output=True, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(None, float(LIMIT), f"took more than {LIMIT} s")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Answer(ended.returncode, spent, first_error(ended.stdout + ended.stderr))
+
+
+def first_error(output: str) -> str:
+    """What a gate said of its failure, in a line without folders of this machine."""
+    found = re.search(r"^(?:FAILED|ERROR) \S.*? - (.*)$", output, re.M)
+    found = found or re.search(r"^((?:different|error): .*)$", output, re.M)
+    lines = output.strip().splitlines() or [""]
+    return portable_text(found[1] if found else lines[-1])[:WORDS].strip()
+
+
+def copy_project(into: Path) -> None:
+    """Copy the project's files into a folder, but those that are there already and the same."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        source, target = ROOT / name, into / name
+        if not source.is_file():
+            target.unlink(missing_ok=True)
+        elif not target.is_file() or _stamp(source) != _stamp(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def require_sound(faults: Sequence[Fault], root: Path) -> None:
+    """InputError if a gate fails without a fault."""
+    commands = list(dict.fromkeys(tuple(fault.command) for fault in faults))
+    tests = [command[-1] for command in commands if command[1] == "pytest"]
+    together = [("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *tests)] if tests else []
+    for command in (*together, *(c for c in commands if c[1] != "pytest")):
+        answer = ask(command, root, faulty=False)
+        if answer.status != 0:
+            raise InputError(f"a gate fails without a fault: {answer.said}")
+
+
+def found_by_gates(faults: Sequence[Fault], root: Path) -> Iterator[tuple[Fault, Answer]]:
+    """Each fault with what its gate said; the copy is as before after each."""
+    for fault in faults:
+        fault.put_into(root)
+        try:
+            yield fault, ask(fault.command, root, faulty=True)
+        finally:
+            shutil.copy2(ROOT / fault.file, root / fault.file)
+
+
+def line_of(fault: Fault, answer: Answer) -> dict[str, str]:
+    """The line of `found.csv`."""
+    found = "yes" if answer.status == FAILS else f"no (exit {answer.status})"
+    cells = (fault.area, fault.name, fault.gate, found, f"{answer.cpu_seconds:.0f}", answer.said, fault.edit)
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def read_found(path: Path = FOUND) -> dict[str, dict[str, str]]:
+    """The lines of an earlier run by fault; none if there is no file."""
+    if not path.is_file():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {line["fault"]: line for line in csv.DictReader(file)}
+
+
+def write_found(lines: Mapping[str, Mapping[str, str]], faults: Sequence[Fault]) -> None:
+    """Write the lines of the faults that there are, in the order of the list."""
+    rows = [lines[fault.name] for fault in faults if fault.name in lines]
+    text = [",".join(COLUMNS)]
+    text += [",".join(f'"{row[c].replace(chr(34), chr(39))}"' for c in COLUMNS) for row in rows]
+    write_atomically(FOUND, "\n".join(text) + "\n")
+
+
+def main() -> int:
+    """The command line; the exit status is 1 if a gate did not find its fault, 2 for bad input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--copy", type=Path, required=True, help="a folder for the copy of the project")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="names with one of these words")
+    parser.add_argument("--again", action="store_true", help="also faults that found.csv has")
+    given = parser.parse_args()
+    try:
+        faults, lines = read_faults(), read_found()
+        chosen = [f for f in faults if any(word in f.name for word in given.only)]
+        due = [f for f in chosen if given.again or lines.get(f.name, {}).get("edit") != f.edit]
+        began = time.monotonic()
+        copy_project(given.copy)
+        require_sound(due, given.copy)
+        for fault, answer in found_by_gates(due, given.copy):
+            lines[fault.name] = line = line_of(fault, answer)
+            print(f"{line['found']:>4} {line['cpu_seconds']:>4} s | {fault.name} | {fault.gate} | {answer.said}")
+            write_found(lines, faults)
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    missed = [f.name for f in chosen if lines[f.name]["found"] != "yes"]
+    took = time.monotonic() - began
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} faults found; {len(due)} asked in {took:.0f} s")
+    print("".join(f"not found: {name}\n" for name in missed), end="")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
