@@ -4,43 +4,45 @@ Owns how faults of `faults.yaml` are read, put in and asked for. Must not know w
 an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins with
 `repro.`. A gate passes without its fault and fails with it, or it has not found it.
 
-    python studies/faults/run.py --copy FOLDER              the faults that found.csv lacks or has changed since
+    python studies/faults/run.py --copy FOLDER              the faults that found.csv lacks, or has otherwise
     python studies/faults/run.py --copy FOLDER --again      all of them
     python studies/faults/run.py --copy FOLDER --only clock those whose name has a word
+
+Each gate runs in a fork of this process, which has imported what is heavy, and nothing of `repro`.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import os
 import re
-import resource
+import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import pytest
 import yaml
-
-from repro.core.errors import InputError
-from repro.core.typed import typed
-from repro.records.identity import portable_text
-from repro.records.record import content_hash, write_atomically
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 FAULTS = FOLDER / "faults.yaml"
 FOUND = FOLDER / "found.csv"
 COLUMNS = ("area", "fault", "gate", "found", "cpu_seconds", "said", "edit")
-LIMIT = 600
+HEAVY = ("torch", "pandas", "scipy.special", "transformers", "safetensors.torch", "hydra.main", "evaluate", "rich")
+LIMIT = 900
 """Seconds after which a gate is stopped; it has found nothing then."""
 FAILS = 1
 """Exit status of pytest with a failed test, and of `repro.check` with a cell that differs."""
-WORDS = 120
+WORDS = 110
 """Characters of what a gate said that are kept."""
 
 
@@ -49,88 +51,97 @@ class Fault:
     """A change that makes some figure, token or table wrong.
 
     Attributes:
+        area: what it is about, as in the list.
         name: a few words, which no other fault has.
         says: what goes wrong, in a sentence.
         file: the file to change, from the project's root.
         old: text that stands in it once.
         new: what stands there with the fault.
         gate: what has to find it.
-        area: what it is about, as in the list.
     """
 
+    area: str
     name: str
     says: str
     file: str
     old: str
     new: str
     gate: str
-    area: str = ""
 
     @property
     def edit(self) -> str:
-        """Beginning of the hash of edit and gate, which tells whether a line of `found.csv` is of this fault."""
-        return content_hash([self.file, self.old, self.new, self.gate])[:8]
-
-    @property
-    def command(self) -> list[str]:
-        """The gate as arguments of Python."""
-        if self.gate.startswith("repro."):
-            return ["-m", *self.gate.split(" ")]
-        return ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", self.gate]
+        """Beginning of the hash of edit and gate, by which a line of `found.csv` is known to be of this fault."""
+        return hashlib.sha256("\0".join((self.file, self.old, self.new, self.gate)).encode()).hexdigest()[:8]
 
     def put_into(self, root: Path) -> None:
-        """Change the file below `root`; InputError if the old text does not stand there exactly once."""
+        """Change the file below `root`; ValueError if the old text does not stand there exactly once."""
         path = root / self.file
         text = path.read_text(encoding="utf-8")
         if (count := text.count(self.old)) != 1:
-            raise InputError(f"fault {self.name!r}: its old text stands {count} times in {self.file}")
+            raise ValueError(f"fault {self.name!r}: its old text stands {count} times in {self.file}")
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
 def read_faults(path: Path = FAULTS) -> list[Fault]:
-    """The faults of a file, area by area; InputError for one that is incomplete or named twice."""
+    """The faults of a file, area by area; TypeError for one that is incomplete, ValueError for a repeated name."""
     areas = yaml.safe_load(path.read_text(encoding="utf-8"))
-    faults = [
-        typed(Fault, {"area": area, **entry}, f"a fault of {area}")
-        for area, entries in areas.items()
-        for entry in entries
-    ]
-    if len({fault.name for fault in faults}) < len(faults):
-        raise InputError(f"{path.name} names a fault twice")
+    faults = [Fault(area, **entry) for area, entries in areas.items() for entry in entries]
+    names = [fault.name for fault in faults]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"{path.name} names faults twice: {', '.join(sorted(repeated))}")
     return faults
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a gate ended: exit status (None beyond `LIMIT`), seconds of CPU, and the first error it named."""
+    """How gates ended: exit status, seconds of CPU, and the first error that they named."""
 
-    status: int | None
+    status: int
     cpu_seconds: float
     said: str
 
 
-def ask(command: Sequence[str], root: Path, faulty: bool) -> Answer:
-    """Run Python with these arguments in a copy of the project; a faulty one leaves no compiled modules."""
-    own = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
-    environment = {**os.environ, **own, **({"PYTHONDONTWRITEBYTECODE": "1"} if faulty else {})}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def ask(gates: Sequence[str], root: Path, faulty: bool) -> Answer:
+    """Run tests together, or one command, in a copy of the project; a faulty one leaves no compiled modules."""
+    log = root / ".gate.log"
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(LIMIT)
+        os._exit(_asked(gates, root, faulty, log))
+    _, status, usage = os.wait4(pid, 0)
+    said = first_error(log.read_text(encoding="utf-8", errors="replace"), root)
+    return Answer(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, said)
+
+
+def _asked(gates: Sequence[str], root: Path, faulty: bool, log: Path) -> int:
+    """The exit status of gates, in a process of their own, which writes to a file."""
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(out, stream)
+    os.chdir(root)
+    sys.path[:0] = [str(root / "src")]
+    sys.dont_write_bytecode = faulty
+    os.environ |= {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
     try:
-        ended = subprocess.run(
-            [sys.executable, *command], cwd=root, env=environment, text=True, capture_output=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(None, float(LIMIT), f"took more than {LIMIT} s")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Answer(ended.returncode, spent, first_error(ended.stdout + ended.stderr))
+        if gates[0].startswith("repro."):
+            module, *sys.argv[1:] = gates[0].split(" ")
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            return 0
+        return int(pytest.main(["-q", "-p", "no:cacheprovider", "--tb=line", *gates]))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
-def first_error(output: str) -> str:
-    """What a gate said of its failure, in a line without folders of this machine."""
+def first_error(output: str, root: Path) -> str:
+    """What gates said of their first failure, in a line without folders of this machine."""
     found = re.search(r"^(?:FAILED|ERROR) \S.*? - (.*)$", output, re.M)
     found = found or re.search(r"^((?:different|error): .*)$", output, re.M)
     lines = output.strip().splitlines() or [""]
-    return portable_text(found[1] if found else lines[-1])[:WORDS].strip()
+    text = (found[1] if found else lines[-1]).replace(f"{root}/", "")
+    return re.sub(r"(?<![\w.])/(?:[\w.-]+/)+", "", text)[:WORDS].strip()
 
 
 def copy_project(into: Path) -> None:
@@ -151,14 +162,12 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def require_sound(faults: Sequence[Fault], root: Path) -> None:
-    """InputError if a gate fails without a fault."""
-    commands = list(dict.fromkeys(tuple(fault.command) for fault in faults))
-    tests = [command[-1] for command in commands if command[1] == "pytest"]
-    together = [("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *tests)] if tests else []
-    for command in (*together, *(c for c in commands if c[1] != "pytest")):
-        answer = ask(command, root, faulty=False)
-        if answer.status != 0:
-            raise InputError(f"a gate fails without a fault: {answer.said}")
+    """ValueError if a gate fails without a fault."""
+    gates = list(dict.fromkeys(fault.gate for fault in faults))
+    tests = [gate for gate in gates if not gate.startswith("repro.")]
+    for group in (tests, *([gate] for gate in gates if gate not in tests)):
+        if group and (answer := ask(group, root, faulty=False)).status:
+            raise ValueError(f"a gate fails without a fault (exit {answer.status}): {answer.said}")
 
 
 def found_by_gates(faults: Sequence[Fault], root: Path) -> Iterator[tuple[Fault, Answer]]:
@@ -166,7 +175,7 @@ def found_by_gates(faults: Sequence[Fault], root: Path) -> Iterator[tuple[Fault,
     for fault in faults:
         fault.put_into(root)
         try:
-            yield fault, ask(fault.command, root, faulty=True)
+            yield fault, ask([fault.gate], root, faulty=True)
         finally:
             shutil.copy2(ROOT / fault.file, root / fault.file)
 
@@ -191,7 +200,7 @@ def write_found(lines: Mapping[str, Mapping[str, str]], faults: Sequence[Fault])
     rows = [lines[fault.name] for fault in faults if fault.name in lines]
     text = [",".join(COLUMNS)]
     text += [",".join(f'"{row[c].replace(chr(34), chr(39))}"' for c in COLUMNS) for row in rows]
-    write_atomically(FOUND, "\n".join(text) + "\n")
+    FOUND.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -207,12 +216,14 @@ def main() -> int:
         due = [f for f in chosen if given.again or lines.get(f.name, {}).get("edit") != f.edit]
         began = time.monotonic()
         copy_project(given.copy)
+        for module in HEAVY:
+            import_module(module)
         require_sound(due, given.copy)
         for fault, answer in found_by_gates(due, given.copy):
             lines[fault.name] = line = line_of(fault, answer)
-            print(f"{line['found']:>4} {line['cpu_seconds']:>4} s | {fault.name} | {fault.gate} | {answer.said}")
+            print(f"{line['found']:>4} {line['cpu_seconds']:>4} s | {fault.name} | {answer.said}", flush=True)
             write_found(lines, faults)
-    except InputError as wrong:
+    except ValueError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
     missed = [f.name for f in chosen if lines[f.name]["found"] != "yes"]
