@@ -4,9 +4,9 @@ Owns how faults of `faults.yaml` are read, put in and asked for. Must not know w
 an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins with
 `repro.`. A gate passes without its fault and fails with it, or it has not found it.
 
-    python studies/faults/run.py --copy FOLDER              the faults that found.csv lacks, or has otherwise
-    python studies/faults/run.py --copy FOLDER --again      all of them
-    python studies/faults/run.py --copy FOLDER --only clock those whose name has a word
+    python -m studies.faults.run --copy FOLDER                the faults that found.csv lacks, or has otherwise
+    python -m studies.faults.run --copy FOLDER --again        all of them
+    python -m studies.faults.run --copy FOLDER --only clock   those whose name has a word
 
 Each gate runs in a fork of this process, which has imported what is heavy, and nothing of `repro`.
 """

@@ -45,7 +45,7 @@ def test_the_last_run_found_every_fault() -> None:
     for fault in FAULTS:
         line = found.get(fault.name, {})
         assert (line.get("found"), line.get("edit")) == ("yes", fault.edit), (
-            f"run `python studies/faults/run.py --copy FOLDER`, which asks for {fault.name!r}"
+            f"run `python -m studies.faults.run --copy FOLDER`, which asks for {fault.name!r}"
         )
     assert len(found) == len(FAULTS)
     assert max(int(line["cpu_seconds"]) for line in found.values()) < 60
