@@ -1,10 +1,10 @@
 """Put one fault after another into a copy of the project, and ask the gate that has to find it.
 
-Owns how faults of `faults.yaml` are read, put in and asked for. Must not know what a fault is about. A fault is
-an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins with
-`repro.`. A gate passes without its fault and fails with it, or it has not found it.
+Owns how faults of `faults.yaml` are read, put in and asked for. Must not know what a fault is about. A fault
+is an edit of one place; its gate is a test of less than a minute, by its pytest id, or a command that begins
+with `repro.`. A gate passes without its fault and fails with it, or it has not found it.
 
-    python -m studies.faults.run --copy FOLDER                the faults that found.csv lacks, or has otherwise
+    python -m studies.faults.run --copy FOLDER                faults that found.csv lacks or has otherwise
     python -m studies.faults.run --copy FOLDER --again        all of them
     python -m studies.faults.run --copy FOLDER --only clock   those whose name has a word
 
@@ -37,7 +37,16 @@ ROOT = FOLDER.parents[1]
 FAULTS = FOLDER / "faults.yaml"
 FOUND = FOLDER / "found.csv"
 COLUMNS = ("area", "fault", "gate", "found", "cpu_seconds", "said", "edit")
-HEAVY = ("torch", "pandas", "scipy.special", "transformers", "safetensors.torch", "hydra.main", "evaluate", "rich")
+HEAVY = (
+    "torch",
+    "pandas",
+    "scipy.special",
+    "transformers",
+    "safetensors.torch",
+    "hydra.main",
+    "evaluate",
+    "rich",
+)
 LIMIT = 900
 """Seconds after which a gate is stopped; it has found nothing then."""
 FLAGS = ("-q", "-p", "no:cacheprovider", "--tb=line")
@@ -71,7 +80,7 @@ class Fault:
 
     @property
     def edit(self) -> str:
-        """Beginning of the hash of edit and gate, by which a line of `found.csv` is known to be of this fault."""
+        """Beginning of the hash of edit and gate: a line of `found.csv` with another is not of this fault."""
         return hashlib.sha256("\0".join((self.file, self.old, self.new, self.gate)).encode()).hexdigest()[:8]
 
     def put_into(self, root: Path) -> None:
@@ -84,7 +93,7 @@ class Fault:
 
 
 def read_faults(path: Path = FAULTS) -> list[Fault]:
-    """The faults of a file, area by area; TypeError for one that is incomplete, ValueError for a repeated name."""
+    """The faults of a file, area by area; ValueError for a name that two of them have."""
     areas = yaml.safe_load(path.read_text(encoding="utf-8"))
     faults = [Fault(area, **entry) for area, entries in areas.items() for entry in entries]
     names = [fault.name for fault in faults]
@@ -103,7 +112,7 @@ class Answer:
 
 
 def ask(gates: Sequence[str], root: Path, faulty: bool) -> Answer:
-    """Run tests together, or one command, in a copy of the project; a faulty one leaves no compiled modules."""
+    """Run tests together, or one command, in a copy of the project; a faulty copy compiles no modules."""
     log = root / ".gate.log"
     pid = os.fork()
     if pid == 0:
@@ -198,19 +207,25 @@ def read_found(path: Path = FOUND) -> dict[str, dict[str, str]]:
 
 def write_found(lines: Mapping[str, Mapping[str, str]], faults: Sequence[Fault]) -> None:
     """Write the lines of the faults that there are, in the order of the list."""
-    rows = [lines[fault.name] for fault in faults if fault.name in lines]
-    text = [",".join(COLUMNS)]
-    text += [",".join(f'"{row[c].replace(chr(34), chr(39))}"' for c in COLUMNS) for row in rows]
-    FOUND.write_text("\n".join(text) + "\n", encoding="utf-8")
+    with FOUND.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines[fault.name] for fault in faults if fault.name in lines)
 
 
 def main() -> int:
     """The command line; the exit status is 1 if a gate did not find its fault, 2 for bad input."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--copy", type=Path, required=True, help="a folder for the copy of the project")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="names with one of these words")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="WORD", help="names with one of these words"
+    )
     parser.add_argument("--again", action="store_true", help="also faults that found.csv has")
-    parser.add_argument("--sound", action="store_true", help="first run all gates without a fault, as the suite does")
+    parser.add_argument(
+        "--sound", action="store_true", help="first run all gates without a fault, as the suite does"
+    )
     given = parser.parse_args()
     try:
         faults, lines = read_faults(), read_found()

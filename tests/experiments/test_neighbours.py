@@ -1,8 +1,8 @@
 """No table has its neighbour's published value: names of places and of published values fit as they stand.
 
-A place is a row's id (or a column's key); a published value has an id and says model, dataset, device and system.
-Both come from people who read the paper, in different files, so that a slip in joining them shows: exchanged,
-two values would then share more letters with their places.
+A place is a row's id or a column's key; a published value has an id, and a model, dataset, device, system.
+Both come from people who read the paper, in different files, so that a slip in joining them shows: two values
+would then share more letters with their places if they were exchanged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network's rows are transformers' of each whole sequence: prompt, token by token, tree, and after a choice.
+"""A network's rows are transformers' of whole sequences: prompt, token by token, tree, and after a choice.
 
 Passes over a cache are held to another implementation here and not to our own passes without one, which would
 share a shifted position or a wrong mask.
@@ -34,7 +34,9 @@ def test_rows_over_a_cache_are_those_of_transformers(family: str, tmp_path: Path
             tokens = torch.tensor([prefix.tokens(after=0)])
             with torch.no_grad():
                 expected = model(tokens).logits[0, -1]
-            assert (row.logits - expected).abs().max() < TOLERANCE * expected.abs().max(), prefix.tokens(after=0)
+            assert (row.logits - expected).abs().max() < TOLERANCE * expected.abs().max(), prefix.tokens(
+                after=0
+            )
 
     network.start(PROMPT)
     require_equal([PROMPT])

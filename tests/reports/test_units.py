@@ -1,4 +1,4 @@
-"""Factors between units, held to what their names mean; a table never shows a value a thousand times too large."""
+"""Factors between units, held to what their names mean: no value is shown a thousand times too large."""
 
 from dataclasses import replace
 
@@ -28,5 +28,5 @@ def test_a_published_value_is_written_in_the_column_s_unit() -> None:
     assert in_unit(published, "s", "x").ends == pytest.approx([0.817, 1.229])
     assert in_unit(replace(published, unit="s"), "ms", "x").ends == pytest.approx([817e3, 1229e3])
     assert in_unit(replace(published, value_low=None, unit="%"), "x", "x").ends == pytest.approx([12.29])
-    with pytest.raises(InputError, match="cell 't.a' is in 'ms' and x in 'J'"):
+    with pytest.raises(InputError, match=r"cell 't\.a' is in 'ms' and x in 'J'"):
         in_unit(published, "J", "x")
