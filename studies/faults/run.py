@@ -205,6 +205,12 @@ def read_found(path: Path = FOUND) -> dict[str, dict[str, str]]:
         return {line["fault"]: line for line in csv.DictReader(file)}
 
 
+def is_found(fault: Fault, lines: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether these lines have that its gate found this fault."""
+    line = lines.get(fault.name, {})
+    return (line.get("found"), line.get("edit")) == ("yes", fault.edit)
+
+
 def write_found(lines: Mapping[str, Mapping[str, str]], faults: Sequence[Fault]) -> None:
     """Write the lines of the faults that there are, in the order of the list."""
     with FOUND.open("w", newline="", encoding="utf-8") as file:
@@ -230,7 +236,7 @@ def main() -> int:
     try:
         faults, lines = read_faults(), read_found()
         chosen = [f for f in faults if any(word in f.name for word in given.only)]
-        due = [f for f in chosen if given.again or lines.get(f.name, {}).get("edit") != f.edit]
+        due = [f for f in chosen if given.again or not is_found(f, lines)]
         began = time.monotonic()
         copy_project(given.copy)
         for module in HEAVY:
@@ -244,7 +250,7 @@ def main() -> int:
     except ValueError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2
-    missed = [f.name for f in chosen if lines[f.name]["found"] != "yes"]
+    missed = [f.name for f in chosen if not is_found(f, lines)]
     took = time.monotonic() - began
     print(f"{len(chosen) - len(missed)} of {len(chosen)} faults found; {len(due)} asked in {took:.0f} s")
     print("".join(f"not found: {name}\n" for name in missed), end="")

@@ -43,8 +43,7 @@ def test_the_last_run_found_every_fault() -> None:
     """Of this list: a line of another edit or gate is none of these."""
     found = read_found()
     for fault in FAULTS:
-        line = found.get(fault.name, {})
-        assert (line.get("found"), line.get("edit")) == ("yes", fault.edit), (
+        assert run.is_found(fault, found), (
             f"run `python -m studies.faults.run --copy FOLDER`, which asks for {fault.name!r}"
         )
     assert len(found) == len(FAULTS)
