@@ -55,7 +55,7 @@ def test_columns_do_all_the_work_once(share: float, keys: float, left: int, cont
 
 
 def test_both_halves_of_an_attention_move_what_they_merge() -> None:
-    """fp16 keys and values of 10 cached and 4 own tokens; of each half an fp32 result with maximum and sum."""
+    """fp16 keys and values of 10 cached and 4 own tokens; of each half an fp32 result, maximum and sum."""
     look = AttentionExtent(4, 10, [1, 2, 2, 3])
     moved = {piece.kind: 0.0 for piece in attention(MODEL_COST, Split(0.5, keys=0.25), look)}
     for piece in attention(MODEL_COST, Split(0.5, keys=0.25), look):
