@@ -7,8 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.pop("HF_HUB_OFFLINE", None)  # libraries read it when they are imported; tests set it themselves
+
+settings.register_profile("any host", deadline=None)  # a busy machine makes no test fail
+settings.load_profile("any host")
 
 
 def pytest_collection_finish() -> None:

@@ -284,6 +284,9 @@ def test_memory_says_who_holds_what() -> None:
     assert (memory.held, memory.peak) == (6e9, 9e9)
     memory.release("target weights")
     assert (memory.held, memory.peak) == (0.0, 9e9)
+    memory.reserve(1e9, "less")
+    assert (memory.held, memory.peak) == (1e9, 9e9), "the most that was held, and not the last"
+    memory.release("less")
     with pytest.raises(InputError, match="held: nothing"):
         memory.reserve(11e9, "everything")
 

@@ -66,3 +66,9 @@ def test_a_changed_file_is_found(
     found = drifted(committed(), affected | others, conf)
     assert found.keys() == affected
     assert all(said in reason for reason in found.values()), found
+
+
+@pytest.mark.parametrize("table", ["quickstart", "ghidorah/engines"])
+def test_a_table_is_configured_as_conf_says_today(table: str) -> None:
+    """Of a phone's device and an engine with forms, in seconds: the gate of faults of `conf/`."""
+    assert drifted(committed(), keys(table)) == {}

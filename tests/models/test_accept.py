@@ -46,6 +46,19 @@ def test_greedy_follows_the_target_as_far_as_the_tree_goes(seed: int) -> None:
     assert accepted.path == [paths[text[:i]] for i in range(len(text))]
 
 
+def test_a_token_is_its_whole_number() -> None:
+    """Of a large vocabulary no other token than the target's is accepted, however alike the numbers are."""
+    chance = random.Random(0)
+    numbers = [chance.randrange(150_000) for _ in range(300)]
+    for choice in numbers:
+        tree = TokenTree(Prefix.of([0]))
+        for other in {choice + d for d in (1, 10, 64, 97, 100, 128, 256, 1000, 1024, 32_768, 65_536)}:
+            tree.grow(0, other)
+        assert drive(greedy(tree), lambda node, choice=choice: choice) == ([0], choice)
+        right = tree.grow(0, choice)
+        assert drive(greedy(tree), lambda node, choice=choice: choice).path == [0, right]
+
+
 def chain(chance: torch.Generator) -> TokenTree:
     """Two drawn tokens, one after the other."""
     tree = TokenTree(Prefix.empty())

@@ -49,6 +49,19 @@ def test_append_returns_all_rows_by_head():
     assert cache.length == 5
 
 
+def test_rows_that_come_one_by_one_are_all_there():
+    """As while decoding, in slots that held other rows before."""
+    keys, values = rows(20, 0)
+    cache = KVCache(CONFIG, 4)
+    fill(cache, *rows(20, 1), torch.arange(20))
+    cache.truncate(0)
+    for i in range(20):
+        fill(cache, keys[:, i : i + 1], values[:, i : i + 1], torch.tensor([i]))
+    whole = KVCache(CONFIG, 20)
+    fill(whole, keys, values, torch.arange(20))
+    assert same(contents(cache), contents(whole))
+
+
 def test_joint_rows_are_keys_beside_values():
     keys, values = rows(3, 0)
     apart, joint = KVCache(CONFIG, 8), KVCache(CONFIG, 8)

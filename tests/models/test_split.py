@@ -54,6 +54,16 @@ def test_columns_do_all_the_work_once(share: float, keys: float, left: int, cont
     assert dense == pytest.approx(SHAPE.attention_flops(4, context))
 
 
+def test_both_halves_of_an_attention_move_what_they_merge() -> None:
+    """fp16 keys and values of 10 cached and 4 own tokens; of each half an fp32 result, maximum and sum."""
+    look = AttentionExtent(4, 10, [1, 2, 2, 3])
+    moved = {piece.kind: 0.0 for piece in attention(MODEL_COST, Split(0.5, keys=0.25), look)}
+    for piece in attention(MODEL_COST, Split(0.5, keys=0.25), look):
+        moved[piece.kind] += piece.bytes
+    merged = 4 * 4 * (16 + 2) * 4
+    assert moved == {"attention": 2 * 10 * 2 * 16 * 2 + merged, "sparse": 2 * 4 * 2 * 16 * 2 + merged}
+
+
 def _tree_pairs(look: AttentionExtent, left: int) -> int:
     return look.rows * min(left, look.rows) + sum(max(0, seen - left) for seen in look.own)
 

@@ -41,6 +41,9 @@ class TestOne:
         [
             (compared(2.0, 2.0, 2.1), 0.05, "5% above", "holds"),
             (compared(2.0, 2.0, 1.0), -0.5, "50% below", "fails"),
+            (compared(2.0, 2.0, 2.18), 0.09, "9% above", "holds"),
+            (compared(2.0, 2.0, 2.24), 0.12, "12% above", "fails"),
+            (compared(2.0, 2.0, 1.78), -0.11, "11% below", "fails"),
             (compared(2.0, 2.0, 2.0), 0.0, "equal", "holds"),
             (compared(2.0, 4.0, 3.0), 0.0, "inside", "holds"),
             (compared(2.0, 4.0, 5.0), 0.25, "25% above", "fails"),

@@ -179,6 +179,19 @@ def test_the_key_is_what_was_asked_and_given(project: Project, tmp_path: Path) -
     assert len(set(keys.values())) == len(different)
 
 
+def test_requests_have_seeds_of_their_own(project: Project) -> None:
+    """Sampled answers are independent, and a cell's next seed shares all but one of them."""
+    first, second = (
+        [
+            r.seed
+            for r in GenerationScenario(project.config("method=std", "prompts=3", f"seed={seed}")).requests
+        ]
+        for seed in (5, 6)
+    )
+    assert len({*first}) == 3
+    assert first[1:] == second[:-1]
+
+
 def test_a_draft_that_is_not_used_does_not_count(project: Project) -> None:
     alone = ("experiment=quickstart", "method=std")
     other = override("draft.checkpoint.folder", project.root / "target")

@@ -81,6 +81,15 @@ def test_a_score_is_recorded_with_the_targets_own_and_their_difference(project: 
     assert "3 of 3 answers were cut at max_tokens and are scored as they stand" in record.provenance.notes
 
 
+def test_each_answer_is_scored_by_its_own_row() -> None:
+    texts, own = ["It is 1", "It is 2", "It is 9", "It is 4"], ["1", "2", "3", "It is 3"]
+    found = scored(["final_number"], read_config("gsm8k"), ROWS, texts, own)
+    assert [line["final_number"] for line in found.answers] == [100.0, 100.0, 0.0, 100.0]
+    assert [line["target_final_number"] for line in found.answers] == [100.0, 100.0, 100.0, 0.0]
+    assert (found.values["task_score"], found.values["target_task_score"]) == (75.0, 75.0)
+    assert found.values["task_score_difference"] == 0.0
+
+
 def test_what_is_not_asked_for_changes_neither_key_nor_values(project: Project) -> None:
     plain = project.record("method=chain_sd", "dataset=gsm8k", "~dataset.scoring.score")
     with_entry = GenerationScenario(project.config("method=chain_sd", "dataset=gsm8k"))

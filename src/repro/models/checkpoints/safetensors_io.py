@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.models.checkpoints.validate import indexed
 from repro.records.record import write_atomically
 
 if TYPE_CHECKING:
@@ -79,15 +80,28 @@ class PickledTensors:
 
 
 class StoredTensors:
-    """The tensors of all `*.safetensors` files in a folder, read on demand; see `Tensors`."""
+    """The tensors of a folder's `*.safetensors` files, read on demand; see `Tensors`."""
 
     def __init__(self, folder: Path | str) -> None:
+        """Open the files that the folder's index names, or all without an index.
+
+        Raises:
+            InputError: there is no file, one is damaged, or two have the same tensor.
+        """
         self.folder = Path(folder)
-        files = sorted(self.folder.glob("*.safetensors"))
+        names = indexed(self.folder)
+        files = [p for p in sorted(self.folder.glob("*.safetensors")) if not names or p.name in names]
         if not files:
             raise InputError(f"{folder} holds no *.safetensors file")
         self._files = {path: _opened(path) for path in files}
-        self._home = {name: path for path, file in self._files.items() for name in file.keys()}  # noqa: SIM118
+        self._home: dict[str, Path] = {}
+        for path, file in self._files.items():
+            for name in file.keys():  # noqa: SIM118
+                if (other := self._home.setdefault(name, path)) != path:
+                    raise InputError(
+                        f"in {folder} tensor {name} is in {other.name} and in {path.name}; remove "
+                        "the file that is not the checkpoint's"
+                    )
 
     def __contains__(self, name: str) -> bool:
         return name in self._home

@@ -43,7 +43,7 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
             if pickled
             else ""
         )
-    absent = [name for name in _shards(folder) if not (folder / name).is_file()]
+    absent = [name for name in indexed(folder) if not (folder / name).is_file()]
     if absent:
         return f"it lacks {', '.join(absent)}, which {INDEX} names"
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
@@ -60,7 +60,7 @@ def check_folder(folder: Path, tokenizer: bool = True) -> None:
     if lack := missing_from(folder, tokenizer):
         raise InputError(f"checkpoint {folder} cannot be used: {lack}")
     read_json(folder / CONFIG)
-    for name in _shards(folder) or sorted(path.name for path in folder.glob("*.safetensors")):
+    for name in indexed(folder) or sorted(path.name for path in folder.glob("*.safetensors")):
         _check_safetensors(folder / name)
 
 
@@ -123,7 +123,7 @@ def _file_hash(path: Path) -> str:
     return blob if is_named else sha256_of(path)
 
 
-def _shards(folder: Path) -> list[str]:
+def indexed(folder: Path) -> list[str]:
     """The weight files listed in the index; empty if there is no index."""
     if not (folder / INDEX).is_file():
         return []
