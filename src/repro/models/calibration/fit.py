@@ -100,7 +100,7 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
     All steps from one number of rows to the next are unknowns of one problem.
 
     Raises:
-        InputError: as `fit`.
+        InputError: as `fit`; or a kind of kernels has no rate, since its times do not grow with weights.
     """
     timings = list(timings)
     rows = sorted({t.rows for t in timings})
@@ -128,6 +128,9 @@ def fit_layers(timings: Iterable[PartTiming]) -> tuple[dict[Kernels, PartCost], 
         kind: PartCost(_points(rows, sums[2 * k]), _rates(rows, sums[2 * k + 1], 2.0))
         for k, kind in enumerate(kinds)
     }
+    for kind, part in parts.items():
+        if not part.rate:
+            raise InputError(f"{kind.label}: more weights took no longer; measure again on a quiet machine")
     return parts, _rates(rows, sums[-1], 1.0), tuple(float(e) for e in matrix @ found - 1.0)
 
 

@@ -52,6 +52,13 @@ class Samples:
             self._totals[record.key] = totals(record, lines, answers)
         return self._totals[record.key]
 
+    def examples(self, record: Record) -> int:
+        """Different examples that the record's answers are to; 0 if its lines do not name them."""
+        if record.key not in self._examples:
+            hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
+            self._examples[record.key] = len(hashes)
+        return self._examples[record.key]
+
     def together(self, records: Iterable[Record]) -> JointSamples:
         """The records' figures, resampled over all their prompts at once."""
         prompts: dict[str, set[str]] = defaultdict(set)
@@ -83,13 +90,6 @@ class JointSamples:
 def _source(record: Record) -> str:
     """What a record's prompts are from: the digest of its dataset; requests name their applications."""
     return str(record.provenance.inputs.get("dataset", ""))
-
-    def examples(self, record: Record) -> int:
-        """Different examples that the record's answers are to; 0 if its lines do not name them."""
-        if record.key not in self._examples:
-            hashes = {line.get("row_hash") for line in self._lines.answers(record.key)} - {None}
-            self._examples[record.key] = len(hashes)
-        return self._examples[record.key]
 
 
 def distinct(records: Sequence[Record], samples: Samples | None = None) -> int | None:
