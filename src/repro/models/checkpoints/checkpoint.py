@@ -31,8 +31,8 @@ from repro.models.checkpoints.validate import (
     is_whole,
     missing_from,
     provenance,
-    read_json,
 )
+from repro.models.checkpoints.weight_files import read_json
 from repro.records.build_cache import Unavailable, build_once, cache_root
 
 __all__ = [
