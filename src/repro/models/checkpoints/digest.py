@@ -40,7 +40,8 @@ def digest(folder: Path | str) -> str:
     """SHA-256 in hex over the contents of a folder: tensors, configuration, vocabulary and other files.
 
     Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
-    and a tensor that the index of the folder takes from another file. So the same weights have the same digest wherever and with whichever package version they were converted.
+    and a tensor that the index of the folder takes from another file. So the same weights have the same
+    digest wherever and with whichever package version they were converted.
 
     Each file's hash is cached in the folder's `.digests.json` with its size and the times of its last
     modification and last change, and recomputed when one of them changes. A program can set the former, but

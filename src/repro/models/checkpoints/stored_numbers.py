@@ -22,7 +22,7 @@ FLOATS = ("F32", "F16", "BF16")
 """The safetensors types that are plain numbers."""
 
 KEYS = ("quantization_config", "quantization", "compression_config")
-"""Entries of `config.json` that say how numbers are stored: of transformers, of MLX, of older llm-compressor."""
+"""Entries of `config.json` that say how numbers are stored: transformers', MLX's, older llm-compressor's."""
 
 REFUSED_PARTS = ("zero_point", "qzeros", "g_idx")
 """Tensors that change what the numbers beside them mean in a way that is not read here."""
@@ -78,7 +78,7 @@ class Scheme:
 
 Says = Mapping[str, Any]
 Allowed = Mapping[str, Sequence[Any] | None]
-"""Values that an entry may have; None allows every value, since it does not change what stored weights mean."""
+"""Values that an entry may have; None allows every one, since it does not change what weights mean."""
 
 NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
 """Values by which an entry that is not known says nothing."""
@@ -90,7 +90,8 @@ def scheme_of(raw: Mapping[str, Any]) -> Scheme | None:
     Raises:
         InputError: the format or one of its options is not read here.
     """
-    said = [(key, part[key]) for part in (raw, raw.get("text_config")) for key in KEYS if _says(part, key)]
+    parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, Mapping)]
+    said = [(key, part[key]) for part in parts for key in KEYS if part.get(key) not in NOTHING]
     if not said:
         return None
     key, config = said[0]
@@ -103,10 +104,6 @@ def scheme_of(raw: Mapping[str, Any]) -> Scheme | None:
             f"{', '.join(FORMATS)}; or save it dequantized, in {', '.join(FLOATS)}"
         )
     return FORMATS[method](config)
-
-
-def _says(part: Any, key: str) -> bool:
-    return isinstance(part, Mapping) and part.get(key) not in NOTHING
 
 
 def _unnamed(key: str, config: Says) -> str:
@@ -122,12 +119,20 @@ def _require(method: str, config: Says, allowed: Allowed) -> None:
         choices = allowed.get(name, NOTHING)
         if choices is not None and value not in (*choices, None):
             wanted = f"; read are {', '.join(map(repr, choices))}" if name in allowed else ""
-            raise InputError(f"its weights are quantized by {method} with {name}={value!r}, not read here{wanted}")
+            raise InputError(
+                f"its weights are quantized by {method} with {name}={value!r}, not read here{wanted}"
+            )
 
 
 def _pair(method: str, name: str, value: Any) -> tuple[int, int]:
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(type(v) is int and v > 0 for v in value):
-        raise InputError(f"its weights are quantized by {method} with {name}={value!r}; it must be two counts")
+    if (
+        not isinstance(value, list | tuple)
+        or len(value) != 2
+        or not all(type(v) is int and v > 0 for v in value)
+    ):
+        raise InputError(
+            f"its weights are quantized by {method} with {name}={value!r}; it must be two counts"
+        )
     return value[0], value[1]
 
 
@@ -174,7 +179,7 @@ def _compressed(config: Says) -> Scheme:
     kind = "I8" if config["format"] == "int-quantized" else "F8_E4M3"
     scheme = Scheme(f"compressed-tensors {config['format']}", kind, ("weight_scale",))
     groups = config.get("config_groups") or {}
-    blocks: set[tuple[int, int] | None] = set()
+    blocks: set[tuple[int, int]] = set()
     activations = bool(config.get("kv_cache_scheme"))
     for group in groups.values() if isinstance(groups, Mapping) else [groups]:
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -189,7 +194,9 @@ def _compressed(config: Says) -> Scheme:
         elif weights.get("strategy") == "group":
             blocks.add(_pair("compressed-tensors", "group_size", [1, size]))
     if len(blocks) > 1:
-        raise InputError(f"its weights are quantized by compressed-tensors in several blocks: {sorted(blocks)}")
+        raise InputError(
+            f"its weights are quantized by compressed-tensors in several blocks: {sorted(blocks)}"
+        )
     return replace(scheme, block=next(iter(blocks), None), activations=activations or not groups)
 
 
@@ -234,7 +241,9 @@ def require_read(
     for name, stored in tensors.items():
         part = name.rpartition(".")[2]
         if any(refused in part for refused in REFUSED_PARTS):
-            raise InputError(f"{home[name]} has {name}, which moves or orders quantized numbers, not read here")
+            raise InputError(
+                f"{home[name]} has {name}, which moves or orders quantized numbers, not read here"
+            )
         if scheme and part == "weight_format":
             _require_rows(name, stored, home[name])
         elif "weight" in part and "scale" not in part:
@@ -248,9 +257,7 @@ def require_read(
 
 
 def _unread(name: str, stored: StoredTensor, path: Path, scheme: Scheme | None) -> str:
-    rule = (
-        f" or {scheme.kind} with {' or '.join(scheme.scales)} beside it ({scheme.name})" if scheme else ""
-    )
+    rule = f" or {scheme.kind} with {' or '.join(scheme.scales)} beside it ({scheme.name})" if scheme else ""
     return f"{path} stores {name} as {stored.kind}; a weight is {', '.join(FLOATS)}{rule}"
 
 
@@ -259,4 +266,6 @@ def _require_rows(name: str, stored: StoredTensor, path: Path) -> None:
     with path.open("rb") as stream:
         stream.seek(stored.begin)
         if (order := stream.read(1)) != b"\0":
-            raise InputError(f"{path} has {name} {order[0] if order else '?'}; only 0, row by row, is read here")
+            raise InputError(
+                f"{path} has {name} {order[0] if order else '?'}; only 0, row by row, is read here"
+            )

@@ -68,8 +68,8 @@ def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[st
                 continue
             if name in found:
                 raise InputError(
-                    f"tensor {name} is in {found[name].name} and in {path.name} of {path.parent}, and neither "
-                    f"{SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
+                    f"tensor {name} is in {found[name].name} and in {path.name} of {path.parent}, and "
+                    f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
                 )
             found[name] = path
     if lost := sorted(mapped.keys() - found.keys()):

@@ -20,8 +20,8 @@ class Rope:
     """RoPE settings: base, the rotated share of each head, and scaling for long contexts.
 
     `linear` divides every frequency by `factor`. `llama3` divides frequencies whose wavelength is long
-    relative to `original_positions`, and interpolates between the two bounds. `longrope` divides the frequency
-    of each rotated pair by its entry of `factors`.
+    relative to `original_positions`, and interpolates between the two bounds. `longrope` divides the
+    frequency of each rotated pair by its entry of `factors`.
     """
 
     theta: float = 10_000.0

@@ -1,8 +1,8 @@
 """Translation of Hugging Face configurations into `DecoderConfig`, as transformers 5 reads the same file.
 
-Owns one table entry per `model_type`. Must not read files or create tensors. An entry that transformers' class
-of the family knows is read, or has its only value in the table, or is in `entries.HARMLESS`; other entries
-are ignored with a warning, as transformers ignores them.
+Owns one table entry per `model_type`. Must not read files or create tensors. An entry that transformers'
+class of the family knows is read, or has its only value in the table, or is in `config_entries.HARMLESS`;
+other entries are ignored with a warning, as transformers ignores them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.transformer.config import Activation, DecoderConfig, Rope, RopeKind
-from repro.models.transformer.entries import Entries, require_kind
+from repro.models.checkpoints.config_entries import Entries
+from repro.models.transformer.config import Activation, DecoderConfig, Rope
+from repro.models.transformer.rope_settings import choice, read_rope, rope_of
 from repro.models.transformer.tensor_names import (
     GEMMA2_NAMES,
     GEMMA3_MULTIMODAL_NAMES,
@@ -40,19 +41,6 @@ _ACTIVATIONS: dict[str, Activation] = {
 _GEMMA_1 = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 """Activations that a Gemma 1 may name. Early configs name plain GELU, but the weights were trained with the
 tanh approximation."""
-
-_ROPES: dict[str, RopeKind] = {
-    "default": "default",
-    "linear": "linear",
-    "llama3": "llama3",
-    "longrope": "longrope",
-}
-_ROPE_NEEDS = {
-    "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": ("short_factor", "long_factor"),
-}
-"""Settings that a rope type must have."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +74,7 @@ def family_of(raw: Raw) -> Family:
             f"unknown model_type {kind!r} in config.json; supported: {', '.join(sorted(FAMILIES))}"
         )
     family = FAMILIES[kind]
-    for name, value in (_FIXED | family.fixed).items():
+    for name, value in {**_FIXED, **family.fixed}.items():
         if raw.get(name, value) not in (value, None):
             raise InputError(f"{kind} with {name}={raw[name]!r} is not supported; only {value!r} is")
     return family
@@ -117,8 +105,8 @@ def config_of(raw: Raw) -> DecoderConfig:
             )
         if rope.kind == "longrope" and len(rope.factors) != rope.rotated(config.head_dim) // 2:
             raise InputError(
-                f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it rotates "
-                f"{rope.rotated(config.head_dim) // 2} pairs"
+                f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it "
+                f"rotates {rope.rotated(config.head_dim) // 2} pairs"
             )
     return config
 
@@ -131,59 +119,8 @@ def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
         wrong = [(i, a, b) for i, (a, b) in enumerate(zip(types, computed, strict=False)) if a != b]
         where = "layer {}: {!r}, not {!r}".format(*wrong[0]) if wrong else f"{len(types)} of {len(computed)}"
         raise InputError(
-            f"{kind} with these layer_types is not supported ({where}) and a sliding_window of {config.window}"
+            f"{kind} with these layer_types and sliding_window={config.window} is not supported ({where})"
         )
-
-
-def _choice(table: Mapping[str, Any], what: str, name: str) -> Any:
-    if name not in table:
-        raise InputError(f"unsupported {what} {name!r}; supported: {', '.join(sorted(table))}")
-    return table[name]
-
-
-def _rope(raw: Entries, share: float = 1.0) -> Rope:
-    """RoPE settings: `rope_scaling` replaces `rope_parameters` whole; other entries fill in what it lacks."""
-    new, old = raw.get("rope_parameters"), raw.get("rope_scaling")
-    return _rope_of(raw, old or new or {}, raw.get("rope_theta") or 10_000.0, share)
-
-
-def _rope_of(raw: Entries, settings: Raw, theta: float, share: float = 1.0) -> Rope:
-    """RoPE of these settings; `theta` and the file's `partial_rotary_factor` or `share` where they lack them."""
-    for name, value in settings.items():
-        require_kind(name, value)
-        if isinstance(value, Mapping):
-            raise InputError(f"rope settings of their own for {name!r} are not supported")
-    kind = _choice(_ROPES, "rope type", settings.get("rope_type") or settings.get("type") or "default")
-    for name in _ROPE_NEEDS.get(kind, ()):
-        if settings.get(name) is None:
-            raise InputError(f"rope type {kind!r} lacks {name}")
-    return Rope(
-        theta=float(settings.get("rope_theta") or theta),
-        share=float(settings.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or share),
-        kind=kind,
-        factor=float(settings.get("factor") or 1.0) if kind in ("linear", "llama3") else 1.0,
-        low_frequency_factor=float(settings.get("low_freq_factor") or 1.0) if kind == "llama3" else 1.0,
-        high_frequency_factor=float(settings.get("high_freq_factor") or 4.0) if kind == "llama3" else 4.0,
-        original_positions=int(
-            settings.get("original_max_position_embeddings") or raw["max_position_embeddings"]
-        )
-        if kind == "llama3"
-        else 8192,
-        factors=_factors(settings) if kind == "longrope" else (),
-    )
-
-
-def _factors(settings: Raw) -> tuple[float, ...]:
-    """The factor of each pair's frequency; InputError unless it is the same at every length."""
-    short, long = settings["short_factor"], settings["long_factor"]
-    if short != long or settings.get("attention_factor") != 1.0:
-        raise InputError(
-            "rope type 'longrope' is supported only with equal short_factor and long_factor and an "
-            "attention_factor of 1"
-        )
-    for value in short:
-        require_kind("factor", value)
-    return tuple(map(float, short))
 
 
 def _shape(raw: Entries) -> dict[str, Any]:
@@ -210,10 +147,10 @@ def _gated(raw: Entries, **more: Any) -> DecoderConfig:
     settings = _shape(raw) | {
         "intermediate": raw["intermediate_size"],
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "activation": _choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "silu")),
+        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "silu")),
         "tied": raw.get("tie_word_embeddings", False),
     }
-    return DecoderConfig(**(settings | ({} if "rope" in more else {"rope": _rope(raw)}) | more))
+    return DecoderConfig(**(settings | ({} if "rope" in more else {"rope": read_rope(raw)}) | more))
 
 
 def _layer_types(raw: Entries, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
@@ -255,7 +192,7 @@ def _qwen3(raw: Entries) -> DecoderConfig:
 def _gemma(raw: Entries, **more: Any) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
     if "activation" not in more:
-        _choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
+        choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
     settings = {
         "norm_offset": 1.0,
         "activation": "gelu_tanh",
@@ -270,7 +207,7 @@ def _gemma(raw: Entries, **more: Any) -> DecoderConfig:
 def _gemma2(raw: Entries, **more: Any) -> DecoderConfig:
     settings = {
         "block": "sandwich",
-        "activation": _choice(_ACTIVATIONS, "activation", raw.get("hidden_activation", "gelu_pytorch_tanh")),
+        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_activation", "gelu_pytorch_tanh")),
         "query_scale": raw.get("query_pre_attn_scalar", 256) ** -0.5,
         "window": raw.get("sliding_window", 4096),
         "sliding": _layer_types(raw, lambda i: i % 2 == 0),
@@ -301,15 +238,15 @@ def _gemma3_ropes(raw: Entries) -> dict[str, Rope]:
     if "type" in scaling and "rope_type" not in scaling:
         raise InputError("gemma3 with type in rope_scaling is not supported: transformers reads rope_type")
     theta, local = raw.get("rope_theta") or 1_000_000.0, raw.get("rope_local_base_freq") or 10_000.0
-    full = _rope_of(raw, {**(both.get("full_attention") or {}), **scaling}, theta)
-    return {"rope": full, "local_rope": _rope_of(raw, both.get("sliding_attention") or {}, local)}
+    full = rope_of(raw, {**(both.get("full_attention") or {}), **scaling}, theta)
+    return {"rope": full, "local_rope": rope_of(raw, both.get("sliding_attention") or {}, local)}
 
 
 def _gemma3_multimodal(raw: Entries) -> DecoderConfig:
     """The text model of a multimodal checkpoint, whose config omits defaults of the 4B model."""
     text = Entries({**_GEMMA3_DEFAULTS, **raw["text_config"]})
     text.pass_over("tie_word_embeddings", *_CAUSAL)
-    for name, value in (_FIXED | _CAUSAL).items():
+    for name, value in {**_FIXED, **_CAUSAL}.items():
         if raw["text_config"].get(name) not in (value, None):
             raise InputError(f"gemma3 with {name}={raw['text_config'][name]!r} is not supported")
     config = replace(_gemma3(text), tied=raw.get("tie_word_embeddings", True))
@@ -325,13 +262,13 @@ def _phi(raw: Entries) -> DecoderConfig:
         norm="layer",
         norm_eps=raw.get("layer_norm_eps", 1e-5),
         block="parallel",
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "gelu_new")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "gelu_new")),
         gated=False,
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
         head_bias=True,
-        rope=_rope(raw, share=0.5),
+        rope=read_rope(raw, share=0.5),
         tied=raw.get("tie_word_embeddings", False),
     )
 
@@ -345,7 +282,7 @@ def _opt(raw: Entries) -> DecoderConfig:
         norm_eps=1e-5,
         final_norm=before and not raw.get("_remove_final_layer_norm", False),
         block="pre" if before else "post",
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
         gated=False,
         qkv_bias=bias,
         out_bias=bias,
@@ -370,14 +307,16 @@ def _gpt2(raw: Entries) -> DecoderConfig:
     for common, name in _GPT2_NAMES.items():
         if raw.get(common, raw.get(name)) != raw.get(name, raw.get(common)):
             raise InputError(f"config.json of gpt2 has {common}={raw[common]} and {name}={raw[name]}")
-    renamed = Entries({common: raw[name] if name in raw else raw[common] for common, name in _GPT2_NAMES.items()})
+    renamed = Entries(
+        {common: raw[name] if name in raw else raw[common] for common, name in _GPT2_NAMES.items()}
+    )
     width, positions = renamed["hidden_size"], renamed["max_position_embeddings"]
     return DecoderConfig(
         **_shape(Entries({**renamed, "vocab_size": raw["vocab_size"]})),
         intermediate=raw.get("n_inner") or 4 * width,
         norm="layer",
         norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("activation_function", "gelu_new")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "gelu_new")),
         gated=False,
         qkv_bias=True,
         out_bias=True,

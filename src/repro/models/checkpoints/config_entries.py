@@ -46,7 +46,14 @@ _KINDS = {
 
 _NULLABLE = frozenset(
     {
-        *("num_key_value_heads", "head_dim", "n_inner", "word_embed_proj_dim", "sliding_window", "layer_types"),
+        *(
+            "num_key_value_heads",
+            "head_dim",
+            "n_inner",
+            "word_embed_proj_dim",
+            "sliding_window",
+            "layer_types",
+        ),
         *("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "hidden_act"),
         *("attn_logit_softcapping", "final_logit_softcapping", "sliding_window_pattern"),
         *("rope_local_base_freq", "factor", "original_max_position_embeddings", "rope_type", "type"),
@@ -145,7 +152,9 @@ def require_kind(name: str, value: Any) -> None:
 
 def _is(kind: str, value: Any) -> bool:
     if kind in ("a text", "true or false", "a mapping", "a list"):
-        return isinstance(value, {"a text": str, "true or false": bool, "a mapping": Mapping, "a list": list}[kind])
+        return isinstance(
+            value, {"a text": str, "true or false": bool, "a mapping": Mapping, "a list": list}[kind]
+        )
     types: Any = int if kind.startswith("a whole number") else (int, float)
     if isinstance(value, bool) or not isinstance(value, types) or not math.isfinite(value):
         return False
