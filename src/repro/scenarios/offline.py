@@ -155,7 +155,7 @@ class OfflineScenario(Scenario):
             "weights": self.target.weights,
             "costs": "predicted",
             "dequantized": self.target.dequantized,
-            "notes": (UNBILLED,),
+            "notes": (UNBILLED, *self.target.stored_note),
         }
 
     @staticmethod

@@ -10,10 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -39,12 +42,20 @@ __all__ = [
     "Hub",
     "open_checkpoint",
     "provenance",
+    "reads_more_than_messages",
     "require_same_tokenizer",
     "same_tokenizer",
     "tokenizer",
 ]
 
 log = logging.getLogger(__name__)
+
+TODAY = date(2024, 7, 26)
+"""The day that a chat template is told (`strftime_now`): what Llama 3.2's writes where it is told none."""
+
+CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+"""What a chat template may call whose answer neither the folder nor the messages decide."""
 
 CONVERSIONS = {"wheel": 1, "folder": 2}
 """Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
@@ -191,11 +202,20 @@ class CheckpointTokenizer:
         except Exception as error:  # `tokenizers` raises that class itself
             raise InputError(f"the tokenizer in {folder} cannot be read: {_why(error)}") from error
         self._folder = folder
+        self._rows = _rows(folder)
         self.eos_ids: frozenset[int] = self._ends()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text, with special tokens such as BOS if `special`."""
-        return list(self._inner.encode(text, add_special_tokens=special))
+        """Token ids of a text, with special tokens such as BOS if `special`; InputError for one that the
+        model has no row for."""
+        ids = list(self._inner.encode(text, add_special_tokens=special))
+        if self._rows is not None and ids and max(ids) >= self._rows:
+            token = self._inner.convert_ids_to_tokens(max(ids))
+            raise InputError(
+                f"the tokenizer in {self._folder} makes id {max(ids)}, {token!r}, of a text, and its model "
+                f"has {self._rows} tokens (vocab_size in {CONFIG})"
+            )
+        return ids
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """The text of token ids, including special tokens if `special`."""
@@ -215,19 +235,33 @@ class CheckpointTokenizer:
             messages: each with `role` and `content`.
 
         Raises:
-            InputError: the checkpoint has no chat template.
+            InputError: the checkpoint has no chat template, or one that fails or leaves a message out.
         """
         if not self.has_chat:
             raise InputError(
                 f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
             )
-        ids = self._inner.apply_chat_template(
-            [dict(message) for message in messages],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-        )
-        return list(ids)
+        try:
+            self._chat_template.globals["strftime_now"] = TODAY.strftime
+            text = self._inner.apply_chat_template(
+                [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # whatever the template's own code raises
+            raise InputError(f"the chat template in {self._folder} fails: {_why(error)}") from error
+        for message in messages:
+            if message["content"].strip() not in text:
+                raise InputError(
+                    f"the chat template in {self._folder} leaves out what the {message['role']} says: "
+                    "it is for other messages than texts"
+                )
+        return self.encode(text, special=False)
+
+    @property
+    def _chat_template(self) -> Any:
+        """The compiled template, which `transformers` keeps for each text."""
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        return _compile_jinja_template(self._inner.get_chat_template())
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -246,10 +280,24 @@ class CheckpointTokenizer:
         for name in ("generation_config.json", CONFIG):
             if (self._folder / name).is_file():
                 content = read_json(self._folder / name)
-                for part in (content, content.get("text_config") or {}):
+                text = content.get("text_config")
+                for part in (content, text if isinstance(text, dict) else {}):
                     named = part.get("eos_token_id")
-                    ends.update(named if isinstance(named, list) else [named])
+                    for end in named if isinstance(named, list) else [named]:
+                        if end is not None and (type(end) is not int or end < 0):
+                            raise InputError(
+                                f"{self._folder / name} has eos_token_id={named!r}; it must be ids of tokens"
+                            )
+                        ends.add(end)
         return frozenset(ends - {None})
+
+
+def _rows(folder: Path) -> int | None:
+    """Number of tokens that the folder's model has rows for; None if `config.json` does not say."""
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    text = config.get("text_config")
+    rows = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return rows if type(rows) is int else None
 
 
 def _why(error: Exception) -> str:
@@ -257,6 +305,12 @@ def _why(error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "it is code of its own, which is never run"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def reads_more_than_messages(folder: Path) -> bool:
+    """Whether a chat template in the folder calls something of `UNDECIDED`; read without its tokenizer."""
+    files = [folder / name for name in CHAT_FILES] + sorted(folder.glob("additional_chat_templates/*"))
+    return any(UNDECIDED.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:

@@ -106,6 +106,12 @@ def scheme_of(raw: Mapping[str, Any]) -> Scheme | None:
     return FORMATS[method](config)
 
 
+def require_plain(raw: Mapping[str, Any]) -> None:
+    """InputError for quantized weights, where the model is computed by transformers and not by us."""
+    if scheme := scheme_of(raw):
+        raise InputError(f"{raw.get('model_type')} in {scheme.name} is not read; only plain numbers are")
+
+
 def _unnamed(key: str, config: Says) -> str:
     """The method of an entry that names none."""
     if config.get("load_in_8bit") or config.get("load_in_4bit"):

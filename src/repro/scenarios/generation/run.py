@@ -349,6 +349,8 @@ def found(
 
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
+    for role in cell.places:
+        yield from cell.model(role).stored_note
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):

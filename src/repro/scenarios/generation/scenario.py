@@ -22,7 +22,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
-from repro.models.checkpoints.checkpoint import require_same_tokenizer
+from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
@@ -203,6 +203,9 @@ class GenerationScenario(Scenario):
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
             hashes["machine"] = content_hash(host_kind())
+        folder = self.target.folder
+        if folder is not None and self.dataset.chat and reads_more_than_messages(folder):
+            hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
         return {**hashes, "dataset": self.rows.digest}
 
     @cached_property

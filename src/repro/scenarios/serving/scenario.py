@@ -289,7 +289,9 @@ class ServingScenario(OfflineScenario):
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
-        if not self.level_models.known:
+        if self.level_models.known:
+            yield from self.target.stored_note
+        else:
             yield "costs alone: no checkpoint answers"
         if self.service.scorer == "llmlingua2":
             yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"
