@@ -113,14 +113,17 @@ def config_of(raw: Raw) -> DecoderConfig:
 
 def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
     """InputError unless `layer_types` says what is computed in each layer."""
-    sliding = [config.is_sliding(layer) for layer in range(config.layers)]
-    computed = ["sliding_attention" if near else "full_attention" for near in sliding]
-    if types is not None and types != computed:
-        wrong = [(i, a, b) for i, (a, b) in enumerate(zip(types, computed, strict=False)) if a != b]
-        where = "layer {}: {!r}, not {!r}".format(*wrong[0]) if wrong else f"{len(types)} of {len(computed)}"
-        raise InputError(
-            f"{kind} with these layer_types and sliding_window={config.window} is not supported ({where})"
-        )
+    if types is None:
+        return
+    if len(types) != config.layers:
+        raise InputError(f"{kind} with {len(types)} layer_types for {config.layers} layers is not supported")
+    for layer, name in enumerate(types):
+        computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
+        if name != computed:
+            raise InputError(
+                f"{kind} with layer_types {name!r} for layer {layer} and sliding_window={config.window} is not "
+                f"supported; it computes {computed!r} there"
+            )
 
 
 def _shape(raw: Entries) -> dict[str, Any]:
@@ -275,12 +278,13 @@ def _phi(raw: Entries) -> DecoderConfig:
 
 def _opt(raw: Entries) -> DecoderConfig:
     bias, before = raw.get("enable_bias", True), raw.get("do_layer_norm_before", True)
+    has_final_norm = not raw.get("_remove_final_layer_norm", False)
     return DecoderConfig(
         **_shape(raw),
         intermediate=raw["ffn_dim"],
         norm="layer",
         norm_eps=1e-5,
-        final_norm=before and not raw.get("_remove_final_layer_norm", False),
+        final_norm=before and has_final_norm,
         block="pre" if before else "post",
         activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
         gated=False,
