@@ -121,8 +121,8 @@ def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
         computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
         if name != computed:
             raise InputError(
-                f"{kind} with layer_types {name!r} for layer {layer} and sliding_window={config.window} is not "
-                f"supported; it computes {computed!r} there"
+                f"{kind} with layer_types {name!r} for layer {layer} and "
+                f"sliding_window={config.window} is not supported; it computes {computed!r} there"
             )
 
 
