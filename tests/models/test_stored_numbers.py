@@ -181,11 +181,13 @@ TYPES = (torch.int8, torch.int64, torch.bool, torch.uint8, torch.float64, torch.
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_a_weight_of_another_type_is_refused_where_no_key_says_so(dtype: torch.dtype, tmp_path: Path) -> None:
-    write("llama-2", tmp_path)
+@pytest.mark.parametrize("name", ["mlp.down_proj.weight", "self_attn.q_proj.bias"])
+def test_a_tensor_of_another_type_is_refused_where_no_key_says_so(
+    dtype: torch.dtype, name: str, tmp_path: Path
+) -> None:
+    write("qwen-2.5", tmp_path)
     write_tokenizer(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    name = "model.layers.1.mlp.down_proj.weight"
+    tensors, name = load_file(tmp_path / "model.safetensors"), f"model.layers.1.{name}"
     save_file(tensors | {name: tensors[name].to(dtype)}, tmp_path / "model.safetensors")
     for opens in (lambda: open_checkpoint(replace(NOWHERE, folder=str(tmp_path))), lambda: logits(tmp_path)):
         with pytest.raises(

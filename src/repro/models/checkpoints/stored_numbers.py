@@ -260,6 +260,8 @@ def require_read(
                 raise InputError(f"{home[name]} stores {name} as {stored.kind} and has {scale} beside it")
             if scale and tensors[scale].kind not in FLOATS:
                 raise InputError(_unread(scale, tensors[scale], home[scale], scheme))
+        elif part == "bias" and len(stored.shape) == 1 and stored.kind not in FLOATS:  # 4: GPT-2's masks
+            raise InputError(_unread(name, stored, home[name], None))
 
 
 def _unread(name: str, stored: StoredTensor, path: Path, scheme: Scheme | None) -> str:
