@@ -76,6 +76,12 @@ def stored_scheme(folder: Path) -> Scheme | None:
         raise InputError(f"checkpoint {folder} cannot be used: {error}") from error
 
 
+def stored_notes(*folders: Path | None) -> tuple[str, ...]:
+    """What a record says of weights that are dequantized when they are read; empty for plain ones."""
+    schemes = [stored_scheme(folder) for folder in folders if folder]
+    return tuple(dict.fromkeys(scheme.note for scheme in schemes if scheme))
+
+
 def provenance(folder: Path) -> dict[str, object]:
     """The provenance of the weights in an opened folder, for a record.
 

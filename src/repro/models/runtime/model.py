@@ -18,7 +18,6 @@ from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.origin import Checkpoint, folders
-from repro.models.checkpoints.validate import stored_scheme
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.ahead import Ahead, Likely, of_decoder
@@ -206,12 +205,6 @@ class Model:
         """Whether weights or reused embeddings were dequantized from a quantized checkpoint."""
         lent = self._embeddings_from is not None and self._embeddings_from.dequantized
         return self.folder is not None and (bool(provenance(self.folder).get("dequantized")) or lent)
-
-    @property
-    def stored_note(self) -> tuple[str, ...]:
-        """What a record says of weights that are dequantized when they are read; empty for plain ones."""
-        scheme = stored_scheme(self.folder) if self.folder else None
-        return (f"{self.config.name}: {scheme.note}",) if scheme else ()
 
     @cached_property
     def tokenizer(self) -> CheckpointTokenizer:
