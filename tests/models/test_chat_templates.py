@@ -68,7 +68,7 @@ def test_what_reads_more_than_the_messages_is_known_without_the_tokenizer(
     assert reads_more_than_messages(folder) == more
     if chat:
         (folder / "tokenizer_config.json").unlink()
-        (folder / "chat_template.jinja").write_text(chat)
+        (folder / "chat_template.jinja").write_text(chat, encoding="utf-8")
         assert reads_more_than_messages(folder) == more
 
 
@@ -119,7 +119,7 @@ def test_a_token_that_the_model_has_no_row_for_is_named(nested: bool, tmp_path: 
     def opened(vocab_size: int) -> CheckpointTokenizer:
         config = {"vocab_size": vocab_size}
         config = {"model_type": "llama", **({"text_config": config} if nested else config)}
-        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         return CheckpointTokenizer(folder)
 
     folder = folder_in(tmp_path, "<|tool|>" + CHAT)
@@ -138,7 +138,7 @@ def test_a_token_that_the_model_has_no_row_for_is_named(nested: bool, tmp_path: 
 @pytest.mark.parametrize("end", [-1, "</s>", [2, None, 1.5], True])
 def test_an_end_that_is_no_token_is_refused(end: Any, tmp_path: Path) -> None:
     folder = folder_in(tmp_path)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": end}), encoding="utf-8")
     with pytest.raises(
         InputError, match=r"generation_config.json has eos_token_id=.*; it must be ids of tok"
     ):

@@ -75,14 +75,18 @@ def test_each_tensor_is_read_from_the_file_that_the_index_names(tmp_path: Path) 
     expected, tensors = of_transformers(tmp_path), load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").rename(tmp_path / "a.safetensors")
     save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, tmp_path / "b.safetensors")
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "a.safetensors")}))
+    (tmp_path / INDEX).write_text(
+        json.dumps({"weight_map": dict.fromkeys(tensors, "a.safetensors")}), encoding="utf-8"
+    )
     torch.testing.assert_close(logits(tmp_path), expected, atol=1e-4, rtol=0)
     first = digest(tmp_path)
     some = dict.fromkeys(tensors, "a.safetensors") | {"lm_head.weight": "b.safetensors"}
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": some}))
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": some}), encoding="utf-8")
     assert (logits(tmp_path) - expected).abs().max() > 1.0
     assert digest(tmp_path) != first
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": some | {"absent": "a.safetensors"}}))
+    (tmp_path / INDEX).write_text(
+        json.dumps({"weight_map": some | {"absent": "a.safetensors"}}), encoding="utf-8"
+    )
     with pytest.raises(InputError, match=rf"absent is missing from .*a.safetensors, where {INDEX} has it"):
         weights.load(tmp_path)
 
@@ -108,7 +112,7 @@ def test_a_pipe_among_the_files_is_refused(name: str, tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
-    (tmp_path / "vocab.json").write_text("{}")  # a tokenizer of another kind
+    (tmp_path / "vocab.json").write_text("{}", encoding="utf-8")  # a tokenizer of another kind
     (tmp_path / "other.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match=rf"{name} is no regular file"):
         open_checkpoint(replace(NOWHERE, folder=str(tmp_path)))
