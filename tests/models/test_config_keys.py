@@ -206,7 +206,7 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_file(
 ) -> None:
     write("llama-2", tmp_path)
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
     with pytest.raises(InputError, match=says) as caught:
         weights.load(tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}: ")

@@ -95,7 +95,7 @@ KINDS: dict[str, tuple[Callable[[torch.Tensor], tuple[Stored, torch.Tensor]], di
 
 def edit(folder: Path, **entries: Any) -> None:
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | entries))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | entries), encoding="utf-8")
 
 
 def quantized(folder: Path, store: Any, config: dict[str, Any], family: str = "qwen-3") -> Stored:

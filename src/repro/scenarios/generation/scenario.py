@@ -194,8 +194,7 @@ class GenerationScenario(Scenario):
     @cached_property
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""
-        roles = dict.fromkeys(["target", *self.places])
-        hashes = {role: self.model(role).digest for role in roles}
+        hashes = {role: self.model(role).digest for role in ("target", *self.places)}
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
@@ -203,8 +202,7 @@ class GenerationScenario(Scenario):
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
             hashes["machine"] = content_hash(host_kind())
-        folder = self.target.folder
-        if folder is not None and self.dataset.chat and reads_more_than_messages(folder):
+        if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
             hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
         return {**hashes, "dataset": self.rows.digest}
 
