@@ -61,11 +61,12 @@ ONLY = {
     # tokenizers and GGUF; encoder-decoders; encoders and their tokenizers
     "transformers": {
         "models/checkpoints/checkpoint.py",
+        "models/checkpoints/gguf_file.py",
         "models/forward/encdec.py",
         "models/encoders/word_pieces.py",
     },
     "huggingface_hub": {"models/checkpoints/hub.py"},
-    "gguf": {"models/checkpoints/checkpoint.py", "validation/this_machine/gguf_files.py"},
+    "gguf": {"models/checkpoints/gguf_file.py", "validation/this_machine/gguf_files.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
     "evaluate": {"metrics/base.py"},

@@ -144,7 +144,7 @@ def cut_tokenizer(folder: Path) -> None:
         (cut_tokenizer, "tokenizer.json is not valid JSON: "),
         (
             lambda f: (f / "config.json").write_text("{" * 100_000, encoding="utf-8"),
-            "config.json is not JSON",
+            "config.json is not valid JSON",
         ),
     ],
 )

@@ -111,6 +111,7 @@ def spoil(folder: Path, what: str) -> None:
     elif what == "header garbled":
         weights.write_bytes((9).to_bytes(8, "little") + b"not json!" + bytes(64))
     else:
+        weights.rename(folder / "a.safetensors")
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": {"w": "b.safetensors"}}), encoding="utf-8"
         )
@@ -120,7 +121,7 @@ def spoil(folder: Path, what: str) -> None:
     ("what", "says"),
     [
         ("config absent", "has no config.json"),
-        ("config not JSON", "config.json is not JSON"),
+        ("config not JSON", "config.json is not valid JSON"),
         ("tokenizer absent", "has no tokenizer"),
         ("only pickled", r"only pickled weights \(pytorch_model.bin\), which are never loaded"),
         ("weights cut", r"model.safetensors is corrupt: \d+ bytes, its header asks for \d+"),

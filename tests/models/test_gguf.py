@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from repro.core.errors import InputError
 from repro.models.checkpoints import checkpoint as module
+from repro.models.checkpoints import gguf_file
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint, provenance, tokenizer
 from repro.models.checkpoints.wheels import Wheel
 from tiny_checkpoints import HEADS, HIDDEN, NOWHERE, QUANTIZED, REPO, alone, write_gguf, write_snapshot
@@ -116,7 +117,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_is_made_anew(gguf, tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_convert", half)
+        patch.setattr(gguf_file, "convert", half)
         with pytest.raises(KeyboardInterrupt):
             open_checkpoint(checkpoint)
     assert [path.suffix for path in (tmp_path / "cache" / "checkpoints").iterdir()] == [".lock"]

@@ -78,6 +78,7 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "checkpoint")
     index = {"weight_map": {"weight": "../elsewhere.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
     with pytest.raises(InputError, match=r"names '../elsewhere.safetensors', which is not in its folder"):
         open_checkpoint(replace(NOWHERE, folder=str(folder)))
 

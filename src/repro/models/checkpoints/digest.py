@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.models.checkpoints.weight_files import INDEX, TENSORS, index
 from repro.records.record import content_hash, write_atomically
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,6 @@ log = logging.getLogger(__name__)
 DIGESTS = ".digests.json"
 FORM = 3
 """Format version of `.digests.json`; files of other versions are rebuilt."""
-TENSORS = ".safetensors"
 OUR_NOTES = "repro.json"
 VOLATILE = frozenset(
     {
@@ -39,8 +39,9 @@ BLOCK = 1 << 24
 def digest(folder: Path | str) -> str:
     """SHA-256 in hex over the contents of a folder: tensors, configuration, vocabulary and other files.
 
-    Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`.
-    So the same weights have the same digest wherever and with whichever package version they were converted.
+    Not included: `VOLATILE` keys, safetensors metadata and tensor order, `repro.json`, hidden files, `*.md`,
+    and a tensor that the index of the folder takes from another file. So the same weights have the same
+    digest wherever and with whichever package version they were converted.
 
     Each file's hash is cached in the folder's `.digests.json` with its size and the times of its last
     modification and last change, and recomputed when one of them changes. A program can set the former, but
@@ -54,14 +55,23 @@ def digest(folder: Path | str) -> str:
     fresh = {path.name: _file_digest(path, known.get(path.name)) for path in files}
     if fresh != known:
         _remember(folder / DIGESTS, fresh)
-    weights = sorted({one for path in files if path.suffix == TENSORS for one in fresh[path.name][3]})
+    mapped = index(folder)
+    weights = sorted(
+        {
+            tensor
+            for path in files
+            if path.suffix == TENSORS
+            for tensor in fresh[path.name][3]
+            if mapped.get(_name(tensor), path.name) == path.name
+        }
+    )
     others = [f"{path.name}\0{fresh[path.name][3]}" for path in files if path.suffix != TENSORS]
     return hashlib.sha256("\n".join([*weights, *others]).encode()).hexdigest()
 
 
 def _counts(path: Path) -> bool:
     """Whether a file is part of the digest; the safetensors index is not, since its tensors are."""
-    hidden = path.name.startswith(".") or path.name in (OUR_NOTES, "model.safetensors.index.json")
+    hidden = path.name.startswith(".") or path.name in (OUR_NOTES, INDEX)
     return path.is_file() and not hidden and path.suffix != ".md"
 
 
@@ -105,6 +115,11 @@ def _tensor_digests(path: Path) -> list[str]:
                 whole.update(file.read(min(BLOCK, left)))
             found.append(f"{name} {about['dtype']} {about['shape']} {whole.hexdigest()}")
     return sorted(found)
+
+
+def _name(tensor: str) -> str:
+    """The tensor's name in one line of `_tensor_digests`."""
+    return tensor.rpartition(" [")[0].rpartition(" ")[0]
 
 
 def _lasting(value: Any) -> Any:

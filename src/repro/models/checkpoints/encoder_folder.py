@@ -13,7 +13,9 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.models.checkpoints import hub, wheels
 from repro.models.checkpoints.origin import Hub, folders
-from repro.models.checkpoints.validate import check_folder
+from repro.models.checkpoints.stored_numbers import require_plain
+from repro.models.checkpoints.validate import CONFIG, check_folder
+from repro.models.checkpoints.weight_files import read_json
 from repro.models.checkpoints.wheels import Wheel
 from repro.records.build_cache import Unavailable, cache_root
 
@@ -86,6 +88,7 @@ def open_encoder(name: str, cache_dir: Path | str | None = None, offline: bool |
     folder = _local(name, known) or _cached(known)
     folder = folder or _fetched(name, known, cache_root(cache_dir), hub.is_offline(offline))
     check_folder(folder)
+    require_plain(read_json(folder / CONFIG))
     return folder
 
 

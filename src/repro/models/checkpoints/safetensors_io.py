@@ -5,7 +5,6 @@ Owns reading tensors and writing small tensor files. Must not know what tensors 
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 
 from repro.core.errors import InputError
 from repro.core.late import late
-from repro.models.checkpoints.validate import indexed
+from repro.models.checkpoints.stored_numbers import FLOATS, require_read, scheme_of
+from repro.models.checkpoints.weight_files import header, homes, index, read_json, weight_files
 from repro.records.record import write_atomically
 
 if TYPE_CHECKING:
@@ -32,13 +32,7 @@ def read_config(folder: Path | str) -> dict[str, Any]:
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise InputError(f"{folder} is no checkpoint folder: it has no {CONFIG}")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} must hold one object, got {type(found).__name__}")
-    return found
+    return read_json(path)
 
 
 class Tensors(Protocol):
@@ -80,28 +74,25 @@ class PickledTensors:
 
 
 class StoredTensors:
-    """The tensors of a folder's `*.safetensors` files, read on demand; see `Tensors`."""
+    """The tensors of a folder's weight files (`weight_files`), read on demand; see `Tensors`.
+
+    Attributes:
+        folder: where they lie.
+        scheme: how quantized weights become numbers; None if all are stored as plain ones.
+    """
 
     def __init__(self, folder: Path | str) -> None:
-        """Open the files that the folder's index names, or all without an index.
-
-        Raises:
-            InputError: there is no file, one is damaged, or two have the same tensor.
-        """
+        """Open the files; InputError for files or stored numbers that are not read (`require_read`)."""
         self.folder = Path(folder)
-        names = indexed(self.folder)
-        files = [p for p in sorted(self.folder.glob("*.safetensors")) if not names or p.name in names]
+        files = weight_files(self.folder)
         if not files:
             raise InputError(f"{folder} holds no *.safetensors file")
+        headers = {path: header(path) for path in files}
+        self._home = homes(headers, index(self.folder))
+        self._headers = {name: headers[path][name] for name, path in self._home.items()}
+        self.scheme = scheme_of(read_json(self.folder / CONFIG)) if (self.folder / CONFIG).is_file() else None
+        require_read(self.scheme, self._headers, self._home)
         self._files = {path: _opened(path) for path in files}
-        self._home: dict[str, Path] = {}
-        for path, file in self._files.items():
-            for name in file.keys():  # noqa: SIM118
-                if (other := self._home.setdefault(name, path)) != path:
-                    raise InputError(
-                        f"in {folder} tensor {name} is in {other.name} and in {path.name}; remove "
-                        "the file that is not the checkpoint's"
-                    )
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -119,16 +110,34 @@ class StoredTensors:
         return any(name.startswith(start) for name in self._home)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """See `Tensors`."""
+        """See `Tensors`; a quantized weight is dequantized to fp32."""
         path = self._file_of(name)
-        found: Tensor = self._files[path].get_tensor(name)
-        if found.shape != shape:
-            raise _wrong_shape(name, path, found.shape, shape)
-        return found
+        tensor: Tensor = self._files[path].get_tensor(name)
+        if tensor.shape != shape:
+            raise _wrong_shape(name, path, tensor.shape, shape)
+        if self._headers[name].kind in FLOATS:
+            return tensor
+        scale = self.scheme.scale_of(name, self._home) if self.scheme else None
+        if self.scheme is None or scale is None:
+            raise InputError(
+                f"{path} stores {name} as {self._headers[name].kind}; it must be {', '.join(FLOATS)}"
+            )
+        return self.scheme.dequantized(name, tensor, self._files[self._file_of(scale)].get_tensor(scale))
+
+    def take_whole_numbers(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of ids or flags, int64; errors as in `take`."""
+        path = self._file_of(name)
+        tensor: Tensor = self._files[path].get_tensor(name)
+        if tensor.shape != shape:
+            raise _wrong_shape(name, path, tensor.shape, shape)
+        if tensor.is_floating_point():
+            raise InputError(f"{path} stores {name} as {self._headers[name].kind}; it must be whole numbers")
+        return tensor.long()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See `Tensors`."""
-        return tuple(self._files[self._file_of(name)].get_slice(name).get_shape())
+        self._file_of(name)
+        return self._headers[name].shape
 
     def _file_of(self, name: str) -> Path:
         if name not in self._home:

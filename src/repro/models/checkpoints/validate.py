@@ -6,12 +6,12 @@ Owns the checks of its files and their hash. Must not know how a folder is creat
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 from repro.core.errors import InputError
 from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.stored_numbers import Scheme, require_read, scheme_of
+from repro.models.checkpoints.weight_files import INDEX, header, homes, index, read_json, weight_files
 from repro.models.checkpoints.wheels import sha256_of
 
 CONFIG = "config.json"
@@ -19,7 +19,6 @@ PROVENANCE = "repro.json"
 OURS = ("files", "digest")
 """Entries of `repro.json` by which damage is found; not part of a record."""
 
-INDEX = "model.safetensors.index.json"
 MEDUSA = "medusa_lm_head.pt"
 """File name of Medusa's public heads: pickled tensors only, loaded with `weights_only=True`."""
 
@@ -43,7 +42,7 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
             if pickled
             else ""
         )
-    absent = [name for name in indexed(folder) if not (folder / name).is_file()]
+    absent = sorted({name for name in index(folder).values() if not (folder / name).is_file()})
     if absent:
         return f"it lacks {', '.join(absent)}, which {INDEX} names"
     if tokenizer and not any((folder / name).is_file() for name in TOKENIZERS):
@@ -52,27 +51,35 @@ def missing_from(folder: Path, tokenizer: bool = True) -> str | None:
 
 
 def check_folder(folder: Path, tokenizer: bool = True) -> None:
-    """Check that a model can be loaded from the folder.
+    """Check that a model can be loaded from the folder, by its headers alone.
 
     Raises:
-        InputError: a file is missing, `config.json` is not JSON, or a safetensors file is damaged.
+        InputError: a file is missing, or no regular one, or damaged; two files have the same tensor; weights
+            are stored as numbers that are not read here.
     """
     if lack := missing_from(folder, tokenizer):
         raise InputError(f"checkpoint {folder} cannot be used: {lack}")
-    read_json(folder / CONFIG)
-    for name in indexed(folder) or sorted(path.name for path in folder.glob("*.safetensors")):
-        _check_safetensors(folder / name)
+    for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise InputError(f"checkpoint {folder} cannot be used: {path.name} is no regular file")
+    scheme = stored_scheme(folder)
+    headers = {path: header(path) for path in weight_files(folder)}
+    home = homes(headers, index(folder))
+    require_read(scheme, {name: headers[path][name] for name, path in home.items()}, home)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; InputError if it holds anything else."""
+def stored_scheme(folder: Path) -> Scheme | None:
+    """How the folder's weights are stored if not as plain numbers; InputError if they are not read here."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds no JSON object")
-    return content
+        return scheme_of(read_json(folder / CONFIG))
+    except InputError as error:
+        raise InputError(f"checkpoint {folder} cannot be used: {error}") from error
+
+
+def stored_notes(*folders: Path | None) -> tuple[str, ...]:
+    """What a record says of weights that are dequantized when they are read; empty for plain ones."""
+    schemes = [stored_scheme(folder) for folder in folders if folder]
+    return tuple(dict.fromkeys(scheme.note for scheme in schemes if scheme))
 
 
 def provenance(folder: Path) -> dict[str, object]:
@@ -80,7 +87,8 @@ def provenance(folder: Path) -> dict[str, object]:
 
     Returns:
         `source` (`folder`, `hub`, `wheel`), `detail`, `dequantized`, `content` (hash of all files), and for a
-        converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used.
+        converted GGUF file also its `sha256`, the `stored` precision and the package `versions` used; for
+        weights that are dequantized when they are read, `stored` says from what.
     """
     if (folder / PROVENANCE).is_file():
         return {name: value for name, value in read_json(folder / PROVENANCE).items() if name not in OURS}
@@ -88,7 +96,9 @@ def provenance(folder: Path) -> dict[str, object]:
     is_snapshot = len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--")
     detail = f"{parts[-3][8:].replace('--', '/')}@{parts[-1]}" if is_snapshot else str(folder)
     source = "hub" if is_snapshot else "folder"
-    return {"source": source, "detail": detail, "dequantized": False, "content": content_hash(folder)}
+    scheme = stored_scheme(folder)
+    found = {"source": source, "detail": detail, "dequantized": scheme is not None}
+    return found | ({"stored": scheme.note} if scheme else {}) | {"content": content_hash(folder)}
 
 
 def is_whole(folder: Path) -> bool:
@@ -121,34 +131,3 @@ def _file_hash(path: Path) -> str:
     blob = path.resolve().name
     is_named = path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef")
     return blob if is_named else sha256_of(path)
-
-
-def indexed(folder: Path) -> list[str]:
-    """The weight files listed in the index; empty if there is no index."""
-    if not (folder / INDEX).is_file():
-        return []
-    named = read_json(folder / INDEX).get("weight_map", {})
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
-        raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
-    if outside := [name for name in named.values() if Path(name).name != name]:
-        raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
-    return sorted(set(named.values()))
-
-
-def _check_safetensors(path: Path) -> None:
-    """InputError unless the header parses and matches the file size; detects truncated downloads early."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if size < 8 or length > size - 8:
-            raise InputError(
-                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
-            )
-        try:
-            header = json.loads(stream.read(length))
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
-    wanted = 8 + length + max(ends, default=0)
-    if size != wanted:
-        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")

@@ -36,6 +36,9 @@ else:
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 """Names in SpecForge and AngelSlim; EAGLE's own heads say `LlamaForCausalLM`, but have `draft_vocab_size`."""
 
+OURS = ("draft_vocab_size", "target_hidden_size", "eagle_config")
+"""Entries of a head's `config.json` beside those of its layer."""
+
 DTYPES = ("float32", "bfloat16")
 PREFIXES = ("", "model.")
 LEVELS = 3
@@ -106,7 +109,8 @@ def config_of(raw: Mapping[str, Any]) -> EagleConfig | None:
     named = set(raw.get("architectures") or ()).intersection(ARCHITECTURES)
     if not named and raw.get("draft_vocab_size") is None:
         return None
-    layer = families.config_of({**raw, "model_type": "llama"})
+    decoder = {name: value for name, value in raw.items() if name not in OURS}
+    layer = families.config_of({**decoder, "model_type": "llama"})
     if layer.layers != 1 or layer.activation != "silu" or layer.qkv_bias or layer.mlp_bias:
         raise InputError(
             f"an EAGLE-3 head has one gated layer without biases; config.json says num_hidden_layers="
@@ -225,8 +229,11 @@ class _Stored:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor by name, stored with or without the checkpoint's common prefix."""
+        return self._tensors.take(self._place(name), shape).to(self._device)
+
+    def _place(self, name: str) -> str:
         place = self._prefix + name
-        return self._tensors.take(place if place in self._tensors else name, shape).to(self._device)
+        return place if place in self._tensors else name
 
     def linear(self, name: str, shape: tuple[int, ...]) -> Linear:
         return self._built(self.take(f"{name}.weight", shape))
@@ -255,14 +262,16 @@ class _Stored:
         count, most = config.layer.vocab, config.target_vocab
         if count == most and "d2t" not in self._tensors:
             return None
-        targets = torch.arange(count, device=self._device) + self.take("d2t", (count,)).long()
+        offsets = self._tensors.take_whole_numbers(self._place("d2t"), (count,)).to(self._device)
+        targets = torch.arange(count, device=self._device) + offsets
         known = set(targets.tolist())
         if len(known) < count or not known <= set(range(most)):
             raise InputError(
                 f"d2t must lead to {count} tokens of the target's {most}; it leads to {len(known)} from "
                 f"{min(known)} to {max(known)}"
             )
-        if "t2d" in self._tensors and self.take("t2d", (most,)).nonzero().flatten().tolist() != sorted(known):
+        listed = self._tensors.take_whole_numbers("t2d", (most,)) if "t2d" in self._tensors else None
+        if listed is not None and listed.nonzero().flatten().tolist() != sorted(known):
             raise InputError(f"t2d and d2t in {self._tensors.folder} disagree on the head's tokens")
         return targets
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from repro.core.errors import InputError
 from repro.core.late import late
 from repro.core.registry import unknown
+from repro.models.checkpoints.stored_numbers import require_plain
 from repro.models.costs.model_cost import EncoderShape, Shape
 from repro.models.forward.network import Logits, Step
 from repro.models.tokens.prefix import Prefix
@@ -60,6 +61,7 @@ def config_of(raw: Mapping[str, Any]) -> EncoderDecoderConfig | None:
     if not raw.get("is_encoder_decoder"):
         return None
     kind = str(raw.get("model_type"))
+    require_plain(raw)
     if kind not in FAMILIES:
         raise InputError(unknown("encoder-decoder's model_type in config.json", kind, FAMILIES))
     try:

@@ -40,7 +40,6 @@ from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
-from repro.models.transformer.families import config_of
 
 STORED = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8", "int4": "q4_1", "q4_0": "q4_0"}
 """Default stored precision for each compute dtype of `weights.DTYPES`."""
@@ -151,7 +150,7 @@ class Model:
                 f"{self.config.name} is an encoder-decoder, whose layers are not ours to round or to stream; "
                 "choose a decoder, or a proxy that computes in its place"
             )
-        return config_of(weights.read_config(self.folder))
+        return weights.decoder_config(self.folder)
 
     def positions(self, prompt: int, answer: int) -> tuple[int, int | None]:
         """Positions that a prompt and its answer need, and the model's maximum; `None` is unlimited."""

@@ -21,7 +21,6 @@ from repro.device.direct_io import DirectFile, page_aligned, page_aligned_memory
 from repro.device.memory import Memory
 from repro.models.forward.network import VERSION
 from repro.models.transformer import weights
-from repro.models.transformer.families import config_of
 from repro.models.transformer.layer import LayerWeights, buffer_bytes, layout
 from repro.records.build_cache import build_once, cache_root
 
@@ -70,7 +69,7 @@ def layer_file(folder: Path | str, dtype: str = "float32", cache: Path | None = 
     """
     folder = Path(folder)
     first = next(weights.layers(folder, dtype))
-    count = config_of(weights.read_config(folder)).layers
+    count = weights.decoder_config(folder).layers
     size = page_aligned(buffer_bytes(layout(first)))
     path = cache_root(cache) / "layers" / f"{weights.digest(folder)[:16]}-{dtype}"
     file = LayerFile(path, count, size, first.skeleton())

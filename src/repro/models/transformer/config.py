@@ -12,7 +12,7 @@ from typing import Literal
 NormKind = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Block = Literal["pre", "post", "sandwich", "parallel"]
-RopeKind = Literal["default", "linear", "llama3"]
+RopeKind = Literal["default", "linear", "llama3", "longrope"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Rope:
     """RoPE settings: base, the rotated share of each head, and scaling for long contexts.
 
     `linear` divides every frequency by `factor`. `llama3` divides frequencies whose wavelength is long
-    relative to `original_positions`, and interpolates between the two bounds.
+    relative to `original_positions`, and interpolates between the two bounds. `longrope` divides the
+    frequency of each rotated pair by its entry of `factors`.
     """
 
     theta: float = 10_000.0
@@ -30,6 +31,7 @@ class Rope:
     low_frequency_factor: float = 1.0
     high_frequency_factor: float = 4.0
     original_positions: int = 8192
+    factors: tuple[float, ...] = ()
 
     def rotated(self, head_dim: int) -> int:
         """Number of rotated dimensions of a head."""

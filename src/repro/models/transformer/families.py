@@ -1,16 +1,20 @@
-"""Translation of Hugging Face configurations into `DecoderConfig`.
+"""Translation of Hugging Face configurations into `DecoderConfig`, as transformers 5 reads the same file.
 
-Owns one table entry per `model_type`. Must not read files or create tensors.
+Owns one table entry per `model_type`. Must not read files or create tensors. An entry that transformers'
+class of the family knows is read, or has its only value in the table, or is in `config_entries.HARMLESS`;
+other entries are ignored with a warning, as transformers ignores them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.models.transformer.config import Activation, DecoderConfig, Rope, RopeKind
+from repro.models.checkpoints.config_entries import Entries
+from repro.models.transformer.config import Activation, DecoderConfig, Rope
+from repro.models.transformer.rope_settings import choice, read_rope, rope_of
 from repro.models.transformer.tensor_names import (
     GEMMA2_NAMES,
     GEMMA3_MULTIMODAL_NAMES,
@@ -38,28 +42,23 @@ _GEMMA_1 = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 """Activations that a Gemma 1 may name. Early configs name plain GELU, but the weights were trained with the
 tanh approximation."""
 
-_ROPES: dict[str, RopeKind] = {"default": "default", "linear": "linear", "llama3": "llama3"}
-
-
-NEEDED = (
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
-    "num_hidden_layers",
-    "max_position_embeddings",
-)
-COUNTS = (*NEEDED, "num_key_value_heads", "head_dim", "intermediate_size")
-"""Entries that are counts."""
-
 
 @dataclass(frozen=True)
 class Family:
-    """How to read one `model_type`: its configuration, tensor names, options with a required value, and
-    whether it may rotate a part of each head."""
+    """How to read one `model_type`.
 
-    configure: Callable[[Raw], DecoderConfig]
+    Attributes:
+        configure: makes the configuration of the entries.
+        names: its tensors' names.
+        fixed: options with the only value that is computed.
+        defaults: what an absent entry means, where that is not what other families mean.
+        rotates_in_part: whether it may rotate a part of each head.
+    """
+
+    configure: Callable[[Entries], DecoderConfig]
     names: Names
     fixed: Mapping[str, object] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     rotates_in_part: bool = False
 
 
@@ -70,24 +69,32 @@ def family_of(raw: Raw) -> Family:
         InputError: an unknown `model_type`, or an unsupported option.
     """
     kind = raw.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(
             f"unknown model_type {kind!r} in config.json; supported: {', '.join(sorted(FAMILIES))}"
         )
     family = FAMILIES[kind]
-    for name, value in family.fixed.items():
+    for name, value in {**_FIXED, **family.fixed}.items():
         if raw.get(name, value) not in (value, None):
             raise InputError(f"{kind} with {name}={raw[name]!r} is not supported; only {value!r} is")
     return family
 
 
 def config_of(raw: Raw) -> DecoderConfig:
-    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing key."""
+    """The `DecoderConfig` of a `config.json`; errors as in `family_of`, or for a missing or wrong entry."""
     family, kind = family_of(raw), raw["model_type"]
+    entries = Entries({**family.defaults, **raw})
+    entries.pass_over(*_FIXED, *family.fixed)
     try:
-        config = family.configure(raw)
+        config = family.configure(entries)
     except KeyError as missing:
         raise InputError(f"config.json of {kind} lacks {missing}") from missing
+    _require_layer_types(kind, entries.get("layer_types"), config)
+    if config.window is None and any(config.sliding):
+        raise InputError(f"{kind} with sliding layers and sliding_window=None is not supported")
+    entries.warn_of_unread(kind)
+    if config.heads % config.kv_heads:
+        raise InputError(f"{kind} with {config.heads} heads for {config.kv_heads} of keys is not supported")
     for rope in filter(None, (config.rope, config.local_rope)):
         if rope.share != 1.0 and not family.rotates_in_part:
             raise InputError(f"{kind} with partial_rotary_factor={rope.share:g} is not supported; only 1 is")
@@ -96,43 +103,35 @@ def config_of(raw: Raw) -> DecoderConfig:
                 f"{kind} with partial_rotary_factor={rope.share:g} would rotate "
                 f"{rope.rotated(config.head_dim)} of {config.head_dim} dimensions, which are no pairs"
             )
+        if rope.kind == "longrope" and len(rope.factors) != rope.rotated(config.head_dim) // 2:
+            raise InputError(
+                f"{kind} with rope type 'longrope' and {len(rope.factors)} factors is not supported; it "
+                f"rotates {rope.rotated(config.head_dim) // 2} pairs"
+            )
     return config
 
 
-def _choice(table: Mapping[str, Any], what: str, name: str) -> Any:
-    if name not in table:
-        raise InputError(f"unsupported {what} {name!r}; supported: {', '.join(sorted(table))}")
-    return table[name]
+def _require_layer_types(kind: str, types: Any, config: DecoderConfig) -> None:
+    """InputError unless `layer_types` says what is computed in each layer."""
+    if types is None:
+        return
+    if len(types) != config.layers:
+        raise InputError(f"{kind} with {len(types)} layer_types for {config.layers} layers is not supported")
+    for layer, name in enumerate(types):
+        computed = "sliding_attention" if config.is_sliding(layer) else "full_attention"
+        if name != computed:
+            raise InputError(
+                f"{kind} with layer_types {name!r} for layer {layer} and "
+                f"sliding_window={config.window} is not supported; it computes {computed!r} there"
+            )
 
 
-def _rope(raw: Raw, theta: float = 10_000.0, share: float = 1.0, nested: str = "") -> Rope:
-    """RoPE settings from old configs (`rope_theta`, `rope_scaling`) and new ones (`rope_parameters`)."""
-    new = raw.get("rope_parameters") or {}
-    old = {key: raw[key] for key in ("rope_theta", "partial_rotary_factor") if raw.get(key) is not None}
-    merged = old | (raw.get("rope_scaling") or {}) | (new.get(nested) or {} if nested in new else new)
-    kind = _choice(_ROPES, "rope type", merged.get("rope_type") or merged.get("type") or "default")
-    return Rope(
-        theta=float(merged.get("rope_theta", theta)),
-        share=float(merged.get("partial_rotary_factor", share)),
-        kind=kind,
-        factor=float(merged.get("factor", 1.0)),
-        low_frequency_factor=float(merged.get("low_freq_factor", 1.0)),
-        high_frequency_factor=float(merged.get("high_freq_factor", 4.0)),
-        original_positions=int(
-            merged.get("original_max_position_embeddings") or raw.get("max_position_embeddings", 8192)
-        ),
-    )
-
-
-def _shape(raw: Raw) -> dict[str, Any]:
+def _shape(raw: Entries) -> dict[str, Any]:
     """Fields with the same names in most families."""
-    for name in COUNTS:
-        if raw.get(name) is not None or name in NEEDED:
-            count = raw[name]
-            if type(count) is not int or count < 1:
-                raise InputError(f"config.json has {name}={count!r}; it must be a whole number of at least 1")
     hidden, heads = raw["hidden_size"], raw["num_attention_heads"]
     head_dim = raw.get("head_dim") or hidden // heads
+    if raw.get("head_dim") is None and hidden % heads:
+        raise InputError(f"config.json has hidden_size={hidden}, which {heads} heads do not divide")
     return {
         "vocab": raw["vocab_size"],
         "hidden": hidden,
@@ -146,19 +145,18 @@ def _shape(raw: Raw) -> dict[str, Any]:
     }
 
 
-def _gated(raw: Raw, **more: Any) -> DecoderConfig:
+def _gated(raw: Entries, **more: Any) -> DecoderConfig:
     """Llama-like decoders: gated MLP and RMSNorm."""
     settings = _shape(raw) | {
         "intermediate": raw["intermediate_size"],
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "activation": _choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "silu")),
+        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "silu")),
         "tied": raw.get("tie_word_embeddings", False),
-        "rope": _rope(raw),
     }
-    return DecoderConfig(**(settings | more))
+    return DecoderConfig(**(settings | ({} if "rope" in more else {"rope": read_rope(raw)}) | more))
 
 
-def _layer_types(raw: Raw, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
+def _layer_types(raw: Entries, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
     """Which layers use a sliding window: from `layer_types`, or by the family's older rule."""
     types = raw.get("layer_types")
     if types is not None:
@@ -166,37 +164,38 @@ def _layer_types(raw: Raw, fallback: Callable[[int], bool]) -> tuple[bool, ...]:
     return tuple(fallback(i) for i in range(raw["num_hidden_layers"]))
 
 
-def _llama(raw: Raw) -> DecoderConfig:
+def _llama(raw: Entries) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
     return _gated(raw, qkv_bias=bias, out_bias=bias, mlp_bias=raw.get("mlp_bias", False))
 
 
-def _mistral(raw: Raw) -> DecoderConfig:
-    return _gated(raw, window=raw.get("sliding_window"), sliding=(True,) * raw["num_hidden_layers"])
+def _mistral(raw: Entries) -> DecoderConfig:
+    window = raw.get("sliding_window", 4096)
+    return _gated(raw, window=window, sliding=(window is not None,) * raw["num_hidden_layers"])
 
 
-def _qwen_window(raw: Raw) -> dict[str, Any]:
-    first = raw.get("max_window_layers", raw["num_hidden_layers"])
-    used = raw.get("use_sliding_window", False)
-    return {
-        "window": raw.get("sliding_window") if used else None,
-        "sliding": _layer_types(raw, lambda i: i >= first),
-    }
+def _qwen_window(raw: Entries) -> dict[str, Any]:
+    raw.pass_over("sliding_window", "max_window_layers")
+    if not raw.get("use_sliding_window", False):
+        return {}
+    first = raw.get("max_window_layers", 28)
+    window = raw.get("sliding_window", 4096)
+    return {"window": window, "sliding": _layer_types(raw, lambda i: i >= first)}
 
 
-def _qwen2(raw: Raw) -> DecoderConfig:
+def _qwen2(raw: Entries) -> DecoderConfig:
     return _gated(raw, qkv_bias=True, **_qwen_window(raw))
 
 
-def _qwen3(raw: Raw) -> DecoderConfig:
+def _qwen3(raw: Entries) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
     return _gated(raw, qkv_bias=bias, out_bias=bias, qk_norm=True, **_qwen_window(raw))
 
 
-def _gemma(raw: Raw, **more: Any) -> DecoderConfig:
+def _gemma(raw: Entries, **more: Any) -> DecoderConfig:
     bias = raw.get("attention_bias", False)
     if "activation" not in more:
-        _choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
+        choice(dict.fromkeys(_GEMMA_1), "activation", raw.get("hidden_act") or _GEMMA_1[0])
     settings = {
         "norm_offset": 1.0,
         "activation": "gelu_tanh",
@@ -208,10 +207,10 @@ def _gemma(raw: Raw, **more: Any) -> DecoderConfig:
     return _gated(raw, **(settings | more))
 
 
-def _gemma2(raw: Raw, **more: Any) -> DecoderConfig:
+def _gemma2(raw: Entries, **more: Any) -> DecoderConfig:
     settings = {
         "block": "sandwich",
-        "activation": _choice(_ACTIVATIONS, "activation", raw.get("hidden_activation", "gelu_pytorch_tanh")),
+        "activation": choice(_ACTIVATIONS, "activation", raw.get("hidden_activation", "gelu_pytorch_tanh")),
         "query_scale": raw.get("query_pre_attn_scalar", 256) ** -0.5,
         "window": raw.get("sliding_window", 4096),
         "sliding": _layer_types(raw, lambda i: i % 2 == 0),
@@ -221,65 +220,73 @@ def _gemma2(raw: Raw, **more: Any) -> DecoderConfig:
     return _gemma(raw, **(settings | more))
 
 
-def _gemma3(raw: Raw) -> DecoderConfig:
+def _gemma3(raw: Entries) -> DecoderConfig:
     # The reference implementation has the field from Gemma 2 and does not apply it.
     if (cap := raw.get("attn_logit_softcapping")) is not None:
         raise InputError(f"gemma3 with attn_logit_softcapping={cap!r} is not supported; only null is")
     pattern = raw.get("sliding_window_pattern") or 6
-    local = {"rope_theta": raw.get("rope_local_base_freq", 10_000.0)}
-    if "rope_parameters" in raw:
-        local = raw["rope_parameters"]
     return _gemma2(
         raw,
         qk_norm=True,
         sliding=_layer_types(raw, lambda i: (i + 1) % pattern != 0),
         attention_cap=None,
         logit_cap=raw.get("final_logit_softcapping"),
-        rope=_rope(raw, theta=1_000_000.0, nested="full_attention"),
-        local_rope=_rope({"rope_parameters": local}, nested="sliding_attention"),
+        **_gemma3_ropes(raw),
     )
 
 
-def _gemma3_multimodal(raw: Raw) -> DecoderConfig:
+def _gemma3_ropes(raw: Entries) -> dict[str, Rope]:
+    """RoPE of full and of sliding layers: `rope_scaling` is added to the former, which have another theta."""
+    both, scaling = raw.get("rope_parameters") or {}, raw.get("rope_scaling") or {}
+    if "type" in scaling and "rope_type" not in scaling:
+        raise InputError("gemma3 with type in rope_scaling is not supported: transformers reads rope_type")
+    theta, local = raw.get("rope_theta") or 1_000_000.0, raw.get("rope_local_base_freq") or 10_000.0
+    full = rope_of(raw, {**(both.get("full_attention") or {}), **scaling}, theta)
+    return {"rope": full, "local_rope": rope_of(raw, both.get("sliding_attention") or {}, local)}
+
+
+def _gemma3_multimodal(raw: Entries) -> DecoderConfig:
     """The text model of a multimodal checkpoint, whose config omits defaults of the 4B model."""
-    defaults = {
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "vocab_size": 262_208,
-        "max_position_embeddings": 131_072,
-    }
-    return _gemma3(defaults | dict(raw["text_config"]))
+    text = Entries({**_GEMMA3_DEFAULTS, **raw["text_config"]})
+    text.pass_over("tie_word_embeddings", *_CAUSAL)
+    for name, value in {**_FIXED, **_CAUSAL}.items():
+        if raw["text_config"].get(name) not in (value, None):
+            raise InputError(f"gemma3 with {name}={raw['text_config'][name]!r} is not supported")
+    config = replace(_gemma3(text), tied=raw.get("tie_word_embeddings", True))
+    _require_layer_types("gemma3", text.get("layer_types"), config)
+    text.warn_of_unread("gemma3's text_config")
+    return config
 
 
-def _phi(raw: Raw) -> DecoderConfig:
+def _phi(raw: Entries) -> DecoderConfig:
     return DecoderConfig(
         **_shape(raw),
         intermediate=raw["intermediate_size"],
         norm="layer",
         norm_eps=raw.get("layer_norm_eps", 1e-5),
         block="parallel",
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "gelu_new")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("hidden_act", "gelu_new")),
         gated=False,
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
         head_bias=True,
-        rope=_rope(raw, share=0.5),
+        rope=read_rope(raw, share=0.5),
         tied=raw.get("tie_word_embeddings", False),
     )
 
 
-def _opt(raw: Raw) -> DecoderConfig:
+def _opt(raw: Entries) -> DecoderConfig:
     bias, before = raw.get("enable_bias", True), raw.get("do_layer_norm_before", True)
+    has_final_norm = not raw.get("_remove_final_layer_norm", False)
     return DecoderConfig(
         **_shape(raw),
         intermediate=raw["ffn_dim"],
         norm="layer",
         norm_eps=1e-5,
-        final_norm=before and not raw.get("_remove_final_layer_norm", False),
+        final_norm=before and has_final_norm,
         block="pre" if before else "post",
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "relu")),
         gated=False,
         qkv_bias=bias,
         out_bias=bias,
@@ -291,38 +298,57 @@ def _opt(raw: Raw) -> DecoderConfig:
     )
 
 
-def _gpt2(raw: Raw) -> DecoderConfig:
-    renamed = {
-        "hidden_size": raw["n_embd"],
-        "num_attention_heads": raw["n_head"],
-        "num_hidden_layers": raw["n_layer"],
-        "max_position_embeddings": raw["n_positions"],
-    }
+_GPT2_NAMES = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
+"""GPT-2's names of common entries; transformers reads both."""
+
+
+def _gpt2(raw: Entries) -> DecoderConfig:
+    for common, name in _GPT2_NAMES.items():
+        if raw.get(common, raw.get(name)) != raw.get(name, raw.get(common)):
+            raise InputError(f"config.json of gpt2 has {common}={raw[common]} and {name}={raw[name]}")
+    renamed = Entries(
+        {common: raw[name] if name in raw else raw[common] for common, name in _GPT2_NAMES.items()}
+    )
+    width, positions = renamed["hidden_size"], renamed["max_position_embeddings"]
     return DecoderConfig(
-        **_shape({**raw, **renamed}),
-        intermediate=raw.get("n_inner") or 4 * raw["n_embd"],
+        **_shape(Entries({**renamed, "vocab_size": raw["vocab_size"]})),
+        intermediate=raw.get("n_inner") or 4 * width,
         norm="layer",
         norm_eps=raw.get("layer_norm_epsilon", 1e-5),
-        activation=_choice(_ACTIVATIONS, "activation", raw.get("activation_function", "gelu_new")),
+        activation=choice(_ACTIVATIONS, "activation", raw.get("activation_function", "gelu_new")),
         gated=False,
         qkv_bias=True,
         out_bias=True,
         mlp_bias=True,
-        learned_positions=raw["n_positions"],
+        learned_positions=positions,
         tied=raw.get("tie_word_embeddings", True),
     )
 
 
+_FIXED: Mapping[str, object] = {"per_layer_config": None}
+"""Options of every family with the only value that is computed."""
+
 _CAUSAL = {"use_bidirectional_attention": False}
+_GEMMA2_DEFAULTS = {"num_key_value_heads": 4, "head_dim": 256}
+_GEMMA3_DEFAULTS = _GEMMA2_DEFAULTS | {
+    "num_attention_heads": 8,
+    "vocab_size": 262_208,
+    "max_position_embeddings": 131_072,
+}
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(_llama, LLAMA_NAMES),
-    "mistral": Family(_mistral, LLAMA_NAMES),
-    "qwen2": Family(_qwen2, LLAMA_NAMES),
-    "qwen3": Family(_qwen3, QWEN3_NAMES),
-    "gemma": Family(_gemma, LLAMA_NAMES, _CAUSAL),
-    "gemma2": Family(_gemma2, GEMMA2_NAMES, _CAUSAL),
-    "gemma3_text": Family(_gemma3, GEMMA3_NAMES, _CAUSAL),
+    "mistral": Family(_mistral, LLAMA_NAMES, defaults={"num_key_value_heads": 8}),
+    "qwen2": Family(_qwen2, LLAMA_NAMES, defaults={"num_key_value_heads": 32}),
+    "qwen3": Family(_qwen3, QWEN3_NAMES, defaults={"num_key_value_heads": 32, "head_dim": 128}),
+    "gemma": Family(_gemma, LLAMA_NAMES, _CAUSAL, {"num_key_value_heads": 16, "head_dim": 256}),
+    "gemma2": Family(_gemma2, GEMMA2_NAMES, _CAUSAL, _GEMMA2_DEFAULTS),
+    "gemma3_text": Family(_gemma3, GEMMA3_NAMES, _CAUSAL, _GEMMA3_DEFAULTS),
     "gemma3": Family(_gemma3_multimodal, GEMMA3_MULTIMODAL_NAMES),
     "phi": Family(_phi, PHI_NAMES, {"qk_layernorm": False}, rotates_in_part=True),
     "opt": Family(_opt, OPT_NAMES, {"layer_norm_elementwise_affine": True}),

@@ -59,4 +59,8 @@ def _llama3(rope: Rope, pairs: Tensor) -> Tensor:
     return kept * pairs + (1.0 - kept) * pairs / rope.factor
 
 
-_STRETCH = {"default": _unstretched, "linear": _linear, "llama3": _llama3}
+def _longrope(rope: Rope, pairs: Tensor) -> Tensor:
+    return pairs / torch.tensor(rope.factors)
+
+
+_STRETCH = {"default": _unstretched, "linear": _linear, "llama3": _llama3, "longrope": _longrope}

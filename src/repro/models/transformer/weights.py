@@ -6,8 +6,9 @@ come from (`checkpoint`), nor about `transformers`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 else:
     torch = late("torch")
 
-__all__ = ["DTYPES", "digest", "layers", "load", "read_config"]
+__all__ = ["DTYPES", "decoder_config", "digest", "layers", "load", "read_config"]
+
+log = logging.getLogger(__name__)
 
 Build: TypeAlias = "Callable[[Tensor, Tensor | None], Linear]"
 
@@ -76,6 +79,45 @@ def load(
     return Decoder(source.config, [source.layer(i) if resident else None for i in range(count)], ends)
 
 
+def decoder_config(folder: Path | str) -> DecoderConfig:
+    """The configuration of a decoder's folder, not tied if the file has an output projection of its own.
+
+    As in transformers 5, that decides against `tie_word_embeddings`, which says what to do without one.
+
+    Raises:
+        InputError: an entry of `config.json` is missing, wrong or not supported; weights that are not read.
+    """
+    return _parts(folder)[0]
+
+
+def _parts(folder: Path | str) -> tuple[DecoderConfig, Names, StoredTensors, str]:
+    """Configuration, tensor names, tensors and their prefix."""
+    raw = read_config(folder)
+    try:
+        config, names = config_of(raw), family_of(raw).names
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+    stored = StoredTensors(folder)
+    prefix = stored.prefix_of(names.layer.format(0), names.prefixes)
+    if stored.scheme and names.transposed:
+        raise InputError(
+            f"{folder}: {raw['model_type']} in {stored.scheme.name} is not read: it stores columns"
+        )
+    if config.tied and not config.shares_embeddings and (head := _head(names, stored)):
+        shape = (config.vocab, config.embedding_width or config.hidden)
+        embedding = stored.take(f"{prefix}{names.embedding}.weight", shape)
+        if not torch.equal(stored.take(head, shape), embedding):
+            log.info("%s: %s differs from the embedding and is read, although it is tied", folder, head)
+            config = replace(config, tied=False)
+    return config, names, stored, prefix
+
+
+def _head(names: Names, stored: StoredTensors) -> str | None:
+    """The name of the stored output projection, if there is one."""
+    places = ("", "language_model.")  # the latter beside a multimodal checkpoint's `language_model.model.`
+    return next((head for place in places if (head := f"{place}{names.head}.weight") in stored), None)
+
+
 def layers(
     folder: Path | str, dtype: str = "float32", device: torch.device | str = "cpu"
 ) -> Iterator[LayerWeights]:
@@ -112,11 +154,7 @@ class _Source:
     """A checkpoint folder, its configuration and the requested precision."""
 
     def __init__(self, folder: Path | str, precision: Builders, device: torch.device) -> None:
-        raw = read_config(folder)
-        self.config: DecoderConfig = config_of(raw)
-        self._names: Names = family_of(raw).names
-        self._stored = StoredTensors(folder)
-        self._prefix = self._stored.prefix_of(self._names.layer.format(0), self._names.prefixes)
+        self.config, self._names, self._stored, self._prefix = _parts(folder)
         self._precision = precision
         self._device = device
         self._order = interleave(self.config.rope, self.config.head_dim)
@@ -146,13 +184,17 @@ class _Source:
 
     def own_ends(self) -> EmbeddingAndHead:
         """Embedding and output projection from this checkpoint."""
-        c, n, table = self.config, self._names, self._precision.table
+        c, n = self.config, self._names
         width = c.embedding_width or c.hidden
         embedding = self._table(n.embedding, c.vocab, width)
-        head = embedding if c.tied else self._take(f"{n.head}.weight", (c.vocab, width))
+        name = _head(n, self._stored) or f"{n.head}.weight"
+        head = embedding if c.tied else self._take(name, (c.vocab, width))
+        for what, table in (("embeddings", embedding), ("output projection", head)):
+            if not table.any():
+                raise InputError(f"the {what} in {self._stored.folder} are all zero: these are no weights")
         bias = self._take(f"{n.head}.bias", (c.vocab,)) if c.head_bias else None
         return EmbeddingAndHead(
-            embedding=embedding.to(table, copy=True),
+            embedding=embedding.to(self._precision.table, copy=True),
             head=self._precision.head(head, bias),
             final_norm=self._norm(self._prefix + n.final_norm) if c.final_norm else None,
             positions=self._table(n.positions, c.learned_positions, c.hidden).float()

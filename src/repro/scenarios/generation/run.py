@@ -17,6 +17,7 @@ from repro.device.local import LocalDevice
 from repro.device.trace import Trace
 from repro.methods.base import Generation, Request, Serving
 from repro.metrics.text import rouge_by_prompt
+from repro.models.checkpoints.validate import stored_notes
 from repro.models.drafting.calibrated_draft import MatchedNetwork
 from repro.models.drafting.calibrated_heads import MatchedHeads
 from repro.models.drafting.head_ranks import Calibration
@@ -349,6 +350,7 @@ def found(
 
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
+    yield from stored_notes(*(cell.model(role).folder for role in cell.places))
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):

@@ -22,7 +22,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
-from repro.models.checkpoints.checkpoint import require_same_tokenizer
+from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
@@ -194,8 +194,7 @@ class GenerationScenario(Scenario):
     @cached_property
     def inputs(self) -> dict[str, str]:
         """Content hashes of the cell's inputs, by name."""
-        roles = dict.fromkeys(["target", *self.places])
-        hashes = {role: self.model(role).digest for role in roles}
+        hashes = {role: self.model(role).digest for role in ("target", *self.places)}
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
@@ -203,6 +202,8 @@ class GenerationScenario(Scenario):
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
             hashes["machine"] = content_hash(host_kind())
+        if self.dataset.chat and self.target.folder and reads_more_than_messages(self.target.folder):
+            hashes["prompts"] = content_hash([tokens for _, tokens in self._prompts(self.rows)])
         return {**hashes, "dataset": self.rows.digest}
 
     @cached_property

@@ -33,6 +33,7 @@ from repro.methods.serving.deciders import (
 from repro.methods.serving.service_profile import NOTHING, PROMPTS, DeviceProfile, Spent, ran
 from repro.methods.serving.slo import LEVELS, Decision, LatencySlo
 from repro.methods.serving.systems.base import Service, System, profile_of
+from repro.models.checkpoints.validate import stored_notes
 from repro.models.costs.model_cost import precision
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
 from repro.records.record import Scalar, Spread
@@ -289,7 +290,9 @@ class ServingScenario(OfflineScenario):
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
-        if not self.level_models.known:
+        if self.level_models.known:
+            yield from stored_notes(self.target.folder)
+        else:
             yield "costs alone: no checkpoint answers"
         if self.service.scorer == "llmlingua2":
             yield "the trained score head chooses tokens in LLMLingua-2's place, whose encoder is billed"

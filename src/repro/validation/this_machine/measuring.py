@@ -24,10 +24,9 @@ from repro.models.calibration.machine_speed import memory_bandwidth
 from repro.models.calibration.passes import PassTimer, cost_of, shape_of
 from repro.models.calibration.probe import SHAPES, Kernels, LayerProbe, PartTiming, probe_config
 from repro.models.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from repro.models.checkpoints.safetensors_io import read_config
 from repro.models.streaming.layer_streaming import LayerReader, layer_file
 from repro.models.transformer import weights
-from repro.models.transformer.families import config_of
+from repro.models.transformer.weights import decoder_config
 from repro.records.record import write_atomically
 from repro.validation.this_machine.cells import (
     CONTEXTS,
@@ -218,7 +217,7 @@ class MachineBench:
 
     def _open_llama_cpp(self, one: MeasuredGroup) -> LlamaCppPasses:
         path = q4_0_file(one.group.model)
-        config = config_of(read_config(checkpoint_folder(one.group.model)))
+        config = decoder_config(checkpoint_folder(one.group.model))
         one.bits = 8.0 * path.stat().st_size / shape_of(config).parameters
         return LlamaCppPasses(path, self.plan.threads, max(CONTEXTS) + max(ROWS))
 

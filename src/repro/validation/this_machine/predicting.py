@@ -19,7 +19,7 @@ from repro.models.calibration.passes import PassTimer, cost_of
 from repro.models.calibration.probe import LAYER, Kernels, PartTiming
 from repro.models.calibration.written import Section, best_rates, curve, engine_of_costs, fact
 from repro.models.costs.model_cost import ModelCost, Precision
-from repro.models.transformer import families, weights
+from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
 from repro.validation.this_machine.cells import CONTEXTS, OURS, CellGroup, MachineCell, cells_of
 from repro.validation.this_machine.measuring import ARMS, MeasuredGroup, checkpoint_folder
@@ -155,7 +155,7 @@ def llama_cpp_costs(found: Sequence[MeasuredGroup]) -> FittedCosts:
 
 def config_of(group: CellGroup) -> DecoderConfig:
     """The configuration of a group's model."""
-    return families.config_of(weights.read_config(checkpoint_folder(group.model)))
+    return weights.decoder_config(checkpoint_folder(group.model))
 
 
 def _compared(

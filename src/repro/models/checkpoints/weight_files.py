@@ -1,0 +1,121 @@
+"""Which safetensors files of a folder hold its weights, and what their headers say.
+
+Owns the order in which files count and the check of headers. Must not know what a tensor's numbers mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from repro.core.errors import InputError
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+TENSORS = ".safetensors"
+
+
+class StoredTensor(NamedTuple):
+    """A tensor's entry in a header: its safetensors type, its shape, and its first byte in the file."""
+
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: `model.safetensors`, else those of the index, else all.
+
+    Raises:
+        InputError: the index is damaged, or names a file outside of the folder.
+    """
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    return [folder / name for name in sorted(set(index(folder).values()))] or sorted(
+        folder.glob(f"*{TENSORS}")
+    )
+
+
+def index(folder: Path) -> dict[str, str]:
+    """The file of each tensor in the index; empty if `model.safetensors` makes it void or there is none."""
+    if not (folder / INDEX).is_file() or (folder / SINGLE).is_file():
+        return {}
+    named = read_json(folder / INDEX).get("weight_map", {})
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise InputError(f"{folder / INDEX} is damaged: its weight_map must map tensors to files")
+    if outside := [name for name in named.values() if Path(name).name != name]:
+        raise InputError(f"{folder / INDEX} names {outside[0]!r}, which is not in its folder")
+    return dict(named)
+
+
+def homes(headers: Mapping[Path, Mapping[str, StoredTensor]], mapped: Mapping[str, str]) -> dict[str, Path]:
+    """The file from which each tensor is read.
+
+    Args:
+        headers: the files that count, with their tensors.
+        mapped: the index, which decides alone if there is one.
+
+    Raises:
+        InputError: two files have the same tensor and no index decides; or the index names a file for a
+            tensor that this file lacks.
+    """
+    found: dict[str, Path] = {}
+    for path, tensors in headers.items():
+        for name in tensors:
+            if mapped and mapped.get(name) != path.name:
+                continue
+            if name in found:
+                raise InputError(
+                    f"tensor {name} is in {found[name].name} and in {path.name} of {path.parent}, and "
+                    f"neither {SINGLE} nor {INDEX} decides; remove the files that do not belong to the model"
+                )
+            found[name] = path
+    if lost := sorted(mapped.keys() - found.keys()):
+        folder = next(iter(headers)).parent
+        raise InputError(f"tensor {lost[0]} is missing from {folder / mapped[lost[0]]}, where {INDEX} has it")
+    return found
+
+
+def header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file, by name.
+
+    Raises:
+        InputError: the file is no regular one, its header does not parse or does not match the file's size.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is no regular file")
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise InputError(
+                f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
+            )
+        try:
+            entries = json.loads(stream.read(length))
+            entries.pop("__metadata__", None)
+            ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
+            tensors = {name: _entry(entry, 8 + length) for name, entry in entries.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+            raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
+    wanted = 8 + length + max(ends, default=0)
+    if size != wanted:
+        raise InputError(f"{path} is corrupt: {size} bytes, its header asks for {wanted}")
+    return tensors
+
+
+def _entry(entry: Mapping[str, Any], start: int) -> StoredTensor:
+    return StoredTensor(str(entry["dtype"]), tuple(entry["shape"]), start + int(entry["data_offsets"][0]))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; InputError if it holds anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold one JSON object, got {type(content).__name__}")
+    return content

@@ -1,0 +1,253 @@
+"""Weights stored as other numbers give the logits of what they mean, or are refused before hashing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from repro.core.errors import InputError
+from repro.models.checkpoints import digest
+from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
+from repro.models.checkpoints.validate import stored_scheme
+from repro.models.forward import encdec
+from repro.models.transformer import weights
+from repro.models.transformer.cache import KVCache
+from tiny_checkpoints import NOWHERE, write_tokenizer
+from tiny_families import VOCAB, write
+
+ROWS, COLUMNS = 40, 24  # of a block: neither divides the widths of 64 and 96
+TOKENS = torch.randint(VOCAB, (40,), generator=torch.Generator().manual_seed(1))
+Stored = dict[str, torch.Tensor]
+"""What lies in the file in a weight's place, by the end of its name."""
+
+
+def by_block(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
+    """float8 with a scale for each block, and what it means, computed block by block."""
+    blocks = [-(-size // block) for size, block in zip(weight.shape, (ROWS, COLUMNS), strict=True)]
+    stored, scale, meant = torch.zeros_like(weight), torch.zeros(*blocks), torch.zeros_like(weight)
+    for i in range(blocks[0]):
+        for j in range(blocks[1]):
+            part = (slice(i * ROWS, (i + 1) * ROWS), slice(j * COLUMNS, (j + 1) * COLUMNS))
+            scale[i, j] = weight[part].abs().max() / 448
+            stored[part] = (weight[part] / scale[i, j]).to(torch.float8_e4m3fn).float()
+            meant[part] = stored[part] * scale[i, j]
+    return {"weight": stored.to(torch.float8_e4m3fn), "weight_scale_inv": scale}, meant
+
+
+def by_row(weight: torch.Tensor, name: str, divisor: float, flat: bool) -> tuple[Stored, torch.Tensor]:
+    """int8 with a scale for each row: bitsandbytes keeps the row's largest value, others a 127th of it."""
+    largest = weight.abs().amax(1)
+    stored = torch.round(weight / largest[:, None] * 127).to(torch.int8)
+    scale = largest * divisor / 127
+    return {"weight": stored, name: scale if flat else scale[:, None]}, stored * largest[:, None] / 127
+
+
+def by_tensor(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
+    """float8 with one scale."""
+    scale = weight.abs().max() / 448
+    stored = (weight / scale).to(torch.float8_e4m3fn)
+    return {"weight": stored, "weight_scale": scale}, stored.float() * scale
+
+
+def by_group(weight: torch.Tensor) -> tuple[Stored, torch.Tensor]:
+    """int8 with a scale for each 16 columns of a row."""
+    parts = weight.unflatten(1, (-1, 16))
+    scale = parts.abs().amax(2) / 127
+    stored = torch.round(parts / scale[..., None])
+    meant = (stored * scale[..., None]).flatten(1)
+    return {"weight": stored.flatten(1).to(torch.int8), "weight_scale": scale}, meant
+
+
+ARGUMENTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
+INT8 = {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}
+
+
+def compressed(activations: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
+    group = {"weights": ARGUMENTS | arguments, "input_activations": activations, "targets": ["Linear"]}
+    return COMPRESSED | {"config_groups": {"group_0": group}, "quantization_status": "compressed"}
+
+
+KINDS: dict[str, tuple[Callable[[torch.Tensor], tuple[Stored, torch.Tensor]], dict[str, Any], bool]] = {
+    "fp8 by block": (by_block, FP8 | {"weight_block_size": [ROWS, COLUMNS]}, True),
+    "fp8 by tensor": (by_tensor, FP8 | {"weight_block_size": None}, True),
+    "bitsandbytes": (lambda w: by_row(w, "SCB", 127.0, True), INT8, True),
+    "int8 by row": (lambda w: by_row(w, "weight_scale", 1.0, False), compressed(), False),
+    "int8 by group": (by_group, compressed(strategy="group", group_size=16), False),
+    "w8a8": (lambda w: by_row(w, "weight_scale", 1.0, False), compressed({"num_bits": 8}), True),
+    "float8 of compressed-tensors": (
+        by_tensor,
+        compressed(type="float", strategy="tensor") | {"format": "float-quantized"},
+        False,
+    ),
+}
+"""How a weight is stored and what it means; the configuration; whether activations are quantized too."""
+
+
+def edit(folder: Path, **entries: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | entries), encoding="utf-8")
+
+
+def quantized(folder: Path, store: Any, config: dict[str, Any], family: str = "qwen-3") -> Stored:
+    """Write a tiny checkpoint whose linears are stored so; returns what its tensors mean."""
+    write(family, folder)
+    tensors, meant = load_file(folder / "model.safetensors"), {}
+    stored: Stored = {}
+    for name, tensor in tensors.items():
+        if "_proj.weight" in name:
+            parts, meant[name] = store(tensor)
+            stored |= {name.removesuffix("weight") + end: part.contiguous() for end, part in parts.items()}
+        else:
+            stored[name] = meant[name] = tensor
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    write_tokenizer(folder)
+    edit(folder, quantization_config=config)
+    return meant
+
+
+def logits(folder: Path) -> torch.Tensor:
+    decoder = weights.load(folder)
+    return decoder.forward(TOKENS, torch.arange(len(TOKENS)), None, KVCache(decoder.config, 8))
+
+
+def of_transformers(folder: Path) -> torch.Tensor:
+    model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    with torch.no_grad():
+        return model.eval()(TOKENS[None]).logits[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantized_weights_give_the_logits_of_what_they_mean(kind: str, tmp_path: Path) -> None:
+    store, config, activations = KINDS[kind]
+    meant = quantized(tmp_path / "stored", store, config)
+    write("qwen-3", tmp_path / "meant")
+    save_file(meant, tmp_path / "meant" / "model.safetensors", {"format": "pt"})
+    folder = open_checkpoint(replace(NOWHERE, folder=str(tmp_path / "stored")))
+    expected = of_transformers(tmp_path / "meant")
+    assert expected.abs().max() > 1.0
+    torch.testing.assert_close(logits(folder), expected, atol=1e-4, rtol=0)
+    facts = provenance(folder)
+    assert facts["dequantized"] is True
+    scheme = stored_scheme(folder)
+    assert scheme is not None
+    assert facts["stored"] == scheme.note
+    assert ("activations, which it quantizes too, are not quantized here" in scheme.note) == activations
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "gptq": ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantized by 'gptq'"),
+    "awq": ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "quantized by 'awq'"),
+    "mlx": ({"quantization": {"group_size": 64, "bits": 4}}, r"quantized by 'MLX' \(quantization\)"),
+    "no name": ({"quantization_config": {"bits": 8}}, r"quantized by '\?'"),
+    "not a mapping": ({"quantization_config": "int8"}, "must be a mapping"),
+    "4 bits": (
+        {"quantization_config": {"load_in_4bit": True, "quant_method": "bitsandbytes"}},
+        "bitsandbytes with load_in_4bit=True",
+    ),
+    "asymmetric": ({"quantization_config": compressed(symmetric=False)}, "symmetric=False"),
+    "ordered": ({"quantization_config": compressed(actorder="group")}, "actorder='group'"),
+    "packed": ({"quantization_config": COMPRESSED | {"format": "pack-quantized"}}, "format='pack-quantized'"),
+    "rotated": ({"quantization_config": compressed() | {"transform_config": {"R1": {}}}}, "transform_config"),
+    "other float": ({"quantization_config": FP8 | {"fmt": "e5m2"}}, "fmt='e5m2'"),
+    "block of three": ({"quantization_config": FP8 | {"weight_block_size": [8]}}, r"weight_block_size=\[8\]"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_not_dequantized_is_refused_by_name_before_hashing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries, says = REFUSED[kind]
+    write("llama-2", tmp_path)
+    write_tokenizer(tmp_path)
+    edit(tmp_path, **entries)
+    monkeypatch.setattr(digest, "_content", lambda path: pytest.fail(f"{path} was hashed"))
+    with pytest.raises(InputError, match=says) as caught:
+        open_checkpoint(replace(NOWHERE, folder=str(tmp_path)))
+    assert str(tmp_path) in str(caught.value)
+
+
+TYPES = (torch.int8, torch.int64, torch.bool, torch.uint8, torch.float64, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("name", ["mlp.down_proj.weight", "self_attn.q_proj.bias"])
+def test_a_tensor_of_another_type_is_refused_where_no_key_says_so(
+    dtype: torch.dtype, name: str, tmp_path: Path
+) -> None:
+    write("qwen-2.5", tmp_path)
+    write_tokenizer(tmp_path)
+    tensors, name = load_file(tmp_path / "model.safetensors"), f"model.layers.1.{name}"
+    save_file(tensors | {name: tensors[name].to(dtype)}, tmp_path / "model.safetensors")
+    for opens in (lambda: open_checkpoint(replace(NOWHERE, folder=str(tmp_path))), lambda: logits(tmp_path)):
+        with pytest.raises(
+            InputError, match=rf"{tmp_path}.*stores {name} as \w+; a weight is F32, F16, BF16"
+        ):
+            opens()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_plain_numbers_of_fewer_bits_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    write("llama-2", tmp_path)
+    tensors = {name: t.to(dtype) for name, t in load_file(tmp_path / "model.safetensors").items()}
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    torch.testing.assert_close(logits(tmp_path), of_transformers(tmp_path), atol=1e-4, rtol=0)
+    assert stored_scheme(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mlp.up_proj.SCB": None}, "up_proj.weight as I8; a weight is .* I8 with SCB beside it"),
+        ({"mlp.up_proj.weight": torch.ones(96, 64)}, "up_proj.weight as F32 and has .*SCB beside it"),
+        ({"mlp.up_proj.weight_format": torch.tensor(2, dtype=torch.uint8)}, "weight_format 2; only 0"),
+        ({"mlp.up_proj.weight_zero_point": torch.ones(96, dtype=torch.int8)}, "moves or orders"),
+        ({"mlp.up_proj.g_idx": torch.ones(96, dtype=torch.int32)}, "moves or orders"),
+    ],
+)
+def test_a_tensor_that_contradicts_the_format_is_named(
+    change: dict[str, torch.Tensor | None], says: str, tmp_path: Path
+) -> None:
+    quantized(tmp_path, lambda w: by_row(w, "SCB", 127.0, True), INT8, "llama-2")
+    tensors: dict[str, Any] = load_file(tmp_path / "model.safetensors")
+    tensors |= {f"model.layers.1.{end}": tensor for end, tensor in change.items()}
+    save_file({n: t for n, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=says):
+        open_checkpoint(replace(NOWHERE, folder=str(tmp_path)))
+
+
+def test_a_scale_of_another_block_is_refused(tmp_path: Path) -> None:
+    quantized(tmp_path, by_block, FP8)  # whose block is 128 by 128 where none is named
+    with pytest.raises(InputError, match=r"scale of .* no part of \[\d+, 64\] by blocks of \(128, 128\)"):
+        logits(tmp_path)
+
+
+def test_rows_and_columns_of_gpt_2_are_not_confused(tmp_path: Path) -> None:
+    write("gpt-2", tmp_path)
+    edit(tmp_path, quantization_config=INT8)
+    with pytest.raises(InputError, match="gpt2 in bitsandbytes int8 is not read"):
+        weights.load(tmp_path)
+
+
+def test_an_encoder_decoder_has_plain_numbers() -> None:
+    with pytest.raises(InputError, match="t5 in fp8 is not read"):
+        encdec.config_of({"is_encoder_decoder": True, "model_type": "t5", "quantization_config": FP8})
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_tables_of_zeros_are_no_weights(name: str, tmp_path: Path) -> None:
+    write("llama-2", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {name: torch.zeros_like(tensors[name])}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=rf"{tmp_path} are all zero"):
+        weights.load(tmp_path)
