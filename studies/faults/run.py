@@ -157,7 +157,9 @@ def first_error(output: str, root: Path) -> str:
 def copy_project(into: Path) -> None:
     """Copy the project's files into a folder, but those that are there already and the same."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout
     for name in filter(None, listed.split("\0")):
         source, target = ROOT / name, into / name
         if not source.is_file():

@@ -16,7 +16,7 @@ def write(folder: Path, file: str, **values: float) -> None:
 
 
 def index(folder: Path, **files: str) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}), encoding="utf-8")
 
 
 def test_a_file_that_the_index_does_not_name_is_not_read(tmp_path: Path) -> None:

@@ -51,17 +51,17 @@ def test_the_last_run_found_every_fault() -> None:
 
 def test_a_fault_that_has_no_place_is_said(tmp_path: Path) -> None:
     fault = Fault("a", "n", "s", "x.py", "one", "two", "tests/x.py::test")
-    (tmp_path / "x.py").write_text("one, one\n")
+    (tmp_path / "x.py").write_text("one, one\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"fault 'n': its old text stands 2 times in x\.py"):
         fault.put_into(tmp_path)
-    (tmp_path / "x.py").write_text("one, three\n")
+    (tmp_path / "x.py").write_text("one, three\n", encoding="utf-8")
     fault.put_into(tmp_path)
-    assert (tmp_path / "x.py").read_text() == "two, three\n"
+    assert (tmp_path / "x.py").read_text(encoding="utf-8") == "two, three\n"
 
 
 def test_a_repeated_name_is_said(tmp_path: Path) -> None:
     entry = "- {name: n, says: s, file: x, old: a, new: b, gate: g}\n"
-    (tmp_path / "faults.yaml").write_text(f"one:\n{entry}two:\n{entry}")
+    (tmp_path / "faults.yaml").write_text(f"one:\n{entry}two:\n{entry}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"faults\.yaml names faults twice: n"):
         read_faults(tmp_path / "faults.yaml")
 
