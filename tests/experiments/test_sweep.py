@@ -249,7 +249,7 @@ def test_provenance_is_complete(project: Project) -> None:
     record = project.record(QUICK, "method=edgellm")
     p = record.provenance
     assert set(p.inputs) == {"target", "draft", "dataset"}
-    assert p.versions["method edgellm"] == p.versions["cost model"] == 1
+    assert (p.versions["method edgellm"], p.versions["cost model"]) == (2, 1)
     assert all(len(value) == 64 for value in (*p.inputs.values(), p.config_hash, p.sources))
     assert p.commit is None or len(p.commit) == 40
     assert (p.seed, p.clock, p.weights, p.costs) == (0, "virtual", "proxy", "predicted")

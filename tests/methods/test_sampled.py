@@ -190,7 +190,7 @@ def test_pruned_draws_are_biased_and_hence_refused(monkeypatch: pytest.MonkeyPat
     sessions, _ = opened(method, device)
     with pytest.raises(InputError, match="specinfer"):
         device.play(method.serve(Request("", PROMPT, TOKENS, sampling=HOT), device, sessions))
-    single = SpecInfer(expansion=(1, 1)).grow
+    single = SpecInfer(expansion=(1, 1))
     monkeypatch.setattr("repro.methods.lever.lever.OTHERS", {"specinfer": single})
     counts, pruned = sampled(method, HOT, 4 * FEW)
     assert pruned

@@ -155,11 +155,11 @@ class Scenario(ABC):
         """
         started = _now()
         found = self.find(progress)
-        laws.require(laws.broken_laws(found.values, found.rounds, found.answers))
         provenance = self._provenance(started, found.provenance)
         record = Record(
             self.key, self.config["name"], self.labels, "done", found.values, provenance, found.uncertainty
         )
+        laws.require(laws.broken_laws(record.values, found.rounds, found.answers))
         return Outcome(record, found.rounds, found.timeline, found.answers)
 
     def failed(self, error: str) -> Record:

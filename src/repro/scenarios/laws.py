@@ -150,13 +150,11 @@ def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
 
 def _of_answers(own: Numbers, lines: Sequence[Round], answers: Sequence[Round]) -> Iterator[str]:
     """The answers' energies add up to the totals; what comes before decoding has at least the first token."""
-    if not answers or len({str(answer["request"]) for answer in answers}) < len(answers):
-        return
+    if len({str(answer.get("request")) for answer in answers}) != own.get("prompts"):
+        return  # repeated on a real device, and stored once
     decoding: dict[str, float] = defaultdict(float)
     for line in lines:
         decoding[str(line["request"])] += _number(line, "end") - _number(line, "start")
-    if len(answers) != own.get("prompts"):  # repeated on a real device, and stored once
-        return
     for total in ("decode_joules", "prefill_joules"):
         if total in answers[0]:
             joules = math.fsum(_number(answer, total) for answer in answers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -92,7 +93,11 @@ class StoredTensors:
         self._headers = {name: headers[path][name] for name, path in self._home.items()}
         self.scheme = scheme_of(read_json(self.folder / CONFIG)) if (self.folder / CONFIG).is_file() else None
         require_read(self.scheme, self._headers, self._home)
-        self._files = {path: _opened(path) for path in files}
+
+    @cached_property
+    def _files(self) -> dict[Path, Any]:
+        """The files, opened when the first tensor is read: names and shapes are known without torch."""
+        return {path: _opened(path) for path in dict.fromkeys(self._home.values())}
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -141,7 +146,9 @@ class StoredTensors:
 
     def _file_of(self, name: str) -> Path:
         if name not in self._home:
-            raise InputError(f"tensor {name} is missing from {', '.join(map(str, self._files))}")
+            raise InputError(
+                f"tensor {name} is missing from {', '.join(map(str, dict.fromkeys(self._home.values())))}"
+            )
         return self._home[name]
 
 
