@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import lzma
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ def digits(number: str) -> int:
     return len(number.partition("e")[0].lstrip("-0.").replace(".", "").rstrip("0"))
 
 
+AS_TEXT = re.compile(r'"acceptance_by_position": ?"[^"]*"')
+"""Quotients of two whole numbers, the same on every host, kept as one text."""
+
+
 def test_no_number_has_more_than_ten_digits() -> None:
     """The others depend on the processor."""
     assert [digits(text) for text in ("-0.0012300", "1e-05", "12.5e+20", "1327137704.2285714")] == [
@@ -97,7 +102,10 @@ def test_no_number_has_more_than_ten_digits() -> None:
     read |= {".xz": lambda path: lzma.decompress(path.read_bytes())}
     texts = {path: read[path.suffix](path).decode() for path in (*files(), OUTCOMES) if path.suffix in read}
     assert len(texts) > 300
-    long = {path.name: [n for n in FRACTION.findall(text) if digits(n) > 10] for path, text in texts.items()}
+    long = {
+        str(path): [n for n in FRACTION.findall(AS_TEXT.sub("", text)) if digits(n) > 10]
+        for path, text in texts.items()
+    }
     assert {name: found[:3] for name, found in long.items() if found} == {}
 
 
