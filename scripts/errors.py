@@ -26,6 +26,7 @@ from repro.reports.fidelity.skill import read_floors, trivial_predictor
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import load_names
 from repro.reports.reference.reference import load_cells
+from repro.reports.tables.bands import draw_counts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             files = write_report(one, out, bibliography, found.origin(one.paper))
             print("\n".join((*page(one).notes[:-1], f"{files['md']}", "")))
         if not options.papers:
-            print(write_fidelity(reports, found, cells, headlines, records, older_keys(records), out))
+            older, drawn = older_keys(records), draw_counts(options.results)
+            print(write_fidelity(reports, found, cells, headlines, records, older, drawn, out))
     except InputError as wrong:
         print(f"error: {wrong}", file=sys.stderr)
         return 2

@@ -382,7 +382,7 @@ def test_the_page_over_all_papers(found: Comparisons, tmp_path: Path) -> None:
     headlines = read_headlines(path, CELLS)
     reports = [report("edgellm", found, CELLS, NOTHING)]
     one = records.record("std", {"prompts": 3})
-    text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], tmp_path).read_text(
+    text = write_fidelity(reports, found, CELLS, headlines, [one], [one.key], {}, tmp_path).read_text(
         encoding="utf-8"
     )
     assert "Of 2: 1 fails, 1 holds. By our figures alone: 1 fails, 1 holds." in text

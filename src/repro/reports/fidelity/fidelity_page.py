@@ -23,7 +23,7 @@ from repro.reports.fidelity.winners import Race, counted, races
 from repro.reports.formats.layout import UNITS
 from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
-from repro.reports.tables.bands import draw_counts, draws_words
+from repro.reports.tables.bands import draws_words
 
 FILE = "fidelity.md"
 COMMAND = "python scripts/errors.py --results results"
@@ -48,9 +48,10 @@ def write_fidelity(
     headlines: Headlines,
     records: Sequence[Record],
     older: Collection[str],
+    drawn: Mapping[str, int],
     folder: Path,
 ) -> Path:
-    """Write the page into a folder of results; the same files give the same text."""
+    """Write the page into a folder; `drawn` has the draws of each table's bands."""
     sections = {
         "Headline claims": _headlines(headlines, found),
         "Coverage of the published values": _coverage(cells, found, headlines),
@@ -63,7 +64,7 @@ def write_fidelity(
     }
     text = (
         PREFACE
-        + _bands(folder)
+        + _bands(drawn)
         + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items())
     )
     path = folder / FILE
@@ -71,10 +72,10 @@ def write_fidelity(
     return path
 
 
-def _bands(folder: Path) -> str:
+def _bands(drawn: Mapping[str, int]) -> str:
     """What the bands in braces are, by table."""
     tables: dict[str, list[str]] = {}
-    for table, count in draw_counts(folder).items():
+    for table, count in drawn.items():
         tables.setdefault(draws_words(count), []).append(table)
     said = "; ".join(f"{words} for {', '.join(names)}" for words, names in tables.items())
     return f"In brackets stand intervals, in braces bands: {said}.\n" if said else ""
