@@ -66,31 +66,34 @@ def broken_laws(
 
 def _of_generation(own: Numbers) -> Iterator[str]:
     """Phases partition the latency; totals are rates times amounts."""
-    yield from _equal(
-        "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
-        _product(own, "prompts", "latency"),
-        _sum(own, "prefill_seconds", "decode_seconds"),
-    )
-    yield from _equal(
-        "decode_tokens_per_s * decode_seconds = decode_tokens",
-        _product(own, "decode_tokens_per_s", "decode_seconds"),
-        own.get("decode_tokens"),
-    )
-    yield from _equal(
-        "time_per_token * decode_tokens = decode_seconds",
-        _product(own, "time_per_token", "decode_tokens"),
-        own.get("decode_seconds"),
-    )
-    yield from _equal(
-        "joules_per_token * decode_tokens = decode_joules",
-        _product(own, "joules_per_token", "decode_tokens"),
-        own.get("decode_joules"),
-    )
-    yield from _equal(
-        "a pass loads or computes: target_loading + target_computing = target_pass",
-        _sum(own, "target_loading", "target_computing"),
-        own.get("target_pass"),
-    )
+    for law, left, right in (
+        (
+            "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
+            _product(own, "prompts", "latency"),
+            _sum(own, "prefill_seconds", "decode_seconds"),
+        ),
+        (
+            "decode_tokens_per_s * decode_seconds = decode_tokens",
+            _product(own, "decode_tokens_per_s", "decode_seconds"),
+            own.get("decode_tokens"),
+        ),
+        (
+            "time_per_token * decode_tokens = decode_seconds",
+            _product(own, "time_per_token", "decode_tokens"),
+            own.get("decode_seconds"),
+        ),
+        (
+            "joules_per_token * decode_tokens = decode_joules",
+            _product(own, "joules_per_token", "decode_tokens"),
+            own.get("decode_joules"),
+        ),
+        (
+            "a pass loads or computes: target_loading + target_computing = target_pass",
+            _sum(own, "target_loading", "target_computing"),
+            own.get("target_pass"),
+        ),
+    ):
+        yield from _equal(law, left, right)
     for law, smaller, larger in (
         (
             "first tokens come within the prefills: prompts * ttft <= prefill_seconds",
