@@ -66,67 +66,75 @@ def broken_laws(
 
 def _of_generation(own: Numbers) -> Iterator[str]:
     """Phases partition the latency; totals are rates times amounts."""
-    for law, left, right in (
+    for law, hold, left, right in (
         (
             "all latency is prefill or decoding: prompts * latency = prefill_seconds + decode_seconds",
+            _equal,
             _product(own, "prompts", "latency"),
             _sum(own, "prefill_seconds", "decode_seconds"),
         ),
         (
             "decode_tokens_per_s * decode_seconds = decode_tokens",
+            _equal,
             _product(own, "decode_tokens_per_s", "decode_seconds"),
             own.get("decode_tokens"),
         ),
         (
             "time_per_token * decode_tokens = decode_seconds",
+            _equal,
             _product(own, "time_per_token", "decode_tokens"),
             own.get("decode_seconds"),
         ),
         (
             "joules_per_token * decode_tokens = decode_joules",
+            _equal,
             _product(own, "joules_per_token", "decode_tokens"),
             own.get("decode_joules"),
         ),
         (
             "a pass loads or computes: target_loading + target_computing = target_pass",
+            _equal,
             _sum(own, "target_loading", "target_computing"),
             own.get("target_pass"),
         ),
-    ):
-        yield from _equal(law, left, right)
-    for law, smaller, larger in (
         (
             "first tokens come within the prefills: prompts * ttft <= prefill_seconds",
+            _at_most,
             _product(own, "prompts", "ttft"),
             own.get("prefill_seconds"),
         ),
         (
             "verifications lie in the decoding: target_calls * target_pass <= decode_seconds",
+            _at_most,
             _product(own, "target_calls", "target_pass"),
             own.get("decode_seconds"),
         ),
         (
             "draft passes lie in the decoding: draft_seconds <= decode_seconds",
+            _at_most,
             own.get("draft_seconds"),
             own.get("decode_seconds"),
         ),
         (
             "verifications emit decoded tokens: target_calls * acceptance_length <= decode_tokens",
+            _at_most,
             _product(own, "target_calls", "acceptance_length"),
             own.get("decode_tokens"),
         ),
         (
             "the bonus token comes on top: accepted_draft_tokens <= acceptance_length",
+            _at_most,
             own.get("accepted_draft_tokens"),
             own.get("acceptance_length"),
         ),
         (
             "there is one bonus token: acceptance_length <= accepted_draft_tokens + 1",
+            _at_most,
             own.get("acceptance_length"),
             _sum(own, "accepted_draft_tokens", plus=1.0),
         ),
     ):
-        yield from _at_most(law, smaller, larger)
+        yield from hold(law, left, right)
 
 
 def _of_rounds(own: Numbers, lines: Sequence[Round]) -> Iterator[str]:
