@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from repro.core.paths import conf_dir, project_root
+from repro.experiments.cli import publish
 from repro.experiments.drift import drifted
+from repro.records.identity import cell_key
+from repro.records.record import Record
 from repro.records.results import Results, open_results
+from repro.scenarios.registry import made
+from repro.scenarios.serving.scenario import ServingScenario
 
 
 @cache
@@ -66,3 +71,26 @@ def test_a_changed_file_is_found(
 def test_a_table_is_configured_as_conf_says_today(table: str) -> None:
     """Of a phone's device and an engine with forms, in seconds: the gate of faults of `conf/`."""
     assert drifted(committed(), keys(table)) == {}
+
+
+def key_today(record: Record, **changes: object) -> str:
+    """The key of a record's settings today, with the inputs and versions that it was made with."""
+    made_with = record.provenance
+    scenario = made({**made_with.config, **changes, "labels": {}, "data_dir": None})
+    return cell_key(scenario.asked, made_with.inputs, made_with.versions)
+
+
+def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that came later, with a default, makes no committed cell stale; another number of prompts does."""
+    publish()
+    recorded: dict[bool, str] = {}
+    for table in committed().tables():
+        for record in committed().records(committed().members(table)):
+            calibrated = (
+                "corpus" in record.provenance.inputs
+            )  # elsewhere asked of the rows, which are not here
+            monkeypatch.setattr(ServingScenario, "reads_corpus", calibrated)
+            assert key_today(record) == record.key, table
+            recorded[calibrated] = record.key
+    assert key_today(record, prompts=record.provenance.config["prompts"] + 1) != record.key
+    assert recorded.keys() == {False, True}

@@ -71,9 +71,12 @@ def device_asked(device: Mapping[str, Any]) -> dict[str, Any]:
 def dataset_asked(dataset: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a dataset's settings that can change an outcome: all but `PLACES` and the task's score.
 
-    A cell that asks for the task's score has it in its key beside the dataset.
+    A cell that asks for the task's score has it in its key beside the dataset. `spread` came after keys were
+    made, so it is left out where it is null.
     """
     found: dict[str, Any] = _without(dataset, PLACES)
+    if found.get("spread") is None:
+        found.pop("spread", None)
     scoring = found.get("scoring")
     if isinstance(scoring, Mapping):
         found["scoring"] = {name: value for name, value in scoring.items() if name != "score"}

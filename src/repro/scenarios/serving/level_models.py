@@ -87,11 +87,6 @@ class LevelModels:
             log.info("costs alone: %s", reason)
             return {}
 
-    @cached_property
-    def datasets(self) -> dict[str, DatasetConfig]:
-        """The datasets of the requests, by name."""
-        return {name: dataset for name, (dataset, _) in self._rows.items()}
-
     @property
     def inputs(self) -> dict[str, str]:
         """Content hashes of the examples, the family's models, and the score head that shortened prompts."""

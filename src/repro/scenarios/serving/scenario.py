@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from repro import data
 from repro.core.errors import InputError
-from repro.data.config import read_config
+from repro.data.config import DatasetConfig, read_config
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.device.emulated import Device, EmulatedDevice
 from repro.device.op import Op
@@ -87,12 +87,15 @@ class ServingScenario(OfflineScenario):
         """Allow targets without weights (a cost-only run) and rounded ones."""
 
     @cached_property
+    def datasets(self) -> dict[str, DatasetConfig]:
+        """The datasets that the trace's apps ask, by name."""
+        return {app.dataset: read_config(app.dataset) for app in self.trace.apps if app.dataset}
+
+    @cached_property
     def level_models(self) -> LevelModels:
         """The models that answer."""
-        named = dict.fromkeys(app.dataset for app in self.trace.apps if app.dataset)
         count, folder = self.config["prompts"], self.config.get("data_dir")
-        configs = {name: read_config(name) for name in named}
-        rows = {name: (one, data.load_rows(one, count, folder)) for name, one in configs.items()}
+        rows = {name: (one, data.load_rows(one, count, folder)) for name, one in self.datasets.items()}
         return LevelModels(self.service, self.target, rows, self.trace.concise, self.config["seed"])
 
     @property
@@ -129,7 +132,7 @@ class ServingScenario(OfflineScenario):
         """See `OfflineScenario`."""
         own = {name: self.config[name] for name in ("trace", "prompts", "seed")}
         own["device"] = device_asked(self.cell.described)
-        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.level_models.datasets.items()}
+        own["datasets"] = {n: dataset_asked(asdict(one)) for n, one in self.datasets.items()}
         return super().asked | own
 
     @property
