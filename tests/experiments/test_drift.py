@@ -81,7 +81,7 @@ def key_today(record: Record, **changes: object) -> str:
 
 
 def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that came later, with a default, makes no committed cell stale; another number of prompts does."""
+    """A setting that came later makes no committed cell stale; another number of prompts does."""
     publish()
     recorded: dict[bool, str] = {}
     for table in committed().tables():
