@@ -158,7 +158,7 @@ def test_only_footnotes_that_a_value_refers_to_have_a_number() -> None:
         "table", {"title": "T", "rows": {"by": ["method"]}, "columns": [SHARE], "footnotes": ["Invented."]}
     )
     table = build(spec, [record("std", {"a": 1.0}), failed], {})
-    assert page(table).notes[:2] == ("[1] bad failed: OSError: gone", "Invented.")
+    assert page(table).notes[1:3] == ("[1] bad failed: OSError: gone", "Invented.")
     assert page(table).grids[0].lines[0] == ("bad", "failed [1]")
 
 

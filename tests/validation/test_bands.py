@@ -14,6 +14,7 @@ import pytest
 from repro.core.paths import project_root
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import device_with_engine
+from repro.device.engines.evidence import decides_costs, forms, sources
 from repro.experiments.cli import cell_config
 from repro.experiments.composing import load_components
 from repro.records.record import Record
@@ -22,7 +23,7 @@ from repro.reports.tables.bands import BANDS, band_range, draw_counts, read_band
 from repro.scenarios.registry import made
 from repro.validation.__main__ import main
 from repro.validation.bands import draws
-from repro.validation.bands.draws import DRAWS, assumed_numbers, can_be_drawn, drawn, factor, forms
+from repro.validation.bands.draws import DRAWS, drawn, factor
 from repro.validation.bands.page import HEADINGS, write_bands
 from repro.validation.bands.replay import Figures, Replayed, ReplayFile
 from repro.validation.bands.table_bands import CommittedTable, ReplayPlan, TableBands, table_bands
@@ -127,9 +128,9 @@ def test_a_phone_is_drawn_alike_under_two_engines_and_is_a_machine() -> None:
 
 
 def test_the_share_of_assumed_numbers_counts_what_costs_depend_on() -> None:
-    counted = assumed_numbers([TOY, TOY])
-    assert (counted.assumed, counted.numbers) == (5, 7)
-    assert {fact.path for fact in facts(TOY) if not can_be_drawn(fact)} == {
+    counted = sources([TOY, TOY])
+    assert (counted["assumed"], counted.total()) == (5, 7)
+    assert {fact.path for fact in facts(TOY) if not decides_costs(fact)} == {
         "processors.cpu.tile",
         "processors.cpu.launch",
         "dram.budget",
@@ -215,7 +216,7 @@ def test_a_table_s_band_is_the_range_of_its_figures_over_the_draws(quickstart: C
     assert bands["std", "speedup"].conclusion == "above"
     assert bands["flash_ar", "speedup"].conclusion == "", "it is the baseline"
     assert (found.draws, found.cells) == (2, 5)
-    assert 0 < found.assumed.share < 1
+    assert 0 < found.sources["assumed"] < found.sources.total()
 
 
 def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: CommittedTable) -> None:
@@ -239,7 +240,7 @@ def test_a_mean_over_many_configurations_is_replayed_on_some(quickstart: Committ
 
 def test_a_table_takes_the_place_of_its_older_lines(quickstart: CommittedTable, tmp_path: Path) -> None:
     found = table_bands("quickstart", quickstart, ReplayPlan(2, 2, 5, 12), slower)
-    other = TableBands("another", found.bands[:3], 1, 0, 5, found.assumed)
+    other = TableBands("another", found.bands[:3], 1, 0, 5, found.sources)
     folder = tmp_path / BANDS.parent
     for one in (found, other, replace(found, draws=1)):
         write_bands(folder, one)

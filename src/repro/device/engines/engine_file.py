@@ -270,3 +270,9 @@ def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Ma
         if key not in ("name", "note", "papers"):
             raise InputError(f"engine {OWN}: {unknown('entry', key, ('name',))}")
     return written_out(read_engine(str(device["engine"]))) if device.get("engine") else None
+
+
+def described(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The device file of a cell's configuration with its engine's numbers; errors as `with_engine`."""
+    engine = engine_of(config["device"], config.get("engine"))
+    return with_engine(config["device"], None if (engine or {}).get("name") == OWN else engine)

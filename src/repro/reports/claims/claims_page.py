@@ -19,6 +19,7 @@ from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, sig
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.tables.how_made import OF_TABLES
 from repro.reports.tables.table import MARKS
 
 HEADINGS = ("claim", "where", "paper", "ours", "n", "distance", "verdict", "from")
@@ -61,7 +62,7 @@ def page(spec: ClaimsSpec, claims: Sequence[Claim]) -> Page:
     footnotes = list(spec.footnotes)
     lines = tuple(_line(claim, footnotes) for claim in claims)
     used = {mark for claim in claims for mark in claim.marks}
-    notes = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
+    notes = [OF_TABLES] + [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used]
     notes += [f"[{i}] {text}" for i, text in enumerate(footnotes, 1)]
     notes += _summary(claims)
     commits, date = origin(claims)

@@ -25,6 +25,7 @@ from repro.reports.formats.layout import ABSENT, UNITS, Grid, Heading, Page, sig
 from repro.reports.formats.render import to_markdown
 from repro.reports.reference.bibliography import citations
 from repro.reports.reference.reference import PublishedCell
+from repro.reports.tables.how_made import OF_TABLES
 
 UNEXPLAINED = "not explained"
 
@@ -119,6 +120,7 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
         f"How far our figures for {found.paper} are off",
         tuple(grids),
         (
+            OF_TABLES,
             *_notes(found),
             f"{date or 'No figures'}, commit {commits or 'none'}, made by `{command(found.paper)}`.",
         ),

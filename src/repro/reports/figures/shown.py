@@ -68,9 +68,9 @@ def _has_something(row: TableRow) -> bool:
 
 
 def figure_title(table: Table, own: str) -> str:
-    """The title of a table's figure, and below it what stands in for the paper's models."""
+    """The title of a table's figure; below it whether it is emulated, and what computes in whose place."""
     words = titled(table.title, own)
-    return f"{words}\n{table.stand_ins}" if table.stand_ins else words
+    return f"{words}\n{table.origin}" if table.origin else words
 
 
 def titled(title: str, own: str) -> str:
@@ -100,11 +100,12 @@ def ends_of(entry: Entry) -> tuple[float, float] | None:
 
 
 def origin(table: Table, given: Shown | None = None) -> str:
-    """The line below a figure: marks of the values shown, what error bars are, date and commits."""
+    """The line below a figure: how it was made, marks shown, what error bars are, date and commits."""
     parts = list(_said(given) if given else (_meaning(mark) for mark in shared_marks(table)))
     entries = given.entries if given else []
     parts += _error_bars(entries)
-    return "; ".join([*parts, table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"])
+    parts += [table.date or "no records", f"commit {', '.join(table.commits) or 'none'}"]
+    return f"{table.how_made} {'; '.join(parts)}".lstrip()
 
 
 def _error_bars(entries: Sequence[Entry]) -> list[str]:

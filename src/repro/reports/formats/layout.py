@@ -15,6 +15,7 @@ from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import draws_words
+from repro.reports.tables.how_made import EMULATED
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
 ABSENT = "—"
@@ -214,10 +215,11 @@ def shared_marks(table: Table) -> list[str]:
 
 
 def notes(table: Table) -> list[str]:
-    """Notes below the table, one sentence each: legend, footnotes, errors, source."""
+    """Notes below the table, one sentence each: how it was made, legend, footnotes, errors, source."""
     shared = shared_marks(table)
     used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
-    lines = [f"All our figures: {MARKS[mark][1]}." for mark in shared]
+    lines = [table.how_made + _bandless(table)] if table.how_made else []
+    lines += [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
     lines += anchored(table.footnotes, max((e.failed or 0 for r in table.rows for e in r.entries), default=0))
     lines += [*_unvaried(table), *sentences(summed(table.compared)), *_interval_lines(table)]
@@ -230,6 +232,13 @@ def notes(table: Table) -> list[str]:
             "A commit with +: code or configuration had uncommitted changes when a cell was computed."
         )
     return lines
+
+
+def _bandless(table: Table) -> str:
+    """That nobody has varied the assumed numbers of the table's machines."""
+    billed = any(column.timed for column in table.columns) and EMULATED in table.made
+    banded = any(entry.band for row in table.rows for entry in row.entries)
+    return " No band: the assumed numbers were not varied." if billed and not banded else ""
 
 
 def anchored(footnotes: Sequence[str], referred: int) -> list[str]:

@@ -27,7 +27,7 @@ from repro.reports.tables.table import MARKS, Entry, TableRow
 
 HEADINGS = {"fact": "l", "where": "l", "paper": "l", "ours": "l", "ratio": "r", "from": "p", "remark": "p"}
 """Alignment of each column."""
-ORIGIN = "No measurement: read from conf/reference and conf/device"
+ORIGIN = "Nothing is emulated or measured: read from conf/reference and conf/device"
 
 
 def write_facts(

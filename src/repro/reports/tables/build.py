@@ -20,6 +20,7 @@ from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
+from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.stand_ins import stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
@@ -122,7 +123,9 @@ class _Builder:
             date=max((r.provenance.finished for r in self.records), default="")[:10],
             papers=self._papers(),
             figure=spec.figure,
+            made=words_of(self.records),
             stand_ins=stand_ins(self.records),
+            how_made=how_made(self.records),
             amounts=amounts(self.records),
             commands=(spec.command,) if spec.command else (),
             apart=spec.rows.by if spec.rows.apart else (),

@@ -87,9 +87,10 @@ class Aside:
 class Table:
     """Rows and columns with titles, notes and sources; the same records give an equal table.
 
-    `stand_ins` says in a phrase what stands in for the paper's models. `compared` are all comparisons with
-    published values, in the order of rows. `amounts` says in a sentence how many cells, prompts and tokens
-    there are. `commands` made its cells; the first recreates the table.
+    `made` says in a word or two whether figures are emulated or measured, `stand_ins` in a phrase what stands
+    in for the paper's models, `how_made` in a line on which machines, how well known, and what computed.
+    `compared` are all comparisons with published values, in the order of rows. `amounts` says in a sentence
+    how many cells, prompts and tokens there are. `commands` made its cells; the first recreates the table.
     `apart` names the labels of a row that have a column each; without any, a row's name is one column.
     `drawn` counts the drawn machines of its bands.
     """
@@ -106,7 +107,9 @@ class Table:
     date: str
     papers: tuple[str, ...]
     figure: FigureSpec | None
+    made: str = ""
     stand_ins: str = ""
+    how_made: str = ""
     amounts: str = ""
     commands: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
@@ -114,8 +117,13 @@ class Table:
 
     @property
     def caption(self) -> str:
-        """The title with what stands in for the paper's models."""
-        return f"{self.title} ({self.stand_ins})" if self.stand_ins else self.title
+        """The title with whether its figures are emulated, and what stands in for the paper's models."""
+        return f"{self.title} ({self.origin})" if self.origin else self.title
+
+    @property
+    def origin(self) -> str:
+        """Whether the figures are emulated, and what stands in for the paper's models."""
+        return "; ".join(filter(None, (self.made, self.stand_ins)))
 
     @property
     def command(self) -> str:

@@ -19,7 +19,7 @@ from repro.reports.tree_drawings.forms import DiagramsSpec, Mask
 
 HEADINGS = ("pattern", "tokens", "points", "computed", "of all (%)", "of the causal half (%)")
 NEEDED, IDLE = "#f4e08a", "#27446b"
-ORIGIN = "No measurement: computed from the patterns"
+ORIGIN = "Nothing is emulated or measured: computed from the patterns"
 INCHES = 2.1
 """Side of a mask, inches."""
 

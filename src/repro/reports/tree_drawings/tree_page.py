@@ -29,7 +29,7 @@ TREES = (
     "changed",
 )
 NODES = ("node", "own accuracy", "accepted, estimate", "in the estimated tree", "in the final tree")
-ORIGIN = "Made of recorded ranks and published values"
+ORIGIN = "Nothing is emulated or measured: made of recorded ranks and published values"
 
 SIZE = 15.5
 """Marker size of a node, points."""

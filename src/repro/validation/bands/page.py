@@ -26,8 +26,9 @@ def row_of(found: TableBands, band: Band) -> list[str]:
     """A band as `table.csv` has it."""
     numbers = [f"{one:.4g}" for one in (band.value, *band.ends)]
     about = [found.table, band.row, band.column.key, band.column.heading, band.column.unit]
-    counts = [str(found.draws), str(found.prompts), str(found.cells), f"{found.assumed.share:.3f}"]
-    counts += [str(found.assumed.assumed), str(found.assumed.numbers)]
+    assumed, known = found.sources["assumed"], found.sources.total()
+    counts = [str(found.draws), str(found.prompts), str(found.cells), f"{assumed / known:.3f}"]
+    counts += [str(assumed), str(known)]
     return [*about, *numbers, band.conclusion, f"{band.replayed:.4g}", *counts]
 
 

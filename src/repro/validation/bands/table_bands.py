@@ -5,12 +5,14 @@ Owns what a band is relative to, and which conclusion it may change. Must not kn
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.device.engines.evidence import sources
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
 from repro.records.packed import Member
@@ -20,7 +22,6 @@ from repro.reports.comparison.comparison import Ends
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import Table
-from repro.validation.bands.draws import AssumedNumbers, assumed_numbers
 from repro.validation.bands.replay import Figures, Replayed, described, reads_texts
 
 Place = tuple[str, str]
@@ -130,7 +131,7 @@ class TableBands:
         draws: how many machines were drawn.
         prompts: the most prompts that a cell replayed; 0 if no cell reads prompts.
         cells: how many cells were replayed in each draw.
-        assumed: how many of the machines' numbers are assumed.
+        sources: how many of the machines' numbers come from each source.
     """
 
     table: str
@@ -138,7 +139,7 @@ class TableBands:
     draws: int
     prompts: int
     cells: int
-    assumed: AssumedNumbers
+    sources: Counter[str]
 
 
 def figures_of(table: Table) -> dict[Place, float]:
@@ -176,8 +177,8 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
         for place, value in own.items()
         if place in base
     )
-    assumed = assumed_numbers(map(described, table.records))
-    return TableBands(name, bands, draws, plan.prompts if texts else 0, len(chosen.records), assumed)
+    known = sources(map(described, table.records))
+    return TableBands(name, bands, draws, plan.prompts if texts else 0, len(chosen.records), known)
 
 
 @dataclass(frozen=True)

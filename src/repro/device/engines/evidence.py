@@ -1,0 +1,76 @@
+"""What the numbers of a machine rest on: measured, printed, fitted or assumed.
+
+Owns which numbers count, and which are the form of others. Must not know cells, methods or results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from repro.device.device_file import Fact, facts
+
+HELD = ("size",)
+"""Dimensions of numbers that say what fits where: decisions, which a draw leaves as they are."""
+
+
+PRINTED = ("paper", "datasheet")
+"""Sources of rates that an engine need not reach, so that what share it reaches is an assumption."""
+
+
+def decides_costs(fact: Fact) -> bool:
+    """Whether costs depend on a number, and continuously: no size, no whole number, no zero."""
+    return fact.kind.dimension not in HELD and not fact.kind.range.whole and any(numbers(fact))
+
+
+def forms(known: Iterable[Fact]) -> set[str]:
+    """Paths of the assumed numbers that are no statement about a machine, but the form of other numbers.
+
+    - An exponent of 1: a cost in proportion to rows.
+    - An efficiency, or a curve of it, whose largest value is 1 beside a rate that no paper or data sheet
+      prints: what is said of speed is said by the rate.
+    - A number equal to a fitted one of the same table (`start.fp32`, as `start.fp16`): the fit tied them.
+    """
+    facts_by_path = {fact.path: fact for fact in known}
+    found = set()
+    for path, fact in facts_by_path.items():
+        table, _, name = path.rpartition(".")
+        beside = [other for place, other in facts_by_path.items() if place.rpartition(".")[0] == table]
+        rates = [other for place, other in facts_by_path.items() if place.startswith(f"{table}.peak.")]
+        of_exponent = name.endswith("_exponent") and fact.value == 1
+        whole = name == "efficiency" and max(numbers(fact)) == 1 and rates
+        tied = any(
+            other.source == "fitted" and other.kind == fact.kind and numbers(other) == numbers(fact)
+            for other in beside
+        )
+        if fact.source == "assumed" and (
+            of_exponent or (whole and all(rate.source not in PRINTED for rate in rates)) or tied
+        ):
+            found.add(path)
+    return found
+
+
+def numbers(fact: Fact) -> list[float]:
+    """A fact's values: a curve's, or its own."""
+    return [y for _, y in fact.points] or [fact.value]
+
+
+def sources(described: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """How many numbers of these machines come from each source, a place of a device once, forms not.
+
+    Args:
+        described: device files with their engines' numbers over them.
+    """
+    distinct = {json.dumps(one, sort_keys=True): one for one in described}
+    found: dict[tuple[str, str], str] = {}
+    for device in distinct.values():
+        known = list(facts(device))
+        held = forms(known)
+        found |= {
+            (str(device.get("name", "")), fact.path): fact.source
+            for fact in known
+            if decides_costs(fact) and fact.path not in held
+        }
+    return Counter(found.values())
