@@ -1,0 +1,113 @@
+"""What files of others may say to Hydra: settings, and no more.
+
+Hydra makes objects of what stands in its own settings (callbacks, launchers, logging), so that whoever sets
+these runs code; its resolvers read the environment. Both belong to `conf/` and the command line. Owns the
+rules for all other files. Must not import Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from repro.core.errors import InputError
+
+HYDRA = "hydra"
+"""The section, and the folder, of Hydra's own settings."""
+
+WHOLE = ("experiment", "setup")
+"""Groups whose files say something about the whole configuration: Hydra's package `_global_`."""
+
+REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.)?[^${}:]*\}")
+"""A reference to a setting or a choice, without another one inside it."""
+
+
+def require_settings(content: Mapping[Any, Any], place: str) -> None:
+    """Check the content of another's configuration file.
+
+    Raises:
+        InputError: it sets or chooses something of Hydra, or reads more than settings.
+    """
+    if HYDRA in content:
+        raise InputError(_touches(place, HYDRA))
+    for group in _defaults(content.get("defaults"), place):
+        if _names_hydra(group):
+            raise InputError(_touches(place, group))
+    for text in _texts(content):
+        _require_references(text, place)
+
+
+def require_header(package: str | None, group: str, place: str) -> str | None:
+    """The Hydra package of another's configuration file; its own header is not used.
+
+    Raises:
+        InputError: a file about the whole configuration has another header.
+    """
+    if group not in WHOLE:
+        return None
+    if package not in (None, "_global_"):
+        raise InputError(
+            f"{place} has the header `@package {package}`; a file of {group}/ may only say _global_"
+        )
+    return "_global_"
+
+
+def require_overrides(overrides: Iterable[tuple[str, str]], place: str) -> None:
+    """Check overrides, as name and value, that stand in another's file.
+
+    Raises:
+        InputError: as `require_settings`.
+    """
+    for name, value in overrides:
+        if _names_hydra(name):
+            raise InputError(_touches(place, name))
+        _require_references(value, place)
+
+
+def _touches(place: str, what: str) -> str:
+    return f"{place} sets {what}; Hydra's own settings come from conf/config.yaml and the command line only"
+
+
+def _defaults(items: Any, place: str) -> Iterator[str]:
+    """The groups and files of a defaults list."""
+    for item in [] if items is None else items if isinstance(items, list) else [items]:
+        parts = [*item.items()] if isinstance(item, Mapping) else [(item, None)]
+        chosen = parts[0][1] if len(parts) == 1 else 0
+        names = chosen if isinstance(chosen, list) else [chosen]
+        if not isinstance(items, list) or not all(
+            isinstance(name, str | None) for name in [*names, parts[0][0]]
+        ):
+            raise InputError(f"{place}: defaults must be a list of `group: name`, and has {item!r}")
+        yield str(parts[0][0])
+
+
+def _names_hydra(name: str) -> bool:
+    """Whether a key of an override or a defaults list is Hydra's: `override /hydra/launcher`, `a@hydra.x`."""
+    group, _, package = (name.split() or [""])[-1].lstrip("+~/").partition("@")
+    return re.split(r"[./]", group)[0] == HYDRA or HYDRA in package
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in plain data, names too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, below in value.items():
+            yield from _texts(name)
+            yield from _texts(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _texts(below)
+
+
+def _require_references(text: str, place: str) -> None:
+    """InputError for a resolver, also one whose braces are escaped or wait for a sweep's cells (`@{`)."""
+    plain = text.replace("\\", "").replace("@{", "${")
+    while (shorter := REFERENCE.sub("_", plain)) != plain:
+        plain = shorter
+    if "${" in plain:
+        raise InputError(
+            f"{place} says {text[:80]!r}; it may refer to settings (${{prompts}}) and choices "
+            "(${hydra:runtime.choices.service}), resolvers as oc.env stand in conf/config.yaml only"
+        )
