@@ -31,11 +31,7 @@ class Stranger:
         self.project = project
         self.folder = root / "conf"
         self.trace = root / "it ran"
-        self.harm = {
-            "_target_": "repro.records.record.write_atomically",
-            "path": str(self.trace),
-            "content": "",
-        }
+        self.harm = {"_target_": "shutil.copyfile", "src": __file__, "dst": str(self.trace)}
         self.callbacks = {"callbacks": {"more": self.harm}}
 
     def write(self, name: str, content: Any, header: str = "") -> str:
@@ -162,8 +158,7 @@ def test_what_a_command_puts_there_is_not_another_s_content(stranger: Stranger) 
         ("hydra/launcher/basic", "device=oneplus_12"),
         ("hydra/launcher/mine", "hydra/launcher=mine"),
         ("hydra/config", "device=oneplus_12"),
-        ("hydra/job_logging/default", "device=oneplus_12"),
-        ("hydra/callbacks/mine", "+hydra/callbacks=mine"),
+        ("hydra/more/mine", "+hydra/more@hydra.callbacks=mine"),
     ],
 )
 def test_a_folder_named_hydra_is_not_hydra_s(stranger: Stranger, name: str, override: str) -> None:

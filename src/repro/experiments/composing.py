@@ -139,7 +139,7 @@ class ConfFolder(FileConfigSource):
             raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
         if not _is_ours(self.path):
-            require_settings(content, path)
+            require_settings({HYDRA: content} if group == HYDRA else content, path)
             package = require_header(package, group, path)
         if group in WHOLE:
             package = "_global_"
