@@ -1,4 +1,7 @@
-"""Reads files that people bring, under limits of size and depth. Must not know what they say."""
+"""Reads files that people bring, under limits of size and depth, and without following links in a folder.
+
+Must not know what they say.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,24 @@ def read_text(path: Path, most: int) -> str:
     return read_bytes(path, most).decode()
 
 
+def require_no_link(root: Path, path: Path) -> Path:
+    """The path itself; InputError if it, or a folder between it and the root, is a link."""
+    for place in (path, *path.parents):
+        if place == root:
+            break
+        if place.is_symlink():
+            raise InputError(f"{place} is a link, which is not followed; put the files themselves there")
+    return path
+
+
 def unpack(path: Path) -> bytes:
     """The content of a file that is compressed as its suffix says, `.xz` or gzip.
 
     Raises:
-        InputError: it is damaged, or unpacks to more than files of results do.
+        InputError: it is damaged or a link, or unpacks to more than files of results do.
     """
     try:
-        packed = read_bytes(path, LINES_BYTES)
+        packed = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
         most = max(UNPACKED_BYTES, RATIO * len(packed))
         parts: list[bytes] = []
         while packed:
@@ -67,7 +80,7 @@ def unpack(path: Path) -> bytes:
             if not is_whole:
                 raise EOFError("it is cut")
         return b"".join(parts)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as wrong:
+    except (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as wrong:
         raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
 
 
@@ -90,18 +103,20 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from None
     opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
     if sum(map(text.count, opening)) > DEEPEST:  # type: ignore[arg-type]
-        require_shallow(value)
+        depth_of(value)
     return value
 
 
-def require_shallow(value: Any) -> None:
-    """ValueError for plain data that are nested deeper than `DEEPEST` levels."""
+def depth_of(value: Any) -> int:
+    """Levels of lists and mappings in plain data; ValueError if there are more than `DEEPEST`."""
     level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [below for part in level for below in _below(part) if isinstance(below, (list, dict))]
-    if level:
-        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+    for depth in range(DEEPEST + 1):
+        level = [part for part in level if isinstance(part, (list, dict))]
+        if not level:
+            return depth
+        level = [below for part in level for below in _below(part)]
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 
 
-def _below(part: Any) -> Iterable[Any]:
-    return part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+def _below(part: dict[Any, Any] | list[Any]) -> Iterable[Any]:
+    return part.values() if isinstance(part, dict) else part

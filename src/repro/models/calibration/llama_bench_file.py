@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.reading import MB, read_bytes
 from repro.core.registry import require_choice
 from repro.device.op import CPU, GPU, NPU
 from repro.models.costs.model_cost import Shape
@@ -36,6 +37,9 @@ NO_SETTING = {
 """Fields of a model, a test or its outcome, and threads, which have a default; all others are settings."""
 TYPE = "type"
 """Name of the setting that is the type of a model's weights."""
+
+BENCH_BYTES = 16 * MB
+"""Largest file: some ten thousand tests."""
 
 BACKENDS = {
     **dict.fromkeys(("CPU", "BLAS", "ZenDNN"), CPU),
@@ -108,12 +112,14 @@ def read_tests(path: Path) -> list[Test]:
             none is left.
     """
     try:
-        text = _text(path.read_bytes())
+        text = _text(read_bytes(path, BENCH_BYTES))
+        tests = list(_json_tests(text)) or list(_csv_tests(text))
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply; write it with llama-bench -o json") from None
     except OSError as wrong:
         raise InputError(f"--from-llama-bench {path}: {wrong.strerror or wrong}") from None
     except UnicodeDecodeError as wrong:
         raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
-    tests = list(_json_tests(text)) or list(_csv_tests(text))
     if not tests:
         raise InputError(f"{path} {_form(text)}; write it with llama-bench -o json")
     if (begun := text.count('"model_type":')) > len(tests):
