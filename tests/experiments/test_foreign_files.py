@@ -322,6 +322,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: '" + "x" * (4 << 20) + "'", "has 4 MB; at most 4 MB are read"),
         ("# @package a b\na: 1", "in the lines before its content: Too many components"),
     ],
+    ids=["tag", "own tag", "aliases", "circle", "deep", "deep list", "digits", "large", "header"],
 )
 def test_yaml_is_read_under_limits(stranger: Stranger, content: str, said: str) -> None:
     path = stranger.write("experiment/mine", content)

@@ -74,6 +74,7 @@ def bomb(suffix: str) -> bytes:
         "9" * 5000,
         "\0",
     ],
+    ids=["deep", "deep object", "rather deep", "no key", "digits", "no text"],
 )
 def test_a_line_that_is_no_cell_is_named_and_the_others_are_read(results: Results, line: str) -> None:
     path = results.root / "paper" / "fig1" / "cells.jsonl"
@@ -93,7 +94,7 @@ def test_a_deep_loose_record_is_named_and_the_others_are_read(results: Results) 
     ]
 
 
-@pytest.mark.parametrize("damage", [DEEP, "{", "\0"])
+@pytest.mark.parametrize("damage", [DEEP, "{", "\0"], ids=["deep", "cut", "no text"])
 def test_a_damaged_block_costs_its_cells_only(results: Results, damage: str) -> None:
     """Blocks of the records of both tables are equal but for one, of the second."""
     changed = record("std", {"speed": 4.0}, key="00000004", config={"method": {"name": "m" * 200}, "x": 1})

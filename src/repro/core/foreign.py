@@ -8,7 +8,7 @@ rules for all other files. Must not import Hydra.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from repro.core.errors import InputError
@@ -51,6 +51,13 @@ def require_header(package: str | None, group: str, place: str) -> str | None:
             f"{place} has the header `@package {package}`; a file of {group}/ may only say _global_"
         )
     return "_global_"
+
+
+def require_recorded(overrides: Sequence[str]) -> Sequence[str]:
+    """The overrides that records have of their command; errors as in `require_overrides`."""
+    named = (str(override).partition("=") for override in overrides)
+    require_overrides(((name, value) for name, _, value in named), "the command of a cell in these results")
+    return overrides
 
 
 def require_overrides(overrides: Iterable[tuple[str, str]], place: str) -> None:

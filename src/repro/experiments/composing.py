@@ -43,7 +43,14 @@ from omegaconf._utils import get_yaml_loader
 
 from hydra_plugins.repro_grid import LATER
 from repro.core.errors import InputError
-from repro.core.foreign import HYDRA, WHOLE, require_header, require_overrides, require_settings
+from repro.core.foreign import (
+    HYDRA,
+    WHOLE,
+    require_header,
+    require_overrides,
+    require_recorded,
+    require_settings,
+)
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
@@ -354,8 +361,13 @@ class SharedCompositions:
         self._known: dict[tuple[str, ...], DictConfig] = {}
 
     def cells(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
-        """The overrides of each cell of a command's sweep."""
-        sweeper = instantiate(compose("config", [*overrides], return_hydra_config=True).hydra.sweeper)
+        """The overrides of each cell of a sweep whose command stands in results.
+
+        Raises:
+            InputError: one is no setting; the results may be another's.
+        """
+        composed = compose("config", [*require_recorded(overrides)], return_hydra_config=True)
+        sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
         batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)
         return [tuple(cell) for batch in batches for cell in batch]
