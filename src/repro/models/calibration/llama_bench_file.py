@@ -40,6 +40,8 @@ TYPE = "type"
 
 BENCH_BYTES = 16 * MB
 """Largest file: some ten thousand tests."""
+MOST_BROKEN = 1000
+"""Braces that begin no JSON, after which no test is sought: each costs time."""
 
 BACKENDS = {
     **dict.fromkeys(("CPU", "BLAS", "ZenDNN"), CPU),
@@ -149,16 +151,21 @@ def _text(content: bytes) -> str:
 
 def _json_tests(text: str) -> Iterator[Test]:
     """Objects with fields of a test, wherever in a text they begin."""
-    decoder, at = json.JSONDecoder(), 0
-    while (at := text.find("{", at)) >= 0:
+    decoder, at, broken = json.JSONDecoder(), 0, 0
+    while (at := text.find("{", at)) >= 0 and broken < MOST_BROKEN:
         try:
-            found, after = decoder.raw_decode(text, at)
+            found, at = decoder.raw_decode(text, at)
+            yield from _tests_in(found)
         except ValueError:
-            found, after = None, at + 1
-        is_test = isinstance(found, dict) and ("model_type" in found or "n_prompt" in found)
-        if is_test:
-            yield found
-        at = after if is_test else at + 1
+            at, broken = at + 1, broken + 1
+
+
+def _tests_in(value: Any) -> Iterator[Test]:
+    if isinstance(value, dict) and ("model_type" in value or "n_prompt" in value):
+        yield value
+    elif isinstance(value, dict | list):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from _tests_in(below)
 
 
 def _csv_tests(text: str) -> Iterator[Test]:
