@@ -204,6 +204,8 @@ def test_the_first_file_is_ours(stranger: Stranger, flag: str) -> None:
         "hydra/launcher",
         "+dataset@hydra.callbacks",
         "hydra",
+        "_target_",
+        "+labels._target_",
     ],
 )
 @pytest.mark.parametrize("cells", [False, True])
@@ -211,6 +213,27 @@ def test_a_grid_varies_nothing_of_hydra(stranger: Stranger, axis: str, cells: bo
     grid = {"cells": [{axis: "humaneval", "method": "std"}]} if cells else {axis: ["humaneval"]}
     path = stranger.write("experiment/mine", {"grid": grid})
     assert stranger.refused("experiment=mine") == f"{path} sets {axis}{HYDRAS}"
+
+
+def test_a_grid_makes_no_object_of_its_axes(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra makes objects of all that stands in a sweeper's settings, unless these say otherwise."""
+    monkeypatch.setattr("repro.experiments.composing.require_overrides", lambda *_: None)
+    for grid in (stranger.harm, {"method": ["std"], "cells": [stranger.harm]}):
+        stranger.write("experiment/mine", {"grid": grid})
+        assert "there is no setting '_target_'" in stranger.refused("experiment=mine")
+
+
+# --- places -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["results", "outputs"])
+def test_a_file_does_not_say_where_a_run_writes(stranger: Stranger, setting: str, tmp_path: Path) -> None:
+    path = stranger.write("experiment/mine", {setting: str(tmp_path)})
+    said = f"{path} sets {setting}; where a run writes is said in conf/config.yaml and "
+    said += "on the command line only\n"
+    assert stranger.refused("experiment=mine") == said
+    stranger.write("experiment/mine", {"grid": {"method": ["std"], setting: [str(tmp_path)]}})
+    assert stranger.refused("experiment=mine") == said
 
 
 # --- the environment ----------------------------------------------------------------------------------------

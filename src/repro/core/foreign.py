@@ -19,6 +19,12 @@ HYDRA = "hydra"
 WHOLE = ("experiment", "setup")
 """Groups whose files say something about the whole configuration: Hydra's package `_global_`."""
 
+PLACES = ("results", "outputs")
+"""Settings that say where a run writes."""
+
+SPECIAL = re.compile(r"(^|[.+~])_[a-z]+_$")
+"""A name that makes an object of what stands beside it (`_target_`)."""
+
 REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.)?[^${}:]*\}")
 """A reference to a setting or a choice, without another one inside it."""
 
@@ -27,10 +33,13 @@ def require_settings(content: Mapping[Any, Any], place: str) -> None:
     """Check the content of another's configuration file.
 
     Raises:
-        InputError: it sets or chooses something of Hydra, or reads more than settings.
+        InputError: it sets or chooses something of Hydra, or where a run writes, or reads more than settings.
     """
     if HYDRA in content:
         raise InputError(_touches(place, HYDRA))
+    for name in PLACES:
+        if name in content:
+            raise InputError(_writes(place, name))
     for group in _defaults(content.get("defaults"), place):
         if _names_hydra(group):
             raise InputError(_touches(place, group))
@@ -67,13 +76,19 @@ def require_overrides(overrides: Iterable[tuple[str, str]], place: str) -> None:
         InputError: as `require_settings`.
     """
     for name, value in overrides:
-        if _names_hydra(name):
+        if _names_hydra(name) or SPECIAL.search(name):
             raise InputError(_touches(place, name))
+        if name.lstrip("+~") in PLACES:
+            raise InputError(_writes(place, name))
         _require_references(value, place)
 
 
 def _touches(place: str, what: str) -> str:
     return f"{place} sets {what}; Hydra's own settings come from conf/config.yaml and the command line only"
+
+
+def _writes(place: str, name: str) -> str:
+    return f"{place} sets {name}; where a run writes is said in conf/config.yaml and on the command line only"
 
 
 def _defaults(items: Any, place: str) -> Iterator[str]:
