@@ -179,6 +179,13 @@ def test_a_defaults_list_is_a_list_of_names(stranger: Stranger, defaults: Any) -
     assert stranger.refused("experiment=mine").startswith(f"{path}: defaults must be a list of ")
 
 
+def test_defaults_lists_in_a_circle(stranger: Stranger) -> None:
+    stranger.write("experiment/mine", {"defaults": ["yours"]})
+    stranger.write("experiment/yours", {"defaults": ["mine"]})
+    said = "the defaults list of a configuration file leads back to the file\n"
+    assert stranger.refused("experiment=mine") == said
+
+
 def test_no_file_outside_of_the_folder(stranger: Stranger, tmp_path: Path) -> None:
     (tmp_path / "private.yaml").write_text("labels: {key: private}\n", encoding="utf-8")
     stranger.write("experiment/mine", {"defaults": ["/../private@_global_"]})

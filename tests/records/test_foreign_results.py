@@ -71,10 +71,12 @@ def bomb(suffix: str) -> bytes:
         '{"key": "00000007", "labels": ' + '{"a":' * 200_000 + "1" + "}" * 200_000 + "}",
         LINE.replace("VALUES", "[" * 150 + "]" * 150),
         '{"key": 3}',
+        LINE.replace("VALUES", '{}, "overrides": 5'),
+        LINE.replace("VALUES", '{}, "overrides": [{"a": 1}]'),
         "9" * 5000,
         "\0",
     ],
-    ids=["deep", "deep object", "rather deep", "no key", "digits", "no text"],
+    ids=["deep", "deep object", "rather deep", "no key", "a number", "no texts", "digits", "no text"],
 )
 def test_a_line_that_is_no_cell_is_named_and_the_others_are_read(results: Results, line: str) -> None:
     path = results.root / "paper" / "fig1" / "cells.jsonl"
@@ -281,6 +283,23 @@ def test_a_pipe_is_not_waited_for(results: Results) -> None:
         os.mkfifo(place)
     assert speeds(results) == [2.0, 3.0]
     assert sum("is no regular file" in said for said in results.problems()) == 2
+
+
+def test_a_lock_is_not_made_through_a_link(results: Results, outside: Path) -> None:
+    mine = record("std", {"speed": 1.0}, key="00000002")
+    acts: dict[str, Any] = {
+        ".lock": lambda: results.pack("paper/fig3", [Member(mine.key, mine.labels)]),
+        "records/.lock": lambda: results.put(mine),
+        "records/00000002.lock": lambda: results.alone(mine.key).__enter__(),
+    }
+    for name, act in acts.items():
+        place = results.root / name
+        place.unlink(missing_ok=True)
+        place.symlink_to(outside / "new")
+        with pytest.raises(InputError, match=rf"{name} is a link, which is not followed"):
+            act()
+        place.unlink()
+    assert not (outside / "new").exists()
 
 
 def test_results_as_a_whole_may_be_a_link(results: Results, tmp_path: Path) -> None:

@@ -285,6 +285,13 @@ class Loader(ConfigLoaderImpl):
             folders.append(str(element.provider), str(element.path))
         super().__init__(folders)
 
+    def load_configuration(self, *arguments: Any, **more: Any) -> DictConfig:
+        """A configuration; InputError for defaults lists that lead back to themselves."""
+        try:
+            return super().load_configuration(*arguments, **more)
+        except RecursionError:
+            raise InputError("the defaults list of a configuration file leads back to the file") from None
+
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         """A part of a configuration at its place; InputError for another's at Hydra's.
 

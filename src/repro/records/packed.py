@@ -135,6 +135,8 @@ def _cells(path: Path, *_: int) -> Cells:
             content = parse_json(raw)
             if not (KEY.fullmatch(content["key"]) and content["provenance"] and {**content["labels"]}):
                 raise ValueError("it is no cell")
+            if not all(isinstance(override, str) for override in content.get("overrides", ())):
+                raise ValueError("its overrides are no texts")
             lines.append(Line(place, content))
         except (ValueError, TypeError, KeyError) as wrong:
             damaged.append(f"{place}, is damaged ({wrong}); restore the file, or remove the line")

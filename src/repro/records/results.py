@@ -179,8 +179,7 @@ class Results:
         Raises:
             OSError: the disk is full or read-only.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
+        with self._locked():
             tables = [name for name in self.tables() if key in read_cells(self.root / name).by_key]
             if self.loose.get(key) or not tables:
                 self.loose.put_answers(key, answers)
@@ -200,11 +199,14 @@ class Results:
             OSError: the disk is full or read-only.
         """
         require_no_link(self.root, self.root / table)
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
+        with self._locked():
             _Packing(self, table, members).run()
 
     # --- details --------------------------------------------------------------------------------------------
+
+    def _locked(self) -> FileLock:
+        self.root.mkdir(parents=True, exist_ok=True)
+        return FileLock(require_no_link(self.root, self.root / ".lock"))
 
     def _lines(self) -> Mapping[str, tuple[str, Line]]:
         """Each packed cell's first table and its line there."""

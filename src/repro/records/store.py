@@ -96,7 +96,7 @@ class Store:
     def alone(self, key: str) -> Iterator[None]:
         """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
         require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        path = self._path(key, ".lock")
+        path = require_no_link(self.folder, self._path(key, ".lock"))
         with locked(path, f"the cell {key[:12]}"):
             try:
                 yield
@@ -177,7 +177,7 @@ class Store:
 
     def _locked(self) -> FileLock:
         require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / ".lock", is_singleton=True)
+        return FileLock(require_no_link(self.folder, self.folder / ".lock"), is_singleton=True)
 
     def _path(self, key: str, suffix: str = ".json") -> Path:
         return self.folder / f"{key}{suffix}"
