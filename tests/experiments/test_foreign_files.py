@@ -254,6 +254,8 @@ def test_a_file_does_not_say_where_a_run_writes(stranger: Stranger, setting: str
         "${oc.${labels.e}:A_TOKEN}",
         "${oc.decode:'$\\{oc.env:A_TOKEN\\}'}",
         "${oc.create:{a:1}}",
+        "${oc.select:none,${oc.env:A_TOKEN}}",
+        "${oc.select:none,'$\\{oc.env:A_TOKEN\\}'}",
         "${hydra:runtime.cwd}",
         "${hydra:job.env_set.A_TOKEN}",
         "$\\{oc.env\\:A_TOKEN\\}",
@@ -275,11 +277,12 @@ def test_a_file_may_refer_to_settings_and_choices(stranger: Stranger) -> None:
         "b": "${labels.${labels.c}}",
         "c": "a",
         "d": "${hydra:runtime.choices.dataset}",
+        "e": "${oc.select:method.none,${prompts}}",
     }
     stranger.write("experiment/mine", {"labels": labels})
     assert stranger.run("experiment=mine").returncode == 0
     (record,) = stranger.project.store.all()
-    assert {n: record.labels[n] for n in "abcd"} == {"a": "2", "b": "2", "c": "a", "d": "humaneval"}
+    assert {n: record.labels[n] for n in labels} == {"a": "2", "b": "2", "c": "a", "d": "humaneval", "e": "2"}
     assert record.experiment == "mine"
 
 

@@ -25,8 +25,8 @@ PLACES = ("results", "outputs")
 SPECIAL = re.compile(r"(^|[.+~])_[a-z]+_$")
 """A name that makes an object of what stands beside it (`_target_`)."""
 
-REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.)?[^${}:]*\}")
-"""A reference to a setting or a choice, without another one inside it."""
+REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:)?[^${}:]*\}")
+"""A reference to a setting, which need not be there, or to a choice, without another one inside it."""
 
 
 def require_settings(content: Mapping[Any, Any], place: str) -> None:
