@@ -5,11 +5,14 @@ Must not know what they say.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import lzma
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,15 @@ def read_bytes(path: Path, most: int) -> bytes:
 def read_text(path: Path, most: int) -> str:
     """A file's UTF-8 text; errors as in `read_bytes`, and UnicodeDecodeError."""
     return read_bytes(path, most).decode()
+
+
+@contextmanager
+def csv_reader(path: Path) -> Iterator[csv.DictReader[str]]:
+    """The lines of a CSV file; InputError where it is none, too large, or no regular file."""
+    try:
+        yield csv.DictReader(io.StringIO(read_text(path, JSON_BYTES), newline=""))
+    except (csv.Error, UnicodeDecodeError) as wrong:
+        raise InputError(f"{path} is no CSV: {wrong}") from wrong
 
 
 def require_no_link(root: Path, path: Path) -> Path:
