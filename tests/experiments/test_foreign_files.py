@@ -311,6 +311,13 @@ def test_hydra_s_search_path_is_read_alike(stranger: Stranger, place: str) -> No
     assert not stranger.trace.exists()
 
 
+@pytest.mark.parametrize("package", ["nowhere", "nowhere.conf", "json.decoder"])
+def test_a_package_on_the_search_path_is_one_folder(stranger: Stranger, package: str) -> None:
+    done = stranger.project.here("method=std", f"hydra.searchpath=[pkg://{package}]", "--cfg", "job")
+    said = f"error: pkg://{package} is not one folder of configuration files\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_a_package_of_others_is_read_alike(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "_folders_of_packages", lambda: (stranger.folder,))
     path = stranger.write("experiment/mine", {"hydra": stranger.callbacks})

@@ -93,7 +93,10 @@ class Folders(ConfigSearchPathImpl):
         """Add an element; InputError for a package that is not one folder."""
         scheme, _, rest = path.rpartition("://")
         if scheme == "pkg":
-            spec = find_spec(rest.replace("/", "."))
+            try:
+                spec = find_spec(rest.replace("/", "."))
+            except ImportError:
+                spec = None
             folders = [*(spec.submodule_search_locations or ())] if spec else []
             if len(folders) != 1:
                 raise InputError(f"{path} is not one folder of configuration files")
