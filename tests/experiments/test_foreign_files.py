@@ -173,7 +173,9 @@ def test_a_file_of_another_file_s_defaults(stranger: Stranger) -> None:
     assert stranger.refused("device=mine") == f"{path} sets hydra{HYDRAS}"
 
 
-@pytest.mark.parametrize("defaults", [{"device": "mine"}, [{"a": 1}], [{"a": "b", "c": "d"}], [3], "device"])
+@pytest.mark.parametrize(
+    "defaults", [{"device": "mine"}, [{"a": 1}], [{"a": "b", "c": "d"}], [3], [{}], "device"]
+)
 def test_a_defaults_list_is_a_list_of_names(stranger: Stranger, defaults: Any) -> None:
     path = stranger.write("experiment/mine", {"defaults": defaults})
     assert stranger.refused("experiment=mine").startswith(f"{path}: defaults must be a list of ")

@@ -94,14 +94,13 @@ def _writes(place: str, name: str) -> str:
 def _defaults(items: Any, place: str) -> Iterator[str]:
     """The groups and files of a defaults list."""
     for item in [] if items is None else items if isinstance(items, list) else [items]:
-        parts = [*item.items()] if isinstance(item, Mapping) else [(item, None)]
-        chosen = parts[0][1] if len(parts) == 1 else 0
-        names = chosen if isinstance(chosen, list) else [chosen]
-        if not isinstance(items, list) or not all(
-            isinstance(name, str | None) for name in [*names, parts[0][0]]
-        ):
+        is_pair = isinstance(item, dict) and len(item) == 1
+        [(group, name)] = item.items() if is_pair else [(item, None)]
+        names = name if isinstance(name, list) else [name]
+        is_text = isinstance(group, str) and all(isinstance(choice, str | None) for choice in names)
+        if not is_text or not isinstance(items, list):
             raise InputError(f"{place}: defaults must be a list of `group: name`, and has {item!r}")
-        yield str(parts[0][0])
+        yield group
 
 
 def _names_hydra(name: str) -> bool:
