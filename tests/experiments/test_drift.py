@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from records import record
+from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.cli import publish
@@ -50,7 +50,7 @@ def test_a_command_in_results_of_others_sets_nothing_of_hydra(
     override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To find drift, the commands that made cells are composed, and their sweeper is made."""
-    cell = record("std", {"speed": 1.0})
+    cell = invented("std", {"speed": 1.0})
     results = Results(tmp_path)
     results.put(cell)
     results.pack("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])

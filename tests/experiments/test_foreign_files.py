@@ -68,6 +68,7 @@ def stranger(shared: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Stranger(shared.apart(tmp_path / "out"), tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:Callback str")  # what it makes is no callback
 def test_what_these_tests_call_runs_on_the_command_line(stranger: Stranger) -> None:
     """It is the user's own there, and would do harm in a file."""
     stranger.project.here("method=std", override("+hydra.callbacks.more", stranger.harm))
