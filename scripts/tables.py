@@ -108,13 +108,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         results = open_results(options.results)
         samples = Samples(results)
+        errors = []
         for name in wanted(options.tables, results):
-            regenerate(name, results, samples, options.out or results.root, options.formats, screen())
-        update_index(results)
+            try:
+                regenerate(name, results, samples, options.out or results.root, options.formats, screen())
+            except InputError as wrong:  # the other tables do not need this one
+                errors.append(str(wrong))
+        if not errors:
+            update_index(results)
     except InputError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-        return 2
-    return 0
+        errors = [str(wrong)]
+    for error in dict.fromkeys(errors):
+        print(f"error: {error}", file=sys.stderr)
+    return 2 if errors else 0
 
 
 if __name__ == "__main__":

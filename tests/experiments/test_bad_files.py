@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from repro.core.errors import InputError
 from repro.core.overrides import override
+from repro.data.sources import read_jsonl
 from repro.experiments.composing import ConfFolder
 from tiny_project import PROMPTS, Project, write_project
 
@@ -114,6 +117,48 @@ def lines(path: Path, content: bytes) -> None:
 def test_a_file_of_rows_that_is_damaged(project: Project, tmp_path: Path, content: bytes, said: str) -> None:
     lines(tmp_path / "openai_humaneval.jsonl", content)
     assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
+
+
+DEEP = b"[" * 200_000
+LONG = 17 << 20
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (DEEP, "openai_humaneval.jsonl, line 2: not JSON (it is nested deeper than 100 levels)"),
+        (b'{"a":' * 150 + b"1" + b"}" * 150, "line 2: not JSON (it is nested deeper than 100 levels)"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 2: not JSON (Exceeds the limit"),
+        (b'"' + b"x" * LONG, "line 2: not JSON (it is too long)"),
+    ],
+    ids=["deep line", "deep object", "long number", "long line"],
+)
+def test_rows_are_read_under_limits(project: Project, tmp_path: Path, content: bytes, said: str) -> None:
+    lines(tmp_path / "openai_humaneval.jsonl", content)
+    assert said in complaint(project, override("data_dir", tmp_path), "prompts=2")
+
+
+@pytest.mark.parametrize(
+    ("content", "times", "said"),
+    [
+        (bytes(1 << 22), 1 << 10, "line 1: not JSON (it is too long)"),
+        (b"\n" * (1 << 22), 1 << 6, "not JSON (the file unpacks to too much)"),
+    ],
+    ids=["one line", "blank lines"],
+)
+def test_rows_that_unpack_without_end(tmp_path: Path, content: bytes, times: int, said: str) -> None:
+    """Four gigabytes in one line, or a quarter of one in blank lines."""
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(content, 1) * times)
+    with pytest.raises(InputError) as caught:
+        list(read_jsonl(path))
+    assert said in str(caught.value)
+
+
+def test_rows_that_are_a_pipe_are_not_taken_from_elsewhere(project: Project, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "openai_humaneval.jsonl")
+    said = complaint(project, override("data_dir", tmp_path))
+    assert said == f"{tmp_path}/openai_humaneval.jsonl is no regular file"
 
 
 def test_how_many_rows_there_are_is_said(project: Project) -> None:

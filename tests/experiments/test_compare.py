@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,26 @@ def test_equal_tables_print_only_the_counts(tmp_path: Path, capsys: pytest.Captu
     write(tmp_path, "b", "Std,std,speed,x,1.0000000000001,,")
     assert compare.main([str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]) == 0
     assert capsys.readouterr().out == "1 equal, 0 different, 0 gone, 0 fresh\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"a" * 200_000, "is no CSV: field larger than field limit (131072)"),
+        (b"\xff", "is no CSV: 'utf-8' codec can't decode byte 0xff"),
+    ],
+    ids=["long field", "no text"],
+)
+def test_tables_of_others_are_read_under_limits(tmp_path: Path, line: bytes, said: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"row,column,ours\n" + line + b",b,1\n")
+    with pytest.raises(InputError) as caught:
+        compare_tables(tmp_path, tmp_path)
+    assert f"{path} {said}" in str(caught.value)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"table\.csv is no regular file"):
+        compare_tables(tmp_path, tmp_path)
 
 
 def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:

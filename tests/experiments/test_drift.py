@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from records import record as invented
+from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
 from repro.experiments.cli import publish
 from repro.experiments.drift import drifted
+from repro.experiments.tables import overrides_of
 from repro.records.identity import cell_key
+from repro.records.packed import Member
 from repro.records.record import Record
 from repro.records.results import Results, open_results
 from repro.scenarios.registry import made
@@ -30,6 +34,31 @@ def keys(table: str, **labels: str) -> set[str]:
 
 def test_every_committed_cell_is_configured_as_conf_says_today() -> None:
     assert drifted(committed()) == {}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "hydra.sweeper._target_=shutil.copyfile",
+        "+hydra.sweeper.more=x",
+        "hydra.searchpath=[pkg://antigravity]",
+        "hydra/sweeper=basic",
+        "labels.key=${oc.env:HOME}",
+    ],
+)
+def test_a_command_in_results_of_others_sets_nothing_of_hydra(
+    override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find drift, the commands that made cells are composed, and their sweeper is made."""
+    cell = invented("std", {"speed": 1.0})
+    results = Results(tmp_path)
+    results.put(cell)
+    results.pack("paper/fig1", [Member(cell.key, cell.labels, ("method=std", override))])
+    monkeypatch.setattr("repro.experiments.composing.instantiate", lambda *_: pytest.fail("it ran"))
+    said = drifted(results)[cell.key]
+    assert "the command of a cell in these results s" in said
+    with pytest.raises(InputError, match="the command of a cell in these results s"):
+        overrides_of("paper/fig1@x", results.members("paper/fig1"))
 
 
 @pytest.mark.parametrize(

@@ -435,3 +435,16 @@ def test_options_of_a_file_need_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--quick", "--bandwidth", "17"])
     assert "--bandwidth goes with --from-llama-bench" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{" * 200_000, "is no JSON with tests"),
+        (b'{"a":' * 200_000, "is nested too deeply"),
+        (b"[" + b" " * (17 << 20), "has 17 MB; at most 16 MB are read"),
+    ],
+    ids=["braces", "deep object", "large file"],
+)
+def test_a_file_is_read_under_limits(conf: Path, content: bytes, said: str) -> None:
+    assert said in refused(conf, content)

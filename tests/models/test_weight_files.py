@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from repro.core.errors import InputError
 from repro.models.checkpoints.checkpoint import open_checkpoint
 from repro.models.checkpoints.digest import digest
+from repro.models.checkpoints.weight_files import header, read_json
 from repro.models.runtime.model import Model, ModelConfig
 from repro.models.transformer import weights
 from repro.models.transformer.cache import KVCache
@@ -137,3 +138,40 @@ def test_an_output_projection_in_the_file_decides_against_the_tie(name: str, tmp
         assert weights.decoder_config(tmp_path).tied == tied
         facts = {"name": "tiny", "checkpoint": description, "shape": None, "precision": None}
         assert Model(ModelConfig.parse(facts | {"dtype": "float32"})).own_shape.tied == tied
+
+
+def header_of(folder: Path, length: int, content: bytes) -> Path:
+    """A safetensors file whose header has that many bytes, of which only some are on the disk."""
+    folder.mkdir()
+    path = folder / "model.safetensors"
+    with path.open("wb") as file:
+        file.write(length.to_bytes(8, "little") + content)
+        file.truncate(8 + length)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("length", "content", "said"),
+    [
+        (1 << 33, b"{", "its header does not parse (8589934592 bytes; at most 100000000 are read)"),
+        (200_000, b"[" * 200_000, "its header does not parse (it is nested deeper than 100 levels)"),
+    ],
+    ids=["large", "deep"],
+)
+def test_a_header_is_read_under_limits(tmp_path: Path, length: int, content: bytes, said: str) -> None:
+    path = header_of(tmp_path / "a", length, content)
+    with pytest.raises(InputError) as caught:
+        header(path)
+    assert said in str(caught.value)
+
+
+def test_settings_of_a_checkpoint_are_read_under_limits(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"config\.json is no regular file"):
+        read_json(path)
+    path.unlink()
+    path.touch()
+    os.truncate(path, 1 << 32)
+    with pytest.raises(InputError, match=r"config\.json has 4096 MB; at most 128 MB are read"):
+        read_json(path)

@@ -600,6 +600,22 @@ class TestScript:
         assert "| ours | 4.00 o |" in shown
         assert "- o made by an older version of a component" in shown, "these records have no versions"
 
+    def test_a_damaged_table_is_named_and_the_others_are_made(
+        self, script: ModuleType, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        results = Results("outputs/results")
+        results.pack("other", [Member(record.key, record.labels) for record in results.all()])
+        spec = Path("conf/experiment/lever/tiny.yaml").read_text(encoding="utf-8")
+        Path("conf/experiment/other.yaml").write_text(spec, encoding="utf-8")
+        with Path("outputs/results/lever/tiny/cells.jsonl").open("a", encoding="utf-8") as file:
+            file.write("[" * 200_000 + "\n")
+        assert script.main([]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("error: outputs/results/lever/tiny/cells.jsonl, line 3, is damaged (")
+        assert said.count("\n") == 1
+        assert Path("outputs/results/other/table.md").exists()
+        assert not Path("outputs/results/lever/tiny/table.md").exists()
+
     def test_formats_and_folder(self, script: ModuleType) -> None:
         assert script.main(["lever/tiny", "--format", "csv", "--out", "paper"]) == 0
         assert [path.as_posix() for path in Path("paper").rglob("*.*")] == ["paper/lever/tiny/table.csv"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import logging
 import os
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.reading import MB, RATIO, UNPACKED_BYTES, parse_json
 from repro.data.config import HubSource
 from repro.models.checkpoints.wheels import Wheel, fetch
 from repro.records.build_cache import Unavailable, cache_root
@@ -33,6 +34,10 @@ log = logging.getLogger(__name__)
 
 DATA_VARIABLE = "REPRO_DATA"
 REACH_SECONDS = 5.0
+ROW_BYTES = 16 * MB
+"""Longest line of a file: a book."""
+LEAST_BYTES = 64
+"""What a line counts at least."""
 
 JsonRow = dict[str, Any]
 Take = Callable[[Iterable[JsonRow]], list[JsonRow]]
@@ -96,6 +101,8 @@ def _from_folder(what: Sourced, take: Take, folder: Path | None) -> tuple[list[J
         raise Unavailable(f"no local folder (set {DATA_VARIABLE}, or data_dir)")
     path = folder / what.file
     if not path.is_file():
+        if os.path.lexists(path):
+            raise InputError(f"{path} is no regular file")
         raise Unavailable(f"no file {what.file} in {folder}")
     with closing(read_jsonl(path)) as rows:
         return take(rows), f"folder: {what.file}"
@@ -169,14 +176,18 @@ def read_jsonl(path: Path) -> Generator[JsonRow, None, None]:
     """The examples of a `.jsonl` or `.jsonl.gz` file, one object per line; blank lines are skipped.
 
     Raises:
-        InputError: a line is not a JSON object, or the file is not text.
+        InputError: a line is not a JSON object or too long, or the file is not text, or unpacks to too much.
     """
+    most = max(UNPACKED_BYTES, RATIO * path.stat().st_size)
     with _open(path) as lines:
         for number in itertools.count(1):
             try:
-                line = lines.readline()
-                row = json.loads(line) if line.strip() else None
-            except (ValueError, gzip.BadGzipFile, EOFError) as error:
+                line = lines.readline(ROW_BYTES + 1)
+                most -= len(line) + LEAST_BYTES  # so that blank lines have an end too
+                if len(line) > ROW_BYTES or most < 0:
+                    raise ValueError("it is too long" if most >= 0 else "the file unpacks to too much")
+                row = parse_json(line) if line.strip() else None
+            except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise InputError(f"{path.name}, line {number}: not JSON ({error})") from error
             if not line:
                 return

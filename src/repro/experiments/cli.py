@@ -50,6 +50,12 @@ from repro.experiments.tables import Asked, matter
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
 
+FIRST = "the first file is conf/config.yaml, to which --config-dir adds a folder"
+NOT_TAKEN = {
+    **dict.fromkeys(("--config-path", "-cp", "--config-name", "-cn"), FIRST),
+    "--experimental-rerun": "it reads a pickle, which may run code",
+}
+"""Hydra's flags that would have others' files where ours belong."""
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
 """Width of the output in columns if it is not a terminal."""
@@ -323,6 +329,9 @@ def checked(arguments: list[str]) -> list[str]:
     flags = get_args_parser()._option_string_actions
     takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
     ordered = in_order(arguments, takes)
+    for flag in (one.partition("=")[0] for one in ordered if one.startswith("-")):
+        if flag in NOT_TAKEN:
+            raise InputError(f"{flag} is not taken here: {NOT_TAKEN[flag]}")
     if {"-sc", "--shell-completion"} & set(ordered):
         return ordered
     renamed_ones(ordered)

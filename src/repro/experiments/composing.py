@@ -19,13 +19,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
+import hydra._internal.hydra
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -39,12 +43,21 @@ from omegaconf._utils import get_yaml_loader
 
 from hydra_plugins.repro_grid import LATER
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders
+from repro.core.foreign import (
+    HYDRA,
+    WHOLE,
+    require_header,
+    require_overrides,
+    require_recorded,
+    require_settings,
+)
+from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
+from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.reports.spec.experiment import grid_of
 
 EXPERIMENT = "experiment"
-"""The group whose files are named by their path, and say something about the whole configuration."""
+"""The group whose files are named by their path."""
 
 Needless = Callable[[str, Any], bool]
 
@@ -57,6 +70,7 @@ def publish(*groups: str) -> None:
     _published[:] = groups
     for plugin in (ConfFolder, Components, SearchPath):
         Plugins.instance().register(plugin)
+    hydra._internal.hydra.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
@@ -66,24 +80,30 @@ class SearchPath(SearchPathPlugin):
     """Adds the registered components and the folders of other packages to Hydra's search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append both, and let `ConfFolder` read every element that is a folder."""
+        """Append both."""
         search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
         for folder_of_user in conf_folders()[1:]:
             search_path.append("repro-user", str(folder_of_user))
-        for element in search_path.get_path():
-            folder = _folder(str(element.path))
-            if folder is not None:
-                element.path = f"{ConfFolder.scheme()}://{folder}"
 
 
-def _folder(path: str) -> str | None:
-    """The folder of an element of the search path; `None` if it is not a single folder."""
-    scheme, _, rest = path.rpartition("://")
-    if scheme == "pkg":
-        spec = find_spec(rest.replace("/", "."))
-        folders = [*(spec.submodule_search_locations or ())] if spec else []
-        return folders[0] if len(folders) == 1 else None
-    return rest if scheme in ("", "file") else None
+class Folders(ConfigSearchPathImpl):
+    """A search path whose folders are all read by `ConfFolder`, whoever adds them."""
+
+    def append(self, provider: str, path: str, anchor: Any = None) -> None:
+        """Add an element; InputError for a package that is not one folder."""
+        scheme, _, rest = path.rpartition("://")
+        if scheme == "pkg":
+            try:
+                spec = find_spec(rest.replace("/", "."))
+            except ImportError:
+                spec = None
+            folders = [*(spec.submodule_search_locations or ())] if spec else []
+            if len(folders) != 1:
+                raise InputError(f"{path} is not one folder of configuration files")
+            rest = folders[0]
+        super().append(
+            provider, f"{ConfFolder.scheme()}://{rest}" if scheme in ("", "file", "pkg") else path, anchor
+        )
 
 
 class ConfFolder(FileConfigSource):
@@ -91,12 +111,14 @@ class ConfFolder(FileConfigSource):
 
     Attributes:
         needless: predicate over key and value; matching top-level entries of `_global_` files are dropped.
+        ours: folders beside `conf/` and Hydra's own whose files may say anything; those of others may not.
     """
 
     DATA: ClassVar = frozenset({"metric", "reference"})
     """Folders of data that no cell's configuration is composed of."""
 
     needless: ClassVar[ContextVar[Needless]] = ContextVar("needless", default=lambda key, value: False)
+    ours: ClassVar[set[str]] = {*hydra.conf.__path__}
 
     @staticmethod
     def scheme() -> str:
@@ -113,33 +135,50 @@ class ConfFolder(FileConfigSource):
 
         Raises:
             ConfigLoadError: there is no such file.
-            InputError: it is not YAML, or not a mapping.
+            InputError: it is not YAML, or not a mapping; or it is another's and more than settings.
         """
+        if ".." in config_path.split("/"):
+            raise InputError(f"{config_path!r} leaves the folder of configuration files {self.path}")
         path = os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path)))
         try:
             stat = os.stat(path)
         except FileNotFoundError as wrong:
             raise ConfigLoadError(f"Config not found : {path}") from wrong
-        try:
-            header, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
-        except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-            raise InputError(f"{path} is not YAML: {' '.join(str(wrong).split())}") from wrong
+        package, content = _parsed(path, stat.st_mtime_ns, stat.st_size)
         if not isinstance(content, dict):
             raise InputError(f"{path} must be a mapping and is a {type(content).__name__}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
+        if not _is_ours(self.path):
+            require_settings({HYDRA: content} if group == HYDRA else content, path)
+            package = require_header(package, group, path)
+        if group in WHOLE:
+            package = "_global_"
         if group == EXPERIMENT:
-            header, content = {**header, "package": "_global_"}, {"name": name, **content}
-        if header["package"] == "_global_":
+            content = {"name": name, **content}
+        if package == "_global_":
             needless = self.needless.get()
-            content = with_sweep({key: value for key, value in content.items() if not needless(key, value)})
-        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), dict(header))
+            content = {key: value for key, value in content.items() if not needless(key, value)}
+            content = with_sweep(content, "" if _is_ours(self.path) else path)
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": package})
 
 
-def with_sweep(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A file's content; one with a `grid` gets the sweep that Hydra makes of it."""
+def _is_ours(folder: str) -> bool:
+    return folder in (str(conf_dir()), *ConfFolder.ours)
+
+
+def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
+    """A file's content; one with a `grid` gets the sweep that Hydra makes of it.
+
+    Args:
+        content: of a file about the whole configuration.
+        foreign: the file's path if it is another's: InputError if its grid varies more than settings.
+    """
     if not content.get("grid"):
         return dict(content)
     grid = grid_of(content)
+    if foreign:
+        for part in (grid.params, *grid.choices):
+            require_overrides(part.items(), foreign)
     sweeper = {"params": _unresolved(grid.params), "cells": [_unresolved(cell) for cell in grid.choices]}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
@@ -150,11 +189,15 @@ def _unresolved(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def _parsed(path: str, changed: int, size: int) -> tuple[dict[str, str | None], Any]:
+def _parsed(path: str, changed: int, size: int) -> tuple[str | None, Any]:
     """A file's package header and content; `changed` and `size` are part of the cache key."""
-    text = Path(path).read_text(encoding="utf-8")
-    content = yaml.load(text, Loader=_loader())
-    return ConfigSource._get_header_dict(text[:512]), {} if content is None else content
+    text = read_yaml(Path(path))
+    content = parse_yaml(text, path, _loader())
+    try:
+        package = ConfigSource._get_header_dict(text[:512])["package"]
+    except ValueError as wrong:
+        raise InputError(f"{path}, in the lines before its content: {wrong}") from wrong
+    return package, {} if content is None else content
 
 
 @cache
@@ -235,7 +278,41 @@ def _fields(group: str, name: str) -> type:
     return make_dataclass(cls.__name__, rows)
 
 
-class Composer(ConfigLoaderImpl):
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader, in which no file of others reaches Hydra's own settings."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        """Search the same places, all folders as `ConfFolder`."""
+        folders = Folders()
+        for element in config_search_path.get_path():
+            folders.append(str(element.provider), str(element.path))
+        super().__init__(folders)
+
+    def load_configuration(self, *arguments: Any, **more: Any) -> DictConfig:
+        """A configuration; InputError for defaults lists that lead back to themselves."""
+        try:
+            return super().load_configuration(*arguments, **more)
+        except RecursionError:
+            raise InputError("the defaults list of a configuration file leads back to the file") from None
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        """A part of a configuration at its place; InputError for another's at Hydra's.
+
+        `ConfFolder` has checked what the part itself says. Its place is the defaults list's that names it.
+        """
+        part = super()._load_single_config(default, repo)
+        if default.package and HYDRA in part.config:
+            above = default.parent or ""
+            parent = repo.load_config(above) if repo.config_exists(above) else None
+            for source in filter(None, (part, parent)):
+                scheme, _, folder = source.path.partition("://")
+                if scheme == ConfFolder.scheme() and not _is_ours(folder):
+                    place = f"{folder}/{above if source is parent else default.config_path}.yaml"
+                    require_settings({HYDRA: {}}, place)
+        return part
+
+
+class Composer(Loader):
     """Composes each cell of a sweep once.
 
     Hydra composes all cells before the first one starts, to find errors early, and each again when it runs.
@@ -294,8 +371,13 @@ class SharedCompositions:
         self._known: dict[tuple[str, ...], DictConfig] = {}
 
     def cells(self, overrides: Sequence[str]) -> list[tuple[str, ...]]:
-        """The overrides of each cell of a command's sweep."""
-        sweeper = instantiate(compose("config", [*overrides], return_hydra_config=True).hydra.sweeper)
+        """The overrides of each cell of a sweep whose command stands in results.
+
+        Raises:
+            InputError: one is no setting; the results may be another's.
+        """
+        composed = compose("config", [*require_recorded(overrides)], return_hydra_config=True)
+        sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
         batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)
         return [tuple(cell) for batch in batches for cell in batch]
@@ -320,6 +402,7 @@ class SharedCompositions:
 def composing_in(conf: Path, needless: Needless) -> Iterator[SharedCompositions]:
     """Compose cells of a folder like `conf/`, without the entries of experiments that are `needless`."""
     token = ConfFolder.needless.set(needless)
+    ConfFolder.ours.add(str(conf))
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):
             loader = GlobalHydra.instance().config_loader()

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
@@ -142,8 +143,12 @@ def update_index(results: Results) -> None:
 
 
 def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:
-    """The overrides that compose the experiment of a table's folder, as its cells have them."""
-    shared = membership.shared_overrides(members)
+    """The overrides that compose the experiment of a table's folder, as its cells have them.
+
+    Raises:
+        InputError: one is no setting; the results may be another's.
+    """
+    shared = require_recorded(membership.shared_overrides(members))
     kept = [one for one in shared if ALTERED in folder or _key(one) in NAMES]
     named = any(_key(one) == "experiment" for one in kept)
     return kept if named else [f"experiment={folder.partition(ALTERED)[0]}", *kept]

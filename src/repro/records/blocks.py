@@ -6,16 +6,15 @@ Owns how data are split into blocks, and the file that holds them. Must not know
 from __future__ import annotations
 
 import gzip
-import json
 import lzma
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.reading import DEEPEST, JSON_BYTES, XZ, depth_of, parse_json, unpack
 from repro.records.record import canonical, write_atomically
 
 REF = "$block"
@@ -52,24 +51,32 @@ def split(value: Any, found: dict[str, str]) -> Any:
     return {REF: name}
 
 
-XZ = ".xz"
 FAR = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 16 << 20}]
 """Fast, and finds what cells far apart in a file have in common, as answers that are equal."""
 
 
 class Blocks:
-    """Blocks by name, as read from a file. Equal parts of joined data are one object: do not change it."""
+    """Blocks by name, as read from a file. Equal parts of joined data are one object: do not change it.
 
-    def __init__(self, path: Path, texts: Mapping[str, str]) -> None:
+    `damaged` has a sentence for each damaged line, or for the file.
+    """
+
+    def __init__(self, path: Path, texts: Mapping[str, str], damaged: Sequence[str] = ()) -> None:
         self.path = path
         self.texts = texts
+        self.damaged = damaged
         self._joined: dict[str, Any] = {}
+        self._extents: dict[str, tuple[int, int]] = {}
 
     def joined(self, value: Any) -> Any:
-        """The data that `split` was given; InputError if a block is missing."""
+        """The data that `split` was given.
+
+        Raises:
+            InputError: a block is missing, or blocks of blocks are too deep or too long.
+        """
         if isinstance(value, dict):
             if value.keys() == {REF}:
-                return self._block(value[REF])
+                return self._block(str(value[REF]))
             return {name: self.joined(part) for name, part in value.items()}
         if isinstance(value, list):
             return [self.joined(part) for part in value]
@@ -82,17 +89,28 @@ class Blocks:
             name = left.pop()
             if name not in found:
                 found[name] = self._text(name)
-                left += references(json.loads(found[name]))
+                left += references(parse_json(found[name]))
         return found
 
     def _block(self, name: str) -> Any:
         if name not in self._joined:
-            self._joined[name] = self.joined(json.loads(self._text(name)))
+            text = self._text(name)
+            content = parse_json(text)
+            self._joined[name] = self.joined(content)
+            below = [self._extents[part] for part in references(content)]
+            length = len(text) + sum(length for length, _ in below)
+            self._extents[name] = length, depth_of(content) + max((depth for _, depth in below), default=0)
+        length, depth = self._extents[name]
+        if length > JSON_BYTES or depth > DEEPEST:
+            raise InputError(
+                f"{self.path}: the block {name} is {length} bytes and {depth} levels, written out"
+            )
         return self._joined[name]
 
     def _text(self, name: str) -> str:
         if name not in self.texts:
-            raise InputError(f"{self.path} lacks the block {name}, to which a cell refers; restore the file")
+            lacks = f"{self.path} lacks the block {name}, to which a cell refers; restore the file"
+            raise InputError("; ".join([lacks, *self.damaged[:1]]))
         return self.texts[name]
 
 
@@ -106,13 +124,9 @@ def references(value: Any) -> list[str]:
 
 
 def read_blocks(path: Path) -> Blocks:
-    """The blocks of a file; none if there is no file.
-
-    Raises:
-        InputError: the file is damaged; the line is named.
-    """
+    """The blocks of a file, without those that are damaged; none if there is no file."""
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return Blocks(path, {})
     return _read(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -122,12 +136,18 @@ def read_blocks(path: Path) -> Blocks:
 def _read(path: Path, *_: int) -> Blocks:
     """The arguments beside the path change with the file, so that the cache keeps nothing old."""
     texts: dict[str, str] = {}
-    for number, line in enumerate(unzipped(path), 1):
+    damaged = []
+    try:
+        lines = unzipped(path)
+    except InputError as wrong:
+        return Blocks(path, {}, (str(wrong),))
+    for number, line in enumerate(lines, 1):
         name, text = line[len(BEFORE) : len(BEFORE) + 16], line[len(BEFORE) + 16 + len(BETWEEN) : -1]
         if line != _line(name, text) or sha256(text.encode()).hexdigest()[:16] != name:
-            raise InputError(f"{path}, line {number}, is damaged: it is not the block that it names")
+            damaged.append(f"{path}, line {number}, is damaged: it is not the block that it names")
+            continue
         texts[name] = text
-    return Blocks(path, texts)
+    return Blocks(path, texts, damaged)
 
 
 def write_blocks(path: Path, texts: Mapping[str, str]) -> None:
@@ -142,10 +162,8 @@ def _line(name: str, text: str) -> str:
 def unzipped(path: Path) -> list[str]:
     """Lines of a text file that is compressed as its suffix says; InputError if it is damaged."""
     try:
-        raw = path.read_bytes()
-        text = lzma.decompress(raw) if path.suffix == XZ else gzip.decompress(raw)
-        return text.decode().splitlines()
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError) as wrong:
+        return unpack(path).decode().splitlines()
+    except UnicodeDecodeError as wrong:
         raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
 
 

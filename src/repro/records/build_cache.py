@@ -22,6 +22,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from repro.core.errors import InputError, warn
+from repro.core.reading import parse_json
 from repro.records.record import flush
 
 log = logging.getLogger(__name__)
@@ -143,10 +144,10 @@ def computed_once(path: Path, compute: Callable[[], Any]) -> Any:
 def _checked(path: Path) -> Any:
     """The data of a file of `computed_once`; None if there is none or it is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if isinstance(found, list):
             return found
-        return json.loads(found["data"]) if _sum(found["data"]) == found["sha256"] else None
+        return parse_json(found["data"]) if _sum(found["data"]) == found["sha256"] else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
+from repro.core.reading import LINES_BYTES, parse_json, read_bytes, require_no_link
 from repro.records.blocks import Blocks, read_blocks, split, unzipped, write_zipped
 from repro.records.provenance import Provenance
 from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
@@ -91,7 +92,7 @@ class Line:
             )
             found.require_parts()
             return found
-        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as wrong:
             raise InputError(f"{self.place}, is damaged: {wrong}") from wrong
 
 
@@ -112,7 +113,7 @@ def read_cells(folder: Path) -> Cells:
     """The cells in a table's folder; none without a file."""
     path = folder / CELLS
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return Cells()
     return _cells(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -122,14 +123,20 @@ def read_cells(folder: Path) -> Cells:
 def _cells(path: Path, *_: int) -> Cells:
     """The arguments beside the path change with the file, so that the cache keeps nothing old."""
     lines, damaged = [], []
-    for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
+    try:
+        content = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
+    except (InputError, OSError) as wrong:
+        return Cells((), (str(wrong),))
+    for number, raw in enumerate(content.split(b"\n"), 1):
         if not raw:
             continue
         place = f"{path}, line {number}"
         try:
-            content = json.loads(raw)
+            content = parse_json(raw)
             if not (KEY.fullmatch(content["key"]) and content["provenance"] and {**content["labels"]}):
                 raise ValueError("it is no cell")
+            if not all(isinstance(override, str) for override in content.get("overrides", ())):
+                raise ValueError("its overrides are no texts")
             lines.append(Line(place, content))
         except (ValueError, TypeError, KeyError) as wrong:
             damaged.append(f"{place}, is damaged ({wrong}); restore the file, or remove the line")
@@ -170,51 +177,64 @@ def details_path(folder: Path, kind: str) -> Path:
 
 
 def read_details(folder: Path, kind: str) -> Mapping[str, list[dict[str, Scalar]]]:
-    """Detail lines of a table's cells by key, of one kind in `store.DETAILS`; each is parsed when it is read.
-
-    Raises:
-        InputError: the file is damaged; the line is named.
-    """
+    """Detail lines of a table's cells by key, of a kind in `store.DETAILS`; each is parsed when read."""
     path = details_path(folder, kind)
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return {}
-    return DetailLines(path, kind, _details(path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return DetailLines(path, kind, *_details(path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
 
 
 @lru_cache(maxsize=256)
-def _details(path: Path, *_: int) -> dict[str, tuple[int, str]]:
-    """Number and text of each cell's line; the arguments beside the path change with the file."""
+def _details(path: Path, *_: int) -> tuple[dict[str, tuple[int, str]], str]:
+    """Number and text of each cell's line, and a sentence if one is damaged or the file is.
+
+    The arguments beside the path change with the file.
+    """
     found: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(unzipped(path), 1):
+    damaged = ""
+    try:
+        lines = unzipped(path)
+    except InputError as wrong:
+        return {}, str(wrong)
+    for number, line in enumerate(lines, 1):
         key = line[len(BEFORE) :].partition('"')[0]
-        if not (line.startswith(BEFORE) and KEY.fullmatch(key)):
-            raise InputError(f"{path}, line {number}, is damaged: it names no cell; restore the file")
-        found[key] = number, line
-    return found
+        if line.startswith(BEFORE) and KEY.fullmatch(key):
+            found[key] = number, line
+        else:
+            damaged = f"{path}, line {number}, is damaged: it names no cell; restore the file"
+    return found, damaged
 
 
 class DetailLines(Mapping[str, list[dict[str, Scalar]]]):
-    """Detail lines by key, parsed when they are read."""
+    """Detail lines by key, parsed when they are read.
 
-    def __init__(self, path: Path, kind: str, lines: Mapping[str, tuple[int, str]]) -> None:
+    If some are damaged, the others can be read by key, but not all be listed: whoever does writes them again.
+    """
+
+    def __init__(self, path: Path, kind: str, lines: Mapping[str, tuple[int, str]], damaged: str) -> None:
         self._path = path
         self._kind = kind
         self._lines = lines
+        self._damaged = damaged
 
     def __getitem__(self, key: str) -> list[dict[str, Scalar]]:
-        """The lines of a cell; InputError if they are damaged."""
+        """The lines of a cell; InputError if they are damaged, or may be."""
+        if key not in self._lines and self._damaged:
+            raise InputError(self._damaged)
         number, line = self._lines[key]
         try:
-            return _rows(json.loads(line)[self._kind])
+            return _rows(parse_json(line)[self._kind])
         except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(
                 f"{self._path}, line {number}, is damaged ({wrong}); restore the file"
             ) from wrong
 
     def __iter__(self) -> Iterator[str]:
-        """The keys."""
+        """The keys; InputError if some are damaged."""
+        if self._damaged:
+            raise InputError(self._damaged)
         return iter(self._lines)
 
     def __len__(self) -> int:
@@ -260,10 +280,11 @@ SETTLED_NS = 2 * 10**9
 
 @dataclass(frozen=True)
 class _Walk:
-    """The tables of a folder of results, and when each folder that was looked through had changed."""
+    """The tables of a folder of results, when each folder that was looked through had changed, and links."""
 
     tables: tuple[str, ...]
     changed_ns: Mapping[str, int]
+    links: tuple[str, ...] = ()
 
     def is_settled(self) -> bool:
         """Whether a change after this walk is seen by its time."""
@@ -279,23 +300,33 @@ _walks: dict[Path, _Walk] = {}
 
 def folders(root: Path) -> list[str]:
     """Names of all tables with cells in a folder of results, sorted; they are sought again after a change."""
+    return list(_current_walk(root).tables)
+
+
+def links(root: Path) -> list[str]:
+    """A sentence for each folder in a folder of results that is a link, whose tables are not read."""
+    return [f"{path} is a link, which is not followed" for path in _current_walk(root).links]
+
+
+def _current_walk(root: Path) -> _Walk:
     known = _walks.get(root)
     if known is None or not known.is_current():
         known = _walk(root)
         _walks.pop(root, None)
         if known.is_settled():
             _walks[root] = known
-    return list(known.tables)
+    return known
 
 
 def _walk(root: Path) -> _Walk:
-    tables, changed_ns = [], {str(root): _changed_ns(str(root))}
+    tables, changed_ns, found = [], {str(root): _changed_ns(str(root))}, list[str]()
     for folder, names, files in os.walk(root):
+        found += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
         names[:] = [name for name in names if name != LOOSE]
         changed_ns[folder] = _changed_ns(folder)
         if CELLS in files:
             tables.append(Path(folder).relative_to(root).as_posix())
-    return _Walk(tuple(sorted(tables)), changed_ns)
+    return _Walk(tuple(sorted(tables)), changed_ns, tuple(sorted(found)))
 
 
 def _changed_ns(folder: str) -> int:

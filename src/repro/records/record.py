@@ -23,6 +23,7 @@ from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
 from repro.core.merging import merged
 from repro.core.paths import conf_folders
+from repro.core.reading import parse_json
 from repro.core.yaml_file import read_mapping
 from repro.records.provenance import Provenance
 
@@ -122,14 +123,14 @@ class Record:
             InputError: the text is not a record.
         """
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
             plain["provenance"] = Provenance(**plain["provenance"])
             spreads = plain.get("uncertainty", {}).items()
             plain["uncertainty"] = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
             found = cls(**plain)
             found.require_parts()
             return found
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as wrong:
+        except (ValueError, TypeError, KeyError, AttributeError) as wrong:
             raise InputError(f"not a record: {wrong}") from wrong
 
     def require_parts(self) -> None:

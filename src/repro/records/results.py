@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
+from repro.core.reading import require_no_link
 from repro.records.blocks import write_blocks
 from repro.records.packed import (
     CELLS,
@@ -29,6 +30,7 @@ from repro.records.packed import (
     Member,
     all_blocks,
     folders,
+    links,
     packed_line,
     read_cells,
     read_details,
@@ -77,7 +79,7 @@ class Results:
 
     def all(self, experiment: str | None = None) -> list[Record]:
         """All records, optionally of one experiment, sorted by key. What cannot be read is logged."""
-        for sentence in self._damaged():
+        for sentence in [*self._damaged(), *self._outside()]:
             log.warning("%s", sentence)
         found: dict[str, Record] = {}
         for key, (_, line) in self._lines().items():
@@ -139,7 +141,7 @@ class Results:
 
     def problems(self) -> list[str]:
         """One sentence for each file or line that is damaged, foreign, or left behind by a killed writer."""
-        said = [*self.loose.problems(), *self._damaged()]
+        said = [*self.loose.problems(), *self._damaged(), *self._outside()]
         for _, line in self._lines().values():
             try:
                 line.record(all_blocks(self.root))
@@ -177,8 +179,7 @@ class Results:
         Raises:
             OSError: the disk is full or read-only.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
+        with self._locked():
             tables = [name for name in self.tables() if key in read_cells(self.root / name).by_key]
             if self.loose.get(key) or not tables:
                 self.loose.put_answers(key, answers)
@@ -194,14 +195,18 @@ class Results:
         files are removed only after everything else is on the disk, so a kill at any moment loses nothing.
 
         Raises:
-            InputError: a member has no record, or a line of a table is damaged.
+            InputError: a member has no record, a line of a table is damaged, or its folder is a link.
             OSError: the disk is full or read-only.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.root / ".lock"):
+        require_no_link(self.root, self.root / table)
+        with self._locked():
             _Packing(self, table, members).run()
 
     # --- details --------------------------------------------------------------------------------------------
+
+    def _locked(self) -> FileLock:
+        self.root.mkdir(parents=True, exist_ok=True)
+        return FileLock(require_no_link(self.root, self.root / ".lock"))
 
     def _lines(self) -> Mapping[str, tuple[str, Line]]:
         """Each packed cell's first table and its line there."""
@@ -216,6 +221,10 @@ class Results:
 
     def _damaged(self) -> list[str]:
         return [s for table in self.tables() for s in read_cells(self.root / table).damaged]
+
+    def _outside(self) -> list[str]:
+        """A sentence for what is damaged beside the lines of tables, and for links."""
+        return [*all_blocks(self.root).damaged, *links(self.root)]
 
     def _whole(self, table: str) -> Cells:
         cells = read_cells(self.root / table)
@@ -254,6 +263,8 @@ class _Packing:
         others = [name for name in results.tables() if name != table]
         self.before = {name: results._whole(name) for name in (table, *others)}
         self.blocks = all_blocks(self.root)
+        if self.blocks.damaged:
+            raise InputError(self.blocks.damaged[0])
         self.tables = _by_key({name: list(cells.by_key) for name, cells in self.before.items()})
         self.records: dict[str, Record] = {}
         self.details: Details = {kind: {} for kind in DETAILS}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from repro.core.errors import InputError
+from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, read_text, require_no_link
 from repro.records.build_cache import locked
 from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
 
@@ -95,8 +95,8 @@ class Store:
     @contextmanager
     def alone(self, key: str) -> Iterator[None]:
         """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(key, ".lock")
+        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+        path = require_no_link(self.folder, self._path(key, ".lock"))
         with locked(path, f"the cell {key[:12]}"):
             try:
                 yield
@@ -155,10 +155,10 @@ class Store:
         """Check before the run that its results can be stored.
 
         Raises:
-            InputError: the folder cannot be created or written, or has less than `min_bytes` free.
+            InputError: the folder cannot be created or written, is a link, or has less than `min_bytes` free.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".probe.", suffix=".tmp") as probe:
                 probe.write(b"\0" * 4096)
                 probe.flush()
@@ -176,8 +176,8 @@ class Store:
             )
 
     def _locked(self) -> FileLock:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / ".lock", is_singleton=True)
+        require_no_link(self.folder.parent, self.folder).mkdir(parents=True, exist_ok=True)
+        return FileLock(require_no_link(self.folder, self.folder / ".lock"), is_singleton=True)
 
     def _path(self, key: str, suffix: str = ".json") -> Path:
         return self.folder / f"{key}{suffix}"
@@ -203,7 +203,7 @@ class Store:
 
     def _read(self, path: Path) -> Record:
         try:
-            record = Record.from_json(path.read_text(encoding="utf-8"))
+            record = Record.from_json(read_text(require_no_link(self.folder.parent, path), JSON_BYTES))
         except FileNotFoundError:
             raise
         except (InputError, OSError, UnicodeDecodeError) as wrong:
@@ -257,7 +257,7 @@ class Store:
         """The details of a cell's record, or of one that is stored elsewhere; empty if there are none."""
         for path in (self._own_details(key, kind), self._path(key, f".{kind}.jsonl")):
             if path and path.exists():
-                return path.read_bytes()
+                return read_bytes(require_no_link(self.folder.parent, path), LINES_BYTES)
         return b""
 
     def _own_details(self, key: str, kind: str) -> Path | None:
@@ -288,7 +288,7 @@ def _parsed(lines: str) -> list[dict[str, Scalar]]:
     """Details from what `_lines` wrote; ValueError if they are cut or no objects."""
     if lines and not lines.endswith("\n"):
         raise ValueError("the last line is cut")
-    details = [json.loads(line) for line in lines.split("\n")[:-1]]
+    details = [parse_json(line) for line in lines.split("\n")[:-1]]
     for number, line in enumerate(details, 1):
         if not isinstance(line, dict):
             raise ValueError(f"line {number} is no object")

@@ -5,11 +5,11 @@ Owns what the older layout's files are called. A conversion that was killed cont
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.reading import parse_json
 from repro.records.blocks import unzipped
 from repro.records.packed import folders, read_details, write_details
 from repro.records.results import Results, older_details
@@ -33,7 +33,7 @@ def convert(root: Path, tell: Callable[[str], None] = print) -> Results:
             tell(name)
             texts = unzipped(path)
             try:
-                lines = [json.loads(line) for line in texts]
+                lines = [parse_json(line) for line in texts]
                 new = {one["key"]: one[kind] for one in lines if (kind, one["key"]) not in told}
             except (ValueError, KeyError, TypeError) as wrong:
                 raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.reading import require_no_link
 from repro.core.registry import unknown
 from repro.records.record import write_atomically
 from repro.reports.formats.latex import to_latex
@@ -98,12 +99,12 @@ def write_files(experiment: str, folder: Path, contents: Mapping[str, str | byte
     """Write contents by format as `path_of` names them, each atomically.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: the folder cannot be written to, or is a link.
     """
     files = {name: path_of(folder, experiment, name) for name in contents}
     try:
         for name, file in files.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
+            require_no_link(folder, file.parent).mkdir(parents=True, exist_ok=True)
             write_atomically(file, contents[name])
     except OSError as wrong:
         raise InputError(f"table {experiment!r} cannot be written to {folder}: {wrong.strerror}") from wrong

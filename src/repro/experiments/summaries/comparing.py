@@ -5,7 +5,6 @@ Owns what is compared with what, and when two figures are equal. Must not know h
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from repro.core.digits import same_number
 from repro.core.errors import InputError
+from repro.core.reading import csv_reader
 from repro.experiments.summaries.cell_screen import described_as, order_of
 from repro.records.record import Record, Round, Scalar
 from repro.reports.intervals.bootstrap import Interval, paired
@@ -139,8 +139,7 @@ def _figures(path: Path) -> dict[Line, Scalar]:
     found: dict[Line, Scalar] = {}
     for file in files:
         artifact = "" if path.is_file() else _artifact(file.relative_to(path))
-        with file.open(newline="", encoding="utf-8") as text:
-            reader = csv.DictReader(text)
+        with csv_reader(file) as reader:
             if not {"row", "column", "ours"} <= {*(reader.fieldnames or ())}:
                 continue
             for line in reader:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.reading import MB, read_bytes
 from repro.core.registry import require_choice
 from repro.device.op import CPU, GPU, NPU
 from repro.models.costs.model_cost import Shape
@@ -36,6 +37,11 @@ NO_SETTING = {
 """Fields of a model, a test or its outcome, and threads, which have a default; all others are settings."""
 TYPE = "type"
 """Name of the setting that is the type of a model's weights."""
+
+BENCH_BYTES = 16 * MB
+"""Largest file: some ten thousand tests."""
+MOST_BROKEN = 1000
+"""Braces that begin no JSON, after which no test is sought: each costs time."""
 
 BACKENDS = {
     **dict.fromkeys(("CPU", "BLAS", "ZenDNN"), CPU),
@@ -108,12 +114,14 @@ def read_tests(path: Path) -> list[Test]:
             none is left.
     """
     try:
-        text = _text(path.read_bytes())
+        text = _text(read_bytes(path, BENCH_BYTES))
+        tests = list(_json_tests(text)) or list(_csv_tests(text))
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply; write it with llama-bench -o json") from None
     except OSError as wrong:
         raise InputError(f"--from-llama-bench {path}: {wrong.strerror or wrong}") from None
     except UnicodeDecodeError as wrong:
         raise InputError(f"{path} is no text ({wrong.reason}); write it with llama-bench -o json") from None
-    tests = list(_json_tests(text)) or list(_csv_tests(text))
     if not tests:
         raise InputError(f"{path} {_form(text)}; write it with llama-bench -o json")
     if (begun := text.count('"model_type":')) > len(tests):
@@ -143,16 +151,21 @@ def _text(content: bytes) -> str:
 
 def _json_tests(text: str) -> Iterator[Test]:
     """Objects with fields of a test, wherever in a text they begin."""
-    decoder, at = json.JSONDecoder(), 0
-    while (at := text.find("{", at)) >= 0:
+    decoder, at, broken = json.JSONDecoder(), 0, 0
+    while (at := text.find("{", at)) >= 0 and broken < MOST_BROKEN:
         try:
-            found, after = decoder.raw_decode(text, at)
+            found, at = decoder.raw_decode(text, at)
+            yield from _tests_in(found)
         except ValueError:
-            found, after = None, at + 1
-        is_test = isinstance(found, dict) and ("model_type" in found or "n_prompt" in found)
-        if is_test:
-            yield found
-        at = after if is_test else at + 1
+            at, broken = at + 1, broken + 1
+
+
+def _tests_in(value: Any) -> Iterator[Test]:
+    if isinstance(value, dict) and ("model_type" in value or "n_prompt" in value):
+        yield value
+    elif isinstance(value, dict | list):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from _tests_in(below)
 
 
 def _csv_tests(text: str) -> Iterator[Test]:

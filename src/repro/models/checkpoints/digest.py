@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 from repro.models.checkpoints.weight_files import INDEX, TENSORS, index
 from repro.records.record import content_hash, write_atomically
 
@@ -89,8 +90,8 @@ def _content(path: Path) -> str | list[str]:
         return _tensor_digests(path)
     if path.suffix == ".json":
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
+            found = parse_json(read_bytes(path, JSON_BYTES))
+        except ValueError as error:
             raise InputError(f"{path} is not valid JSON: {error}") from error
         return content_hash(_lasting(found))
     with path.open("rb") as file:
@@ -103,7 +104,7 @@ def _tensor_digests(path: Path) -> list[str]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         try:
-            header = json.loads(file.read(length))
+            header = parse_json(file.read(length))
         except ValueError as error:
             raise InputError(f"{path} is not a whole safetensors file: {error}") from error
         header.pop("__metadata__", None)
@@ -134,12 +135,12 @@ def _known_digests(path: Path) -> dict[str, list[Any]]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if found.pop("form") != FORM:
             return {}
         if found.pop("sha256") == content_hash(found):
             return dict(found)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as wrong:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as wrong:
         log.info("%s: %s", path, wrong)
     log.warning("%s is damaged; the hashes of its folder are computed again", path)
     return {}

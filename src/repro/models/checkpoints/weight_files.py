@@ -5,16 +5,18 @@ Owns the order in which files count and the check of headers. Must not know what
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from repro.core.errors import InputError
+from repro.core.reading import JSON_BYTES, parse_json, read_bytes
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TENSORS = ".safetensors"
+HEADER_BYTES = 100_000_000
+"""Largest header that the library of safetensors reads."""
 
 
 class StoredTensor(NamedTuple):
@@ -94,11 +96,13 @@ def header(path: Path) -> dict[str, StoredTensor]:
                 f"{path} is corrupt: {size} bytes, but its header alone should take {length + 8}"
             )
         try:
-            entries = json.loads(stream.read(length))
+            if length > HEADER_BYTES:
+                raise ValueError(f"{length} bytes; at most {HEADER_BYTES} are read")
+            entries = parse_json(stream.read(length))
             entries.pop("__metadata__", None)
             ends = [int(entry["data_offsets"][1]) for entry in entries.values()]
             tensors = {name: _entry(entry, 8 + length) for name, entry in entries.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is corrupt: its header does not parse ({error})") from error
     wanted = 8 + length + max(ends, default=0)
     if size != wanted:
@@ -113,8 +117,8 @@ def _entry(entry: Mapping[str, Any], start: int) -> StoredTensor:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object from a file; InputError if it holds anything else."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(read_bytes(path, JSON_BYTES))
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold one JSON object, got {type(content).__name__}")

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from repro.core.errors import InputError
+from repro.core.reading import parse_json
 from repro.models.tokens.prefix import continued
 from repro.records.record import write_atomically
 
@@ -131,7 +132,7 @@ class Pack:
 def read_facts(path: Path) -> Facts:
     """A pack's facts, without reading its rows; InputError as `read`."""
     try:
-        notes = json.loads(pq.read_schema(path).metadata[NOTES])
+        notes = parse_json(pq.read_schema(path).metadata[NOTES])
         if notes["format"] != FORMAT:
             raise InputError(
                 f"{path} has format {notes['format']}, this version reads {FORMAT}; make it again"

@@ -5,7 +5,6 @@ Owns which table values a claim is compared with, and how. Reads the tables' CSV
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.comparison.certain import DERIVED, settled
@@ -351,8 +351,7 @@ def is_prose(cell: PublishedCell) -> bool:
 
 def read_table(path: Path, asides: bool = False) -> list[Line]:
     """Lines of a table's CSV file, `aside` values only if wanted; empty if the CSV file is not a table."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    with csv_reader(path) as reader:
         is_table = {"id", "column", "ours", "reference"} <= set(reader.fieldnames or ())
         return [line for line in reader if is_table and (asides or line["column"] != "aside")]
 

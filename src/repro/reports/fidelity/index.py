@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from repro.core.reading import csv_reader
 from repro.records.record import Record, write_atomically
 from repro.records.results import Results
 from repro.reports.comparison.summary import median, summed
@@ -118,8 +119,8 @@ def _absent(paper: str, listed: Sequence[Artifact], names: Sequence[str]) -> Ite
 
 
 def _row(results: Results, name: str, cells: Mapping[str, PublishedCell]) -> Row:
-    with path_of(results.root, name, "csv").open(newline="", encoding="utf-8") as file:
-        lines = [line for line in csv.DictReader(file) if line.get("column") != "aside"]
+    with csv_reader(path_of(results.root, name, "csv")) as reader:
+        lines = [line for line in reader if line.get("column") != "aside"]
     records = results.read(name)
     marks = {mark for line in lines for mark in line.get("marks", "").split()}
     found = summed(comparisons_in(name, [line for line in lines if "id" in line], cells))

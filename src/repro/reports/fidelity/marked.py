@@ -12,7 +12,6 @@ checking and rewriting such numbers.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from repro.core.errors import InputError
+from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 from repro.reports.files import path_of
 from repro.reports.reference.reference import PublishedCell, find
@@ -98,8 +98,8 @@ class FigureSources:
             path = path_of(self.folder, table, "csv")
             if not path.is_file():
                 raise InputError(f"there is no table {table!r} in {self.folder}")
-            with path.open(newline="", encoding="utf-8") as file:
-                lines = {(line["id"], line["column"]): line for line in csv.DictReader(file)}
+            with csv_reader(path) as reader:
+                lines = {(line["id"], line["column"]): line for line in reader}
             self._tables[table] = lines
         if (row, column) not in lines:
             known = [" :: ".join(key) for key in lines]

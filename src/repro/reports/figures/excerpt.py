@@ -5,7 +5,6 @@ Owns what is stored of a timeline beside a table, as text. Must not know how it 
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from repro.core.digits import csv_text, in_ten_digits
 from repro.core.errors import InputError
+from repro.core.reading import LINES_BYTES, parse_json, read_text, unpack
 from repro.device.timeline import micro
 from repro.records.record import Round
 from repro.reports.spec.spec import LaneSpec, WindowSpec
@@ -66,7 +66,7 @@ def excerpt(trace: str, rounds: Sequence[Round], windows: Sequence[WindowSpec], 
     """
     own = [each for each in rounds if each["request"] == rounds[0]["request"]]
     windows = [_found(window, own) for window in windows]
-    events, stretches = json.loads(trace)["traceEvents"], []
+    events, stretches = parse_json(trace)["traceEvents"], []
     timed = {i: (micro(_number(each, "start")), micro(_number(each, "end"))) for i, each in enumerate(own)}
     if any(window.first == PREFILL for window in windows):
         timed |= _prefill(events, timed[0][0])
@@ -116,7 +116,7 @@ def windows_of(text: str, windows: Sequence[WindowSpec], rounds: Sequence[Round]
     accepted, drafted = (sum(_number(r, n) for r in own) / len(own) for n in ("accepted", "drafted"))
     mean = f"mean of the request's {len(own)} rounds: {accepted:.1f} of {drafted:.1f} accepted"
     held = [int(each.name) for each in spans_of(text)[ROUNDS]]
-    ends = dict(enumerate(json.loads(text)["otherData"].get("windows", [])))
+    ends = dict(enumerate(parse_json(text)["otherData"].get("windows", [])))
     found = []
     for i, window in enumerate(windows):
         if window.typical:
@@ -142,11 +142,7 @@ def _round_event(row: int, number: int, each: Round, start: int, end: int) -> di
 
 def read(path: Path) -> str:
     """The text of a stored timeline, which may be compressed."""
-    return (
-        gzip.decompress(path.read_bytes()).decode()
-        if path.suffix == ".gz"
-        else path.read_text(encoding="utf-8")
-    )
+    return unpack(path).decode() if path.suffix == ".gz" else read_text(path, LINES_BYTES)
 
 
 def _number(each: Round, name: str) -> float:
@@ -155,7 +151,7 @@ def _number(each: Round, name: str) -> float:
 
 def spans_of(text: str) -> dict[str, list[DrawnSpan]]:
     """Spans of an excerpt by row, sorted by start."""
-    events = json.loads(text)["traceEvents"]
+    events = parse_json(text)["traceEvents"]
     names = {e["tid"]: str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
     rows: dict[str, list[DrawnSpan]] = {name: [] for name in names.values()}
     for e in sorted((e for e in events if e["ph"] == "X"), key=lambda e: (e["ts"], e["dur"])):

@@ -5,7 +5,6 @@ Owns how it is drawn, and its files beside the table. Must not know how spans ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from repro.core.errors import InputError
+from repro.core.reading import JSON_BYTES, parse_json, read_text, require_no_link
 from repro.records.record import Record, Round, write_atomically
 from repro.reports.figures.excerpt import (
     PREFILL,
@@ -55,10 +55,11 @@ def write_timeline(
     path = folder / table.experiment / "timeline"
     kept, stored = Path(f"{path}.json"), outputs and outputs / (record.provenance.trace or "")
     if stored and stored.is_file():
+        require_no_link(folder, kept.parent)
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, excerpt(read(stored), rounds, spec.windows, record.key))
-    text = kept.read_text(encoding="utf-8") if kept.exists() else "{}"
-    if json.loads(text).get("otherData", {}).get("key") != record.key:
+    text = read_text(require_no_link(folder, kept), JSON_BYTES) if kept.exists() else "{}"
+    if parse_json(text).get("otherData", {}).get("key") != record.key:
         raise InputError(f"the timeline of {table.experiment} is gone; make it again with sweep=force")
     blocks = lanes(text, spec.lanes)
     spec = replace(spec, windows=tuple(windows_of(text, spec.windows, rounds)))

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.core.yaml_file import read_mapping
 from repro.device.device_file import Fact, facts
 from repro.device.engines.engine_file import OWN, engine_of, with_engine
 from repro.reports.comparison.published import Published, in_unit
@@ -225,8 +224,7 @@ def _device(folder: Path, name: str) -> Mapping[str, Any]:
     files: Sequence[str] = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in files:
         raise InputError(unknown("device", name, files))
-    device = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    assert isinstance(device, dict)
+    device = read_mapping(folder / f"{name}.yaml")
     return with_engine(device, engine_of(device, {"name": OWN}))
 
 

@@ -7,7 +7,6 @@ known of single values: which a fit determines (`determined.csv`), which the pap
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.core.merging import merged
 from repro.core.paths import conf_folders
+from repro.core.reading import csv_reader
 from repro.core.registry import unknown
 
 
@@ -101,8 +101,7 @@ def _remarks(path: Path, field: str) -> dict[str, str]:
     """A field of a file's lines by id; none if there is no such file."""
     if not path.is_file():
         return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    with csv_reader(path) as reader:
         if lacking := [name for name in ("id", field) if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path.name} has no column {lacking[0]!r}")
         return {line["id"]: line[field] for line in reader if line[field]}
@@ -124,8 +123,7 @@ def _read_cells(path: Path, changed: int, size: int) -> dict[str, PublishedCell]
     """The values of a file; `changed` and `size` are part of the cache key."""
     wanted = [*COLUMNS]
     cells: dict[str, PublishedCell] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    with csv_reader(path) as reader:
         if list(reader.fieldnames or ()) not in (wanted, wanted[:-1]):
             raise InputError(
                 f"{path.name} has the columns {reader.fieldnames}; it must have {wanted[:-1]}, and may have "

@@ -5,7 +5,6 @@ Owns the reading of `validation/bands/` of a folder of results. Must not know ho
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.reading import csv_reader
 from repro.reports.comparison.comparison import Ends
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def _lines(path: Path, columns: tuple[str, ...]) -> dict[Place, tuple[float, ...
 @cache
 def _read(path: Path, columns: tuple[str, ...], changed: int) -> dict[Place, tuple[float, ...]]:
     """The numbers of each line by its place."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
+    with csv_reader(path) as reader:
         if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path} has no column {lacking[0]!r}; it must have {', '.join(columns)}")
         found = {}

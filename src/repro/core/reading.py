@@ -1,0 +1,134 @@
+"""Reads files that people bring, under limits of size and depth, and without following links in a folder.
+
+Must not know what they say.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import lzma
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from repro.core.errors import InputError
+
+MB = 1 << 20
+LINES_BYTES = 2048 * MB
+"""Largest file of lines."""
+JSON_BYTES = 128 * MB
+"""Largest file, or line, that is one piece of JSON."""
+UNPACKED_BYTES = 256 * MB
+RATIO = 50
+"""What is compressed may unpack to `UNPACKED_BYTES`, or to `RATIO` times its size if that is more."""
+DICTIONARY_BYTES = 256 * MB
+"""Memory for unpacking xz."""
+DEEPEST = 100
+"""Levels of lists and mappings."""
+
+XZ = ".xz"
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """A file's content.
+
+    Raises:
+        InputError: it has more than `most` bytes, or is no regular file: a pipe would be waited for.
+        OSError: it cannot be read.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise InputError(f"{path} is no regular file")
+    if about.st_size > most:
+        raise InputError(f"{path} has {about.st_size / MB:.0f} MB; at most {most / MB:.0f} MB are read")
+    return path.read_bytes()
+
+
+def read_text(path: Path, most: int) -> str:
+    """A file's UTF-8 text; errors as in `read_bytes`, and UnicodeDecodeError."""
+    return read_bytes(path, most).decode()
+
+
+@contextmanager
+def csv_reader(path: Path) -> Iterator[csv.DictReader[str]]:
+    """The lines of a CSV file; InputError where it is none, too large, or no regular file."""
+    try:
+        yield csv.DictReader(io.StringIO(read_text(path, JSON_BYTES), newline=""))
+    except (csv.Error, UnicodeDecodeError) as wrong:
+        raise InputError(f"{path} is no CSV: {wrong}") from wrong
+
+
+def require_no_link(root: Path, path: Path) -> Path:
+    """The path itself; InputError if it, or a folder between it and the root, is a link."""
+    for place in (path, *path.parents):
+        if place == root:
+            break
+        if place.is_symlink():
+            raise InputError(f"{place} is a link, which is not followed; put the files themselves there")
+    return path
+
+
+def unpack(path: Path) -> bytes:
+    """The content of a file that is compressed as its suffix says, `.xz` or gzip.
+
+    Raises:
+        InputError: it is damaged or a link, or unpacks to more than files of results do.
+    """
+    try:
+        packed = read_bytes(require_no_link(path.parent, path), LINES_BYTES)
+        most = max(UNPACKED_BYTES, RATIO * len(packed))
+        parts: list[bytes] = []
+        while packed:
+            part, is_whole, packed = _unpacked(packed, path.suffix == XZ, most + 1)
+            most -= len(part)
+            parts.append(part)
+            if most < 0:
+                raise InputError(f"{path} unpacks to more than {(sum(map(len, parts)) - 1) / MB:.0f} MB")
+            if not is_whole:
+                raise EOFError("it is cut")
+        return b"".join(parts)
+    except (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError) as wrong:
+        raise InputError(f"{path} is damaged ({wrong}); restore it") from wrong
+
+
+def _unpacked(packed: bytes, is_xz: bool, most: int) -> tuple[bytes, bool, bytes]:
+    """At most that much of the first stream, whether it is whole, and what comes after it."""
+    if is_xz:
+        xz = lzma.LZMADecompressor(memlimit=DICTIONARY_BYTES)
+        return xz.decompress(packed, most), xz.eof, xz.unused_data.lstrip(b"\0")
+    gz = zlib.decompressobj(wbits=31)
+    return gz.decompress(packed, most), gz.eof, gz.unused_data.lstrip(b"\0")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says; ValueError if it is none, too long, or nested deeper than `DEEPEST` levels."""
+    if len(text) > JSON_BYTES:
+        raise ValueError(f"it has {len(text) / MB:.0f} MB; at most {JSON_BYTES / MB:.0f} MB are read")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels") from None
+    opening = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if sum(map(text.count, opening)) > DEEPEST:  # type: ignore[arg-type]
+        depth_of(value)
+    return value
+
+
+def depth_of(value: Any) -> int:
+    """Levels of lists and mappings in plain data; ValueError if there are more than `DEEPEST`."""
+    level = [value]
+    for depth in range(DEEPEST + 1):
+        level = [part for part in level if isinstance(part, (list, dict))]
+        if not level:
+            return depth
+        level = [below for part in level for below in _below(part)]
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+
+
+def _below(part: dict[Any, Any] | list[Any]) -> Iterable[Any]:
+    return part.values() if isinstance(part, dict) else part
