@@ -1,8 +1,8 @@
 """Calls from the process of a task's tests to the process of an answer, as lines of text.
 
 Owns both ends. Their source is sent to isolated processes (`isolation`), so it imports the standard library
-only. The tests see of an answer nothing but values of plain built-in types, made anew from text; any other object
-stays in the answer's process, and the tests may hold it, pass it back, and set and read its attributes.
+only. The tests see of an answer nothing but values of plain built-in types, made anew from text; any other
+object stays in the answer's process, and the tests may hold it, pass it back, and set and read its attributes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, GeneratorType
 from typing import Any, NoReturn, Protocol
 
 MAPPINGS = (dict, collections.Counter, collections.OrderedDict, collections.defaultdict)
-LAZY = (map, filter, zip, enumerate, reversed, type(i for i in ()), type(iter([])))
+LAZY: tuple[type, ...] = (map, filter, zip, enumerate, reversed, GeneratorType, type(iter([])))
 MOST_ITEMS = 100_000
 """Values of an iterator that are sent."""
 

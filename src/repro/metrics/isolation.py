@@ -3,8 +3,8 @@
 Owns the isolation, which needs Linux and util-linux: a network, process, IPC and mount namespace, for users
 other than root within a user namespace. The program's root folder is a file system in memory that holds
 Python's and the system's libraries, read-only, and an empty folder to work in: no socket, no /proc and no
-file of the user can be reached. No capability is left, and root's programs run as a user without rights. Must not
-know what the program is.
+file of the user can be reached. No capability is left, and root's programs run as a user without rights. Must
+not know what the program is.
 """
 
 from __future__ import annotations
