@@ -1,5 +1,7 @@
 """Code that answers hold: what of it runs, what passes, and what it cannot do."""
 
+# ruff: noqa: E501  # programs of a line
+
 from __future__ import annotations
 
 import os
@@ -133,9 +135,9 @@ FORGERIES = {
     "os._exit": "import os\ndef up(x): os._exit(100)",
     "exit at once": "import os\nos._exit(100)",
     "StopIteration": "def up(x): raise StopIteration",
-    "frames": "import sys\ndef up(x):\n    f = sys._getframe()\n    while f:\n        for v in [*f.f_locals.values(), f.f_code.co_consts]:\n            if 'assert up' in str(v): return 3 if x > 0 else -1\n        f = f.f_back",
-    "/proc": "def up(x): return 3 if x > 0 and b'assert up' in open('/proc/1/cmdline', 'rb').read() else -1",
-    "source file": "import os\ndef up(x):\n    os.lseek(0, 0, 0)\n    s = os.read(0, 1 << 20)\n    return (3 if x > 0 else -1) if b'== 3' in s else None",
+    "frames": "import sys\ndef up(x):\n    f = sys._getframe()\n    while f:\n        for v in [*f.f_locals.values(), f.f_code.co_consts]:\n            if ''.join(['ass', 'ert up']) in str(v): return 3 if x > 0 else -1\n        f = f.f_back",
+    "/proc": "def up(x): return 3 if x > 0 and b'ert up' in open('/proc/1/cmdline', 'rb').read() else -1",
+    "source file": "import os\ndef up(x):\n    os.lseek(0, 0, 0)\n    s = os.read(0, 1 << 20)\n    return (3 if x > 0 else -1) if b'== %d' % 3 in s else None",
     "verdict": "import os\nfor fd in range(64):\n    try: os.write(fd, b'[\"value\", true, null]\\n' * 99)\n    except OSError: pass\ndef up(x): return True",
     "atexit": "import atexit, os\natexit.register(lambda: os._exit(100))\ndef up(x): raise SystemExit(100)",
     "generator": "def up(x):\n    yield 3",

@@ -2,7 +2,7 @@
 
 Owns both ends. Their source is sent to isolated processes (`isolation`), so it imports the standard library
 only. The tests see of an answer nothing but values of plain built-in types, made anew from text; any other
-object stays in the answer's process, and the tests may hold it, pass it back, and set and read its attributes.
+object stays in the answer's process, and tests may hold it, pass it back, and set and read its attributes.
 """
 
 from __future__ import annotations
