@@ -42,7 +42,7 @@ TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 
 
-class Line(Protocol):
+class CallEnd(Protocol):
     """One end of the line between both processes."""
 
     def hold(self, value: Any) -> list[Any]:
@@ -52,7 +52,7 @@ class Line(Protocol):
         """The object that this text stands for."""
 
 
-def encode(value: Any, line: Line) -> Any:
+def encode(value: Any, end: CallEnd) -> Any:
     """A value as JSON: plain types by value, exactly these types and no subclass of theirs."""
     kind = type(value)
     if value is None or kind in (bool, str):
@@ -75,11 +75,11 @@ def encode(value: Any, line: Line) -> Any:
     elif kind in LAZY:
         name, parts = "iterator", itertools.islice(value, MOST_ITEMS)
     else:
-        return line.hold(value)
-    return [name, [encode(part, line) for part in parts]]
+        return end.hold(value)
+    return [name, [encode(part, end) for part in parts]]
 
 
-def decode(value: Any, line: Line) -> Any:
+def decode(value: Any, end: CallEnd) -> Any:
     """The value of what `encode` wrote."""
     if value is None or type(value) in (bool, str):
         return value
@@ -89,10 +89,10 @@ def decode(value: Any, line: Line) -> Any:
     if kind in TEXTS:
         return TEXTS[kind][1](content)
     if kind in COLLECTIONS:
-        return COLLECTIONS[kind]([decode(part, line) for part in content])
+        return COLLECTIONS[kind]([decode(part, end) for part in content])
     if kind == "builtin" and is_builtin(found := getattr(builtins, content)):
         return found
-    return line.lookup(kind, content)
+    return end.lookup(kind, content)
 
 
 def is_builtin(value: Any) -> bool:
@@ -147,7 +147,7 @@ def raised(error: BaseException) -> tuple[str, str, str]:
     return "raise", names[0], str(error)
 
 
-class Answer:
+class AnswerEnd:
     """The answer's end: it runs the code, then does what the tests ask for."""
 
     def __init__(self, channel: Channel, code: str) -> None:
@@ -156,11 +156,11 @@ class Answer:
         exec(compile(code, "answer", "exec", dont_inherit=True), self._names)
 
     def hold(self, value: Any) -> list[Any]:
-        """See `Line`."""
+        """See `CallEnd`."""
         return ["answer", self._channel.place(value)]
 
     def lookup(self, kind: str, place: Any) -> Any:
-        """See `Line`; a function of the tests is one that asks them."""
+        """See `CallEnd`; a function of the tests is one that asks them."""
         if kind == "tests":
             return lambda *arguments: self._ask(place, arguments)
         if kind == "name":
@@ -225,7 +225,7 @@ class Held:
         fail("a test takes an object of the answer for true that has no plain built-in type")
 
 
-class Named(Held):
+class NamedHeld(Held):
     """A function or class of the answer, which tests may call."""
 
     __slots__ = ()
@@ -235,14 +235,14 @@ class Named(Held):
         return self._ask("call", self._target, *arguments, keywords)
 
 
-class Tests:
+class TestsEnd:
     """The tests' end: what they call by a name of the answer's asks the answer's process."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def hold(self, value: Any) -> list[Any]:
-        """See `Line`; of the tests' own objects, the answer gets functions alone."""
+        """See `CallEnd`; of the tests' own objects, the answer gets functions alone."""
         if isinstance(value, Held):
             return list(object.__getattribute__(value, "_target"))
         if type(value) is not FunctionType:
@@ -250,7 +250,7 @@ class Tests:
         return ["tests", self._channel.place(value)]
 
     def lookup(self, kind: str, place: Any) -> Any:
-        """See `Line`."""
+        """See `CallEnd`."""
         if kind == "tests":
             return self._channel.objects[place]
         return Held(self.ask, [kind, place])
@@ -290,10 +290,10 @@ class Tests:
         names: dict[str, Any] = {"__name__": "__main__"}
         if prompt := compiled(before, f"{before}\n    pass\n"):
             exec(prompt, names)
-        names |= {name: Named(self.ask, ["name", name]) for name in [function] if name}
+        names |= {name: NamedHeld(self.ask, ["name", name]) for name in [function] if name}
         modules, others = missing_names(tests, names)
         names |= {name: importlib.import_module(name) for name in modules}
-        names |= {name: Named(self.ask, ["name", name]) for name in others}
+        names |= {name: NamedHeld(self.ask, ["name", name]) for name in others}
         exec(compile(tests, "tests", "exec", dont_inherit=True), names)
         if function:
             names["check"](names[function])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 from repro.core.errors import InputError
@@ -49,9 +50,15 @@ def program(text: str, before: str, function: str, tests: str) -> tuple[str, str
     """
     code = code_of(text)
     whole = f"{before}\n{code}" if not before or _defines(code, function) else before + code
-    calls = f"{inspect.getsource(code_calls)}\nchannel = Channel(*map(int, sys.argv[1:]))\n"
-    judge = f"{calls}Tests(channel).run({before!r}, {function!r}, {tests!r})\n"
-    return judge, f"{calls}Answer(channel, {whole!r}).serve()\n"
+    calls = f"{_source_of_calls()}\nchannel = Channel(*map(int, sys.argv[1:]))\n"
+    judge = f"{calls}TestsEnd(channel).run({before!r}, {function!r}, {tests!r})\n"
+    return judge, f"{calls}AnswerEnd(channel, {whole!r}).serve()\n"
+
+
+@cache
+def _source_of_calls() -> str:
+    """Read once: a file that is edited during a run changes no later score of it."""
+    return inspect.getsource(code_calls)
 
 
 def code_of(text: str) -> str:
