@@ -1,18 +1,20 @@
 """pass@1 of generated code: the share of answers that pass their task's tests.
 
-Owns what of an answer is the code, and the program made of it. Must not know how a program is kept from doing
-harm; that is in `isolation`.
+Owns what of an answer is the code, and the programs made of it and of its tests. Must not know how both are
+kept from doing harm, nor how they talk; that is in `isolation` and `code_calls`.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
-from repro.metrics import isolation
+from repro.metrics import code_calls, isolation
 from repro.metrics.task import AnswerMetric
 
 FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
@@ -40,15 +42,23 @@ class PassAt1(AnswerMetric):
         return 100.0 * isolation.run(program(text, before, function, tests)).whole
 
 
-def program(text: str, before: str, function: str, tests: str) -> str:
-    """The program that passes if an answer does.
+def program(text: str, before: str, function: str, tests: str) -> tuple[str, str]:
+    """The program of the tests, which passes if the answer does, and the program of the answer.
 
     The answer's code is its first fenced block, or all of it without one. Code that defines the function
     follows the prompt's own, whose imports and helpers it may need; other code continues it.
     """
     code = code_of(text)
     whole = f"{before}\n{code}" if not before or _defines(code, function) else before + code
-    return f"{whole}\n\n{tests}\n" + (f"\ncheck({function})\n" if function else "")
+    calls = f"{_source_of_calls()}\nchannel = Channel(*map(int, sys.argv[1:]))\n"
+    judge = f"{calls}TestsEnd(channel).run({before!r}, {function!r}, {tests!r})\n"
+    return judge, f"{calls}AnswerEnd(channel, {whole!r}).serve()\n"
+
+
+@cache
+def _source_of_calls() -> str:
+    """Read once: a file that is edited during a run changes no later score of it."""
+    return inspect.getsource(code_calls)
 
 
 def code_of(text: str) -> str:
