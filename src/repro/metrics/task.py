@@ -18,7 +18,7 @@ from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.accuracy import PairedDifference, mean_and_error
 from repro.metrics.base import NUMBER, TEXT, Metric, Scores, require_rows
-from repro.metrics.text import rouge_scorer
+from repro.metrics.text import rouge_by_prompt
 
 NUMBERS = re.compile(r"(?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -97,7 +97,7 @@ class AnswerExact(AnswerMetric):
 
 @register("metric", "reference_rouge_l")
 class ReferenceRougeL(AnswerMetric):
-    """Rouge-L of an answer against the best of the references: F-measure times 100, without stemming.
+    """Rouge-L of an answer against the best of the references, as `rouge_l`: F-measure times 100.
 
     `rouge_l` compares with the target's own text instead.
     """
@@ -106,9 +106,7 @@ class ReferenceRougeL(AnswerMetric):
 
     def score(self, text: str, expected: Sequence[str]) -> float:
         """The best F-measure, times 100."""
-        scorer = rouge_scorer()
-        found: list[float] = [scorer.score(reference, text)["rougeL"].fmeasure for reference in expected]
-        return 100.0 * max(found)
+        return 100.0 * max(rouge_by_prompt([text] * len(expected), expected))
 
 
 @register("metric", "chrf")
