@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from repro.core.registry import register
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
-SPACELESS = frozenset(
-    "CJK HIRAGANA KATAKANA BOPOMOFO IDEOGRAPHIC KANGXI YI TANGUT NUSHU THAI LAO TAI KHMER MYANMAR TIBETAN "
-    "BALINESE JAVANESE".split()
-)
+SPACELESS = {
+    *("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "KANGXI", "YI", "TANGUT", "NUSHU"),
+    *("THAI", "LAO", "TAI", "KHMER", "MYANMAR", "TIBETAN", "BALINESE", "JAVANESE"),
+}
 """Words of the names of characters whose scripts put no spaces between words."""
 
 
@@ -86,7 +86,7 @@ def tokens(text: str) -> list[str]:
     before = ""
     for character in unicodedata.normalize("NFC", text.lower()):
         kind = _kind(character)
-        if before and kind == "mark" or before == kind == "run":
+        if (before and kind == "mark") or before == kind == "run":
             found[-1] += character
         elif kind in ("run", "single"):
             found.append(character)
@@ -96,7 +96,7 @@ def tokens(text: str) -> list[str]:
 
 @cache
 def _kind(character: str) -> str:
-    """Whether a character is a `mark` on the one before, a token (`single`), part of a `run`, or none ("")."""
+    """What a character is: a `mark` on the one before, a `single` token, part of a `run`, or ""."""
     category = unicodedata.category(character)[0]
     if category not in "LN":
         return "mark" if category == "M" else ""
