@@ -11,7 +11,7 @@ import string
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -21,13 +21,13 @@ from repro.metrics.accuracy import PairedDifference, mean_and_error
 from repro.metrics.base import NUMBER, TEXT, Metric, Scores, require_rows
 from repro.metrics.text import rouge_by_prompt
 
-SPELLINGS = (
+SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\*\*|__", ""),  # bold
     (r"\{,\}", ","),
     (
         r"(?<=\d)(?<!\d{4})(?:\\[,;:! ]|~|[ \u00a0\u2009\u202f]|')(?=\d{3}(?!\d))",
         ",",
-    ),  # 9\\,500, 9 500, 9'500
+    ),
     (r"\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?", r" \1/\2"),
     ("[\u00bc-\u00be\u2150-\u215e]", lambda sign: f" {unicodedata.normalize('NFKC', sign[0])}"),
     ("\u2044", "/"),
