@@ -14,6 +14,7 @@ import numpy as np
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.base import INTEGER, INTEGERS, NUMBER, NUMBERS, Metric, Scores, require_rows
+from repro.records.record import FEWEST
 
 RESAMPLES = 2000
 SEED = 0
@@ -79,8 +80,8 @@ class MultipleChoice(Metric):
 class PairedDifference(Metric):
     """Mean paired difference to a baseline on the same examples, with standard error and 95% interval.
 
-    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed; a single
-    example has none.
+    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed; fewer than
+    `FEWEST` examples have none.
 
     Inputs: `values` and `baseline_values`, one per example, in any unit; the results have the same unit.
     """
@@ -94,7 +95,7 @@ class PairedDifference(Metric):
         generator = np.random.default_rng(SEED)
         rows = len(differences)
         means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
-        low, high = (float(end) if rows > 1 else None for end in np.quantile(means, (0.025, 0.975)))
+        low, high = (float(end) if rows >= FEWEST else None for end in np.quantile(means, (0.025, 0.975)))
         mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,
@@ -105,9 +106,9 @@ class PairedDifference(Metric):
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error of the mean, from the sample variance; the error of a single value is None."""
+    """Mean and standard error of the mean, from the sample variance; None for fewer than `FEWEST` values."""
     mean = math.fsum(values) / len(values)
-    if len(values) == 1:
+    if len(values) < FEWEST:
         return mean, None
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))

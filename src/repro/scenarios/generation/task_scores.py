@@ -143,6 +143,6 @@ def _parted(found: Mapping[str, Any]) -> tuple[dict[str, Scalar], dict[str, Spre
     for name in values:
         if found.get(f"{name}_stderr") is not None:
             spread[name] = found[f"{name}_stderr"]
-        if f"{name}_low" in found:
+        if found.get(f"{name}_low") is not None:
             spread[name] = (found[f"{name}_low"], found[f"{name}_high"])
     return values, spread
