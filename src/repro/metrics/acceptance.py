@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.base import INTEGERS, Metric, Scores, require_rows
-from repro.records.record import FEWEST
 
 
 @register("metric", "acceptance")
@@ -61,8 +60,6 @@ class Acceptance(Metric):
 class DraftCorrectness(Metric):
     """Percentage of draft tokens that the target accepted, with the standard error in percentage points.
 
-    Fewer than `FEWEST` prompts with draft tokens have no standard error.
-
     For a method that drafts one token after each token of the target's own text, this is the draft's accuracy
     after a correct prefix: the greedy agreement of EdgeLLM's Table I.
 
@@ -79,8 +76,7 @@ class DraftCorrectness(Metric):
         if not 0 <= right <= count or not count:
             raise InputError(f"{right} of {count} drafted tokens were accepted, which is no share")
         share = right / count
-        enough = sum(any(row) for row in drafted) >= FEWEST
-        error = 100 * math.sqrt(share * (1 - share) / (count - 1)) if enough else None
+        error = 100 * math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else None
         return {"draft_correctness": 100 * share, "draft_correctness_stderr": error}
 
 

@@ -106,9 +106,9 @@ class PairedDifference(Metric):
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error of the mean, from the sample variance; None for fewer than `FEWEST` values."""
+    """Mean and standard error of the mean, from the sample variance; the error of a single value is None."""
     mean = math.fsum(values) / len(values)
-    if len(values) < FEWEST:
+    if len(values) == 1:
         return mean, None
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))

@@ -59,7 +59,7 @@ def program(text: str, before: str, function: str, tests: str) -> str:
     return f"{whole}\n\n{tests}\n" + (f"\ncheck({function})\n" if function else "")
 
 
-def code_of(text: str, before: str, names: Collection[str]) -> str:
+def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
     """The code of an answer.
 
     It is the first fenced block of Python that defines one of `names`, else the first one, with the blocks
@@ -99,7 +99,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
         last, _, rest = line.rpartition(opened)
         ends = opened in line and not rest.strip(opened[0] + " \t") and opened not in last
         if ends and (last.strip() or len(last) <= indent + 3):
-            yield language, "\n".join([*code, last] if last.strip() else code)
+            yield language, "".join(f"{line}\n" for line in [*code, *([last] if last.strip() else [])])
             language, code, opened = "text", [], None
         else:
             code.append(line[indent:] if not line[:indent].strip() else line)

@@ -61,6 +61,8 @@ class AnswerMetric(Metric):
     inputs: ClassVar[Mapping[str, Any]] = {"prediction_texts": TEXT, "expected": [TEXT]}
     unit: ClassVar[str] = "%"
 
+    version: ClassVar[int] = 1
+
     name: ClassVar[str]
     """The name that it is registered by, and of its figure."""
 
@@ -168,6 +170,7 @@ class TaskScore(Metric):
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
+    version: ClassVar[int] = 1
     unit: ClassVar[str] = "%"
 
     def _compute(self, values: Sequence[float], baseline_values: Sequence[float]) -> Scores:
@@ -213,7 +216,7 @@ def _final_number(text: str) -> Fraction | None:
 def _value(number: str) -> Fraction:
     """The value of a number of plain digits: `-3`, `1.5e3`, `1/2`, `2 1/2`."""
     sign = -1 if number.startswith("-") else 1
-    return sign * sum(map(Fraction, number.removeprefix("-").split()))
+    return sign * sum(map(Fraction, number.removeprefix("-").split()), Fraction(0))
 
 
 def _words(text: str) -> list[str]:

@@ -55,6 +55,6 @@ def is_current(record: Record) -> bool:
     if not isinstance(dataset, Mapping) or record.provenance.inputs.get("dataset", "none") == "none":
         return True  # no row was read
     try:
-        return read_config(str(dataset["name"])).version == dataset["version"]
+        return bool(read_config(str(dataset["name"])).version == dataset["version"])
     except (InputError, KeyError):  # a dataset of somebody's own
         return True

@@ -127,7 +127,9 @@ def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
 
 
 def _round_counts(source: str, prompt: str, counts: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
-    """How often each round of a prompt is in each draw if each draw of the prompt draws as many: [rounds, n]."""
+    """How often each round of a prompt is in each draw, which draws as many as there are each time that it
+    draws the prompt: [rounds, `RESAMPLES`].
+    """
     generator = np.random.default_rng([SEED, crc32("\n".join(("rounds", source, prompt)).encode())])
     drawn = generator.multinomial(counts.astype(np.int64) * rounds, np.full(rounds, 1 / rounds))
     return np.ascontiguousarray(drawn.T, dtype=np.float64)

@@ -56,10 +56,8 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """
     switches = [one.switch.seconds for one in served if one.switch.seconds]
     first = sum(one.costs.ttft for one in served)
-    later = [
-        (a, b) for one in served if (a := one.full.tpot) is not None and (b := one.costs.tpot) is not None
-    ]
-    full, own = (sum(seconds) for seconds in zip(*later, strict=True)) if later else (0.0, 0.0)
+    own = [one.costs.tpot for one in served if one.costs.tpot is not None]
+    full = [one.full.tpot for one in served if one.full.tpot is not None]
     energies = [one.costs.energy for one in served if one.costs.energy is not None]
     return {
         "requests": len(served),
@@ -67,13 +65,13 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "unmet": sum(not one.met for one in served),
         "fell_back": 100.0 * mean(one.fell_back for one in served),
         "ttft": mean(one.costs.ttft for one in served),
-        "tpot": own / len(later) if later else None,
+        "tpot": mean(own) if own else None,
         "time": mean(one.costs.time for one in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
         "full_ttft": mean(one.full.ttft for one in served),
-        "full_tpot": full / len(later) if later else None,
+        "full_tpot": mean(full) if full else None,
         "ttft_speedup": sum(one.full.ttft for one in served) / first,
-        "tpot_speedup": full / own if own else None,
+        "tpot_speedup": sum(full) / sum(own) if own else None,
         "prompt_level": mean(one.decision.prompt for one in served),
         "model_level": mean(one.decision.model for one in served),
         "prompt_tokens": mean(len(one.request.prompt) for one in served),
