@@ -89,7 +89,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str]]:
     for line in lines:
         fence = FENCE.search(line)
         if opened is None:
-            if fence is None:
+            if fence is None or (line.startswith("    ") and not fence["language"]):  # of a docstring
                 code.append(line)
                 continue
             yield language, "\n".join(code)

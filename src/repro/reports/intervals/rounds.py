@@ -197,7 +197,7 @@ def _by_round(lines: Sequence[Round]) -> dict[str, list[Sums]]:
     parts: dict[str, list[list[Round]]] = defaultdict(list)
     for line in lines:
         of_prompt = parts[str(line["request"])]
-        if not of_prompt or not _number(line, "round"):
+        if not of_prompt or line.get("round") == 0:
             of_prompt.append([])
         of_prompt[-1].append(line)
     return {
