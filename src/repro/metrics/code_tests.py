@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar
 
@@ -125,7 +126,7 @@ def _longest(code: str, before: str) -> str:
     above = before.count("\n")
     while lines:
         try:
-            tree = ast.parse(before + "\n".join(lines))
+            tree = _compiled(before + "\n".join(lines))
         except SyntaxError as wrong:
             valid = (wrong.lineno or 1) - 1 - above
             lines = lines[: max(0, min(len(lines) - 1, valid))]
@@ -143,9 +144,18 @@ def _without_main(code: str, tree: ast.Module, before: str) -> str:
     return code if first is None else "\n".join(code.splitlines()[: first - 1])
 
 
+def _compiled(code: str) -> ast.Module:
+    """The code's tree; SyntaxError for what does not compile, such as a `return` outside of functions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        tree = ast.parse(code)
+        compile(tree, "answer", "exec")
+    return tree
+
+
 def _parsed(code: str) -> ast.Module | None:
     try:
-        return ast.parse(code)
+        return _compiled(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
