@@ -259,10 +259,10 @@ INVENTED: dict[str, Invented] = {
             "title": "Balls",
             "context": "Nobody knows.",
             "question": "Who threw?",
-            "answers": {"text": [], "answer_start": []},
+            "answers": {"text": ["Nobody"], "answer_start": [0]},
         },
         "Nobody knows.\n\nQuestion: Who threw?",
-        "",
+        "Nobody",
     ),
     "truthfulqa": Invented(
         {

@@ -30,10 +30,9 @@ from repro.experiments.summaries.comparing import (
     counts,
     differing_settings,
 )
-from repro.records.record import Record, Scalar
+from repro.records.record import FEWEST, Record, Scalar
 from repro.records.results import Results, open_results
 from repro.reports.formats.values import decimals, unit_words, value_words
-from repro.reports.intervals.bootstrap import FEWEST
 
 BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 MOST = 60

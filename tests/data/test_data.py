@@ -30,7 +30,7 @@ REAL_ROWS = {
     "lambada": 200, "lambada_openai": 200, "llamatouch": 200, "longbench_2wikimqa": 13,
     "longbench_triviaqa": 12, "mbpp": 200, "mmlu": 200, "mmlu_dev": 285, "mmlu_pro": 200, "mt_bench": 80,
     "mt_bench_prompts": 80, "octopus": 210, "openbookqa": 200, "parrot": 200, "piqa": 200, "sciq": 200,
-    "spec_bench": 480, "squad": 200, "truthfulqa": 200, "truthfulqa_mc": 200, "wikitext2": 1760,
+    "spec_bench": 480, "squad": 91, "truthfulqa": 200, "truthfulqa_mc": 200, "wikitext2": 1760,
     "wikitext2_train": 2658, "winogrande": 200, "wmt14": 80, "wmt14_validation": 200, "wmt22_de_en": 200,
     "wmt22_zh_en": 200, "arc_easy_5shot": 200, "llamatouch_5shot": 200, "octopus_5shot": 210,
     "openbookqa_5shot": 200, "piqa_5shot": 200, "sciq_5shot": 200,
@@ -518,3 +518,80 @@ def test_an_unknown_way_to_name_an_answer_brings_the_choices() -> None:
 def test_a_lacking_field_is_named() -> None:
     with pytest.raises(InputError, match="the field 'file' is lacking"):
         parse({"name": "mine"})
+
+
+class CharTokenizer:
+    """A token for each character, but one for what it joins."""
+
+    has_chat = False
+    joined = ""
+
+    def encode(self, text: str) -> list[int]:
+        joined = text.replace(self.joined, "\0") if self.joined else text
+        return list(map(ord, joined))
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        (["lo", "p"], r"prompt own/0: choice 0 \('lo'\) has no token of its own"),
+        (["p", ""], r"prompt own/0: choice 1 \(''\) is empty"),
+    ],
+)
+def test_a_choice_without_tokens_is_named(tmp_path: Path, choices: list[str], why: str) -> None:
+    config = parse(
+        {
+            **{"name": "own", "file": "own.jsonl", "version": 1, "licence": "mine"},
+            "columns": ["question", "choices", "answer"],
+            "prompt": {"builder": "text", "template": "{question}"},
+            "scoring": {
+                **{"kind": "choice", "choices": ["choices"], "answer": "answer"},
+                "continuation": "{choice}",
+            },
+        }
+    )
+    row = {"question": "hel", "choices": choices, "answer": 0}
+    (tmp_path / "own.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    tokenizer = CharTokenizer()
+    tokenizer.joined = "llo"
+    with pytest.raises(InputError, match=why):
+        prompts(config, load_rows(config, None, tmp_path), tokenizer)  # type: ignore[arg-type]
+
+
+def test_a_question_is_never_its_own_example(tmp_path: Path) -> None:
+    rows = [{"question": q, "answer": "a"} for q in ("One?", "Two?", "Three?")]
+    config = parse(
+        {
+            **{"name": "own", "file": "own.jsonl", "version": 1, "licence": "mine"},
+            "columns": ["question", "answer"],
+            "prompt": {"builder": "text", "template": "Q: {question}"},
+            "scoring": {"kind": "generation", "reference": "answer"},
+            "shots": {"file": "own.jsonl", "count": 2},
+        }
+    )
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    loaded = load_rows(config, None, tmp_path)
+    asked = [prompt.text for prompt in prompts(config, loaded, CharTokenizer())]
+    assert [text.count("One?") for text in asked] == [1, 1, 1]
+    assert asked[0] == "Q: Two? a\n\nQ: Three? a\n\nQ: One?"
+    short = replace(config, shots=replace(config.shots, count=3))  # type: ignore[type-var]
+    with pytest.raises(
+        InputError,
+        match=r"prompt own/0: 3 worked examples wanted, own.jsonl has 2, the question itself left out",
+    ):
+        prompts(short, loaded, CharTokenizer())
+
+
+def test_datasets_made_of_parts_are_spread_over_them() -> None:
+    columns = {"spec_bench": "category", "parrot": "instruction", "mmlu": "subject", "mmlu_pro": "category"}
+    columns |= {"mmlu_dev": "subject", "octopus": "api_name", "droidtask": "app", "llamatouch": "category"}
+    assert {name: read_config(name).spread for name in columns} == columns
+
+
+def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:
+    rows = [
+        {"context": "c", "question": f"{i}?", "answers": {"text": texts, "answer_start": []}}
+        for i, texts in enumerate([["a"], [], [""], ["b", "b"]])
+    ]
+    (tmp_path / "squad_v2.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert [row["question"] for row in load_rows(read_config("squad"), None, tmp_path).rows] == ["0?", "3?"]

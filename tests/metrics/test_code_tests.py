@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,3 +225,40 @@ def test_without_namespaces_nothing_runs(monkeypatch: pytest.MonkeyPatch, asked_
         InputError, match=r"generated code is not run here: the kernel gives .* no namespaces"
     ):
         run("pass")
+
+
+WHOLE = (
+    'import math\n\ndef up(x):\n    """Up.\n\n    ```\n    up(1)\n    ```\n    """\n'
+    "    return math.floor(x) + 1\n"
+)
+FORMS = {
+    "python3": "```python3\n{}```",
+    "title": 'Here:\n```Python title="a.py"\n{}```\nDone.',
+    "tildes": "~~~py\n{}~~~",
+    "four ticks": "````\n{}````",
+    "a shell first": "Run\n```bash\npip install x\n```\nthen\n```python\n{}```",
+    "an example first": "```python\nup(1) + nothing\n```\n```python\n{}```",
+    "an end alone": "{}```\n\nIt goes up.",
+    "no end": "```python\n{}",
+    "no fence": "Sure, here it is:\n\n{}\n\nIt goes up.",
+    "a cut test": "```python\n{}\nprint(up([1, 2",
+    "a main": "```python\n{}\nif __name__ == '__main__':\n    input()\n```",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_code_of_an_answer_is_found_in_every_fence(form: str) -> None:
+    code = code_of(FORMS[form].format(WHOLE), "", {"up"})
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert scope["up"](2.5) == 3
+
+
+def test_indented_fences_helpers_and_completions_are_found() -> None:
+    listed = "1. Code:\n   ```python\n   def up(x):\n       return x + 1\n   ```"
+    assert code_of(listed, "", {"up"}) == "def up(x):\n    return x + 1\n"
+    split = "```python\ndef one():\n    return 1\n```\n```python\ndef up(x):\n    return x + one()\n```"
+    assert "def one" in code_of(split, "", {"up"})
+    before = 'def up(x):\n    """Up."""\n'
+    for answer in ("    return x\n```\nDone.", "return x", "   return x", "    return x\nprint(up([1"):
+        assert before + code_of(answer, before, {"up"}).rstrip() == f"{before}    return x", answer

@@ -8,13 +8,17 @@ from typing import Any
 
 import evaluate
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import DefaultTokenizer
 
 from repro.core.errors import InputError
 from repro.core.registry import discover, registered
 from repro.metrics.acceptance import Acceptance, DraftCorrectness
 from repro.metrics.accuracy import Accuracy, MultipleChoice, PairedDifference
 from repro.metrics.base import Metric, score
-from repro.metrics.text import ExactMatch, RougeL, RougeLTokens
+from repro.metrics.text import ExactMatch, RougeL, RougeLTokens, tokens
 
 NAMES = [
     "acceptance",
@@ -89,7 +93,23 @@ def test_rouge_l_drops_punctuation_and_case_where_token_ids_do_not() -> None:
 
 def test_equal_texts_score_100_also_where_the_tokenizer_finds_no_word() -> None:
     assert rouge(["天气很好。"], ["天气很好。"]) == 100.0
-    assert rouge(["天气很好。"], ["天气不好。"]) == 0.0
+    assert rouge(["天气很好。"], ["天气不好。"]) == 75.0, "three of four characters"
+    assert rouge(["", "..."], ["", "..."]) == 100.0
+    assert rouge(["", "。"], ["x", "、"]) == 0.0
+
+
+def test_letters_of_all_scripts_are_tokens() -> None:
+    assert tokens("他做了 WiFi门铃。") == ["他", "做", "了", "wifi", "门", "铃"]
+    assert tokens("für die Straße") == ["für", "die", "straße"]
+    assert tokens("ไปดี हिन्दी 한국어 мир") == ["ไ", "ป", "ดี", "हिन्दी", "한국어", "мир"]
+    assert tokens("e\u0301te\u0301") == tokens("été") == ["été"]
+
+
+@given(st.text(st.characters(max_codepoint=127)), st.text(st.characters(max_codepoint=127)))
+def test_on_ascii_text_tokens_and_scores_are_those_of_rouge_score(one: str, other: str) -> None:
+    assert tokens(one) == DefaultTokenizer(False).tokenize(one)
+    plain = RougeScorer(["rougeL"]).score(other, one)["rougeL"].fmeasure
+    assert rouge([one], [other]) == (100.0 if one == other else 100.0 * plain)
 
 
 def test_rouge_l_over_tokens_takes_each_id_whole() -> None:
@@ -196,20 +216,30 @@ def test_a_row_of_choices_that_does_not_fit_is_refused(lengths: list[int], answe
 
 
 def test_a_paired_difference_ignores_what_both_share() -> None:
-    hard = [10.0, 50.0, 90.0, 30.0]
-    ours = [value + gain for value, gain in zip(hard, (1.0, 3.0, 1.0, 3.0), strict=True)]
+    hard = [10.0, 50.0, 90.0, 30.0, 20.0, 40.0]
+    ours = [value + gain for value, gain in zip(hard, (1.0, 3.0, 1.0, 3.0, 1.0, 3.0), strict=True)]
     scores = PairedDifference().compute(values=ours, baseline_values=hard)
     assert scores["difference"] == 2.0
-    # Differences 1, 3, 1, 3: sample variance 4/3, over 4 rows 1/3.
-    assert scores["difference_stderr"] == pytest.approx(math.sqrt(1 / 3))
+    # Differences 1, 3, 1, 3, 1, 3: sample variance 6/5, over 6 rows 1/5.
+    assert scores["difference_stderr"] == pytest.approx(math.sqrt(1 / 5))
     assert 1.0 <= scores["difference_low"] < 2.0 < scores["difference_high"] <= 3.0
     assert scores == PairedDifference().compute(values=ours, baseline_values=hard)
 
 
 def test_a_constant_difference_has_no_spread() -> None:
-    scores = PairedDifference().compute(values=[2.0, 5.0, 9.0], baseline_values=[1.0, 4.0, 8.0])
+    scores = PairedDifference().compute(
+        values=[2.0, 5.0, 9.0, 1.0, 3.0], baseline_values=[1.0, 4.0, 8.0, 0.0, 2.0]
+    )
     low, high = scores["difference_low"], scores["difference_high"]
     assert (scores["difference"], scores["difference_stderr"], low, high) == (1.0, 0.0, 1.0, 1.0)
+
+
+def test_fewer_than_five_pairs_have_no_interval() -> None:
+    ends = ("difference_low", "difference_high")
+    four = PairedDifference().compute(values=[100.0] * 4, baseline_values=[0.0] * 4)
+    assert [four[end] for end in ends] == [None, None]
+    five = PairedDifference().compute(values=[100.0] * 5, baseline_values=[0.0] * 5)
+    assert [five[end] for end in ends] == [100.0, 100.0]
 
 
 def test_a_single_pair_has_no_interval() -> None:

@@ -83,9 +83,21 @@ def test_a_figure_that_is_the_same_on_all_prompts_has_no_interval() -> None:
     assert with_interval(record, rounds_of(*[(1, 1.0)] * 6)).uncertainty == {}
 
 
-def test_on_a_wall_clock_the_spread_over_repetitions_stays() -> None:
+def test_on_a_wall_clock_rounds_of_a_prompt_are_resampled_within_it() -> None:
     record = records.record("std", VALUES, clock="wall", uncertainty={"decode_tokens_per_s": 0.1})
-    assert with_interval(record, rounds_of(*PROMPTS)).uncertainty["decode_tokens_per_s"] == 0.1
+    once = with_interval(record, rounds_of(*PROMPTS)).uncertainty["decode_tokens_per_s"]
+    assert (
+        once
+        == with_interval(replace(record, uncertainty={}), rounds_of(*PROMPTS)).uncertainty[
+            "decode_tokens_per_s"
+        ]
+    )
+    one = [{**line, "request": "gsm8k/0"} for line in rounds_of(*PROMPTS)]
+    assert with_interval(record, one).uncertainty == {}, "six rounds of one prompt are one prompt"
+    # Five prompts that are alike, each in rounds of 0 and 2: the mean's variance is that of ten rounds, 1/10.
+    alike = {f"{i}": Total(2.0, 2.0, ((0.0, 1.0), (2.0, 1.0))) for i in range(5)}
+    low, high = interval(alike) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((1 - 1.96 * 0.1**0.5, 1 + 1.96 * 0.1**0.5), abs=0.1)
 
 
 def test_a_failed_cell_has_no_interval(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class DatasetConfig:
         licence: licence of the data, for the reader; the data are not part of this project.
         chat: send the prompt as one user message in the target's chat template, if it has one.
         where: keep only examples with these values in these columns (`app: clock`).
-        min_words: keep only examples with at least this many words in these columns.
+        min_words: keep only examples with at least this many words at these paths; of a list all texts count.
         max_words: truncate these columns to this many words, after the selection.
         spread: take one example of each value of this column in turn, so that the first N examples are spread
             evenly over its values; None for the source's order.
@@ -119,7 +119,8 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
     needed = set().union(*map(names, builder.templates())) - set(builder.adds)
-    needed |= scoring.columns() | {*config.where, *config.min_words, *config.max_words}
+    needed |= scoring.columns() | {*config.where, *config.max_words}
+    needed |= {path.split(".")[0] for path in config.min_words}
     needed |= {config.spread} if config.spread else set()
     if missing := sorted(needed - set(config.columns)):
         raise InputError(

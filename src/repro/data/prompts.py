@@ -64,7 +64,7 @@ def prompts(config: DatasetConfig, rows: Rows, tokenizer: Tokenizer) -> list[Pro
 
     Raises:
         InputError: an example lacks a value that a template or the scoring needs, its text is no Unicode,
-            or it has too few matching few-shot examples.
+            it has too few matching few-shot examples, or one of its choices has no token.
     """
     builder, scoring = builder_of(config), scoring_of(config)
     return [_prompt(config, i, rows, builder, scoring, tokenizer) for i in range(len(rows.rows))]
@@ -80,21 +80,20 @@ def _prompt(
 ) -> Prompt:
     name, row = f"{config.name}/{position}", rows.rows[position]
     try:
-        examples = [_solved(shot, builder, scoring) for shot in _shots(config, row, rows.shots)]
+        examples = [_solved(shot, builder, scoring) for shot in _shots(config, row, rows.shots, builder)]
         parts = [builder.opening(row), *examples, builder.text(row)]
         text = "\n\n".join(part for part in parts[:-1] if part)
         text = f"{text}\n\n{parts[-1]}" if text else parts[-1]
         target = scoring.target(row, text)
         _require_unicode(text, *(part for pair in target.continuations for part in pair))
+        continuations = _continuations(target, tokenizer)
     except InputError as error:
         raise InputError(f"prompt {name}: {error}") from error
     if config.chat and tokenizer.has_chat:
         token_ids = tokenizer.chat([{"role": "user", "content": text}])
     else:
         token_ids = tokenizer.encode(text)
-    return Prompt(
-        name, tuple(token_ids), text, target.reference, _continuations(target, tokenizer), target.answer
-    )
+    return Prompt(name, tuple(token_ids), text, target.reference, continuations, target.answer)
 
 
 def _require_unicode(*texts: str) -> None:
@@ -107,18 +106,29 @@ def _require_unicode(*texts: str) -> None:
             raise InputError(f"character {wrong.start} of its text, {character}, is no Unicode") from wrong
 
 
-def _shots(config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow]) -> Sequence[JsonRow]:
-    """The few-shot examples for one example, in source order."""
+def _shots(
+    config: DatasetConfig, row: JsonRow, shots: Sequence[JsonRow], builder: TemplateText
+) -> Sequence[JsonRow]:
+    """The few-shot examples for one example, in source order; none asks the example's own question."""
     if config.shots is None or not config.shots.count:
         return ()
-    match = config.shots.match
-    chosen = [shot for shot in shots if match is None or at(shot, match) == at(row, match)]
+    match, question = config.shots.match, _plain(builder.text(row))
+    alike = [shot for shot in shots if match is None or at(shot, match) == at(row, match)]
+    chosen: list[JsonRow] = []
+    for shot in alike:
+        if len(chosen) < config.shots.count and _plain(builder.text(shot)) != question:
+            chosen.append(shot)
     if len(chosen) < config.shots.count:
         like = f" with {match} {at(row, match)!r}" if match else ""
-        raise InputError(
-            f"{config.shots.count} worked examples{like} wanted, {config.shots.file} has {len(chosen)}"
-        )
-    return chosen[: config.shots.count]
+        beside = ", the question itself left out" if len(alike) > len(chosen) else ""
+        there = f"{config.shots.file} has {len(chosen)}{beside}"
+        raise InputError(f"{config.shots.count} worked examples{like} wanted, {there}")
+    return chosen
+
+
+def _plain(text: str) -> str:
+    """A text in lower case, with single spaces."""
+    return " ".join(text.casefold().split())
 
 
 def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
@@ -132,10 +142,22 @@ def _solved(shot: JsonRow, builder: TemplateText, scoring: Scoring) -> str:
 
 
 def _continuations(target: Target, tokenizer: Tokenizer) -> tuple[Continuation, ...]:
-    return tuple(
-        Continuation(*_split(context, continuation, tokenizer), text)
-        for (context, continuation), text in zip(target.continuations, target.texts, strict=True)
-    )
+    """The continuations to score; InputError for one without a token, a context or, of several, a text."""
+    found = []
+    for number, ((context, tail), text) in enumerate(zip(target.continuations, target.texts, strict=True)):
+        before, token_ids = _split(context, tail, tokenizer)
+        choice = f"choice {number} ({text!r})" if len(target.texts) > 1 else f"its continuation ({text!r})"
+        if not text.strip():
+            raise InputError(f"{choice} is empty, so nothing of it can be scored; leave its row out")
+        if not token_ids:
+            raise InputError(
+                f"{choice} has no token of its own: the tokenizer joins all of it with the prompt's end; "
+                "begin the continuation with a space or a new line, or leave its row out"
+            )
+        if not before:
+            raise InputError(f"{choice} has no token before it, so no model can score it; leave its row out")
+        found.append(Continuation(before, token_ids, text))
+    return tuple(found)
 
 
 def _split(context: str, continuation: str, tokenizer: Tokenizer) -> tuple[Tokens, Tokens]:

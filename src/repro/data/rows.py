@@ -14,6 +14,7 @@ from pathlib import Path
 from repro.core.errors import InputError
 from repro.data.config import DatasetConfig
 from repro.data.sources import JsonRow, data_folder, read
+from repro.data.template import at
 from repro.records.record import content_hash
 
 
@@ -105,7 +106,12 @@ def _project(config: DatasetConfig, row: JsonRow) -> JsonRow:
 
 def _counts(config: DatasetConfig, row: JsonRow) -> bool:
     wanted = all(str(row[column]) == value for column, value in config.where.items())
-    return wanted and all(len(str(row[column]).split()) >= n for column, n in config.min_words.items())
+    return wanted and all(_words(at(row, path)) >= n for path, n in config.min_words.items())
+
+
+def _words(value: object) -> int:
+    """The number of words in a text, or in all texts of a list."""
+    return sum(map(_words, value)) if isinstance(value, list | tuple) else len(str(value).split())
 
 
 def _cut(config: DatasetConfig, row: JsonRow) -> JsonRow:
@@ -125,5 +131,5 @@ def _first_words(config: DatasetConfig, row: JsonRow, column: str) -> str:
 
 def _conditions(config: DatasetConfig) -> str:
     conditions = [f"{column} = {value!r}" for column, value in config.where.items()]
-    conditions += [f"{column} has at least {n} words" for column, n in config.min_words.items()]
+    conditions += [f"{path} has at least {n} words" for path, n in config.min_words.items()]
     return f" (where {' and '.join(conditions)})" if conditions else ""

@@ -14,6 +14,7 @@ import numpy as np
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.base import INTEGER, INTEGERS, NUMBER, NUMBERS, Metric, Scores, require_rows
+from repro.records.record import FEWEST
 
 RESAMPLES = 2000
 SEED = 0
@@ -79,8 +80,8 @@ class MultipleChoice(Metric):
 class PairedDifference(Metric):
     """Mean paired difference to a baseline on the same examples, with standard error and 95% interval.
 
-    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed; a single
-    example has none.
+    The interval is a percentile bootstrap over 2000 resamples of the examples with a fixed seed; fewer than
+    `FEWEST` examples have none.
 
     Inputs: `values` and `baseline_values`, one per example, in any unit; the results have the same unit.
     """
@@ -94,7 +95,7 @@ class PairedDifference(Metric):
         generator = np.random.default_rng(SEED)
         rows = len(differences)
         means = [differences[generator.integers(rows, size=rows)].mean() for _ in range(RESAMPLES)]
-        low, high = (float(end) if rows > 1 else None for end in np.quantile(means, (0.025, 0.975)))
+        low, high = (float(end) if rows >= FEWEST else None for end in np.quantile(means, (0.025, 0.975)))
         mean, error = mean_and_error(list(differences))
         return {
             "difference": mean,

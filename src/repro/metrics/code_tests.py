@@ -6,9 +6,12 @@ kept from doing harm, nor how they talk; that is in `isolation` and `code_calls`
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from collections.abc import Sequence
+import textwrap
+import warnings
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from typing import ClassVar
 
@@ -17,7 +20,12 @@ from repro.core.registry import register
 from repro.metrics import code_calls, isolation
 from repro.metrics.task import AnswerMetric
 
-FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+FENCE = re.compile(r"(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^`\n]*$")
+"""The rest of a line that opens a fenced block."""
+
+PYTHON = re.compile(r"(python|py|ipython)?[\d.]*", re.IGNORECASE)
+BEGINNING = re.compile(r"^(?:(?:async +)?def|class|import|from|@)\b|^@", re.MULTILINE)
+"""A line that code begins with where prose stands before it."""
 
 
 @register("metric", "pass_at_1")
@@ -45,11 +53,12 @@ class PassAt1(AnswerMetric):
 def program(text: str, before: str, function: str, tests: str) -> tuple[str, str]:
     """The program of the tests, which passes if the answer does, and the program of the answer.
 
-    The answer's code is its first fenced block, or all of it without one. Code that defines the function
-    follows the prompt's own, whose imports and helpers it may need; other code continues it.
+    Code that defines the function follows the prompt's own, whose imports and helpers it may need; other code
+    continues it.
     """
-    code = code_of(text)
-    whole = f"{before}\n{code}" if not before or _defines(code, function) else before + code
+    names = {function} if function else set(re.findall(r"\b([A-Za-z_]\w*)\s*\(", tests))
+    code = code_of(text, before, names)
+    whole = f"{before}\n{code}" if not before or _defines(code, names) else before + code
     calls = f"{_source_of_calls()}\nchannel = Channel(*map(int, sys.argv[1:]))\n"
     judge = f"{calls}TestsEnd(channel).run({before!r}, {function!r}, {tests!r})\n"
     return judge, f"{calls}AnswerEnd(channel, {whole!r}).serve()\n"
@@ -61,11 +70,113 @@ def _source_of_calls() -> str:
     return inspect.getsource(code_calls)
 
 
-def code_of(text: str) -> str:
-    """The first fenced block of an answer, even if it has no end; the whole answer without a fence."""
-    found = FENCE.search(text)
-    return found[1] if found else text
+def code_of(text: str, before: str = "", names: Collection[str] = ()) -> str:
+    """The code of an answer.
+
+    It is the first fenced block of Python that defines one of `names`, else the first one, with the blocks
+    before it that only define and import; without a fence, or where a fence only ends the code, the text
+    itself. Prose around it, an unfinished end and `if __name__` are left out as far as the rest is valid.
+
+    Args:
+        text: the answer, whose fences may be of backticks or tildes, indented, without an end.
+        before: the code that it may continue.
+        names: functions of which it defines one if it is whole.
+    """
+    head, *fenced = _blocks(text)
+    python = [code for language, code in fenced if PYTHON.fullmatch(language)]
+    blocks = python or [code for _, code in fenced]
+    if not blocks or _defines(head[1], names) or (before and head[1][:1] in (" ", "\t")):
+        blocks = [head[1]]
+    chosen = next((i for i, code in enumerate(blocks) if _defines(code, names)), 0)
+    whole = _defines(blocks[chosen], names)
+    helpers = [code for code in blocks[:chosen] if whole and _only_defines(code)]
+    return "\n".join([*helpers, _valid(blocks[chosen], "" if whole else before)])
 
 
-def _defines(code: str, function: str) -> bool:
-    return re.search(rf"^def\s+{re.escape(function)}\s*\(", code, re.MULTILINE) is not None
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The text before the first fence, with no language, then each fenced block with its language."""
+    lines = iter(text.splitlines())
+    language, code, opened = "", [], None
+    for line in lines:
+        fence = FENCE.search(line)
+        if opened is None:
+            if fence is None or (line.startswith("    ") and not fence["language"]):  # of a docstring
+                code.append(line)
+                continue
+            yield language, "\n".join(code)
+            language, code, opened = fence["language"], [], fence["fence"]
+            indent = len(line) - len(line.lstrip()) if line.lstrip().startswith(opened) else 0
+            continue
+        last, _, rest = line.rpartition(opened)
+        ends = opened in line and not rest.strip(opened[0] + " \t") and opened not in last
+        if ends and (last.strip() or len(last) <= indent + 3):
+            yield language, "".join(f"{line}\n" for line in [*code, *([last] if last.strip() else [])])
+            language, code, opened = "text", [], None
+        else:
+            code.append(line[indent:] if not line[:indent].strip() else line)
+    if opened is not None or not language:
+        yield language, "\n".join(code)
+
+
+def _valid(code: str, before: str) -> str:
+    """The code, or as much of it as is valid Python after `before`, without `if __name__ == ...`."""
+    began = BEGINNING.search(code)
+    ways = [code] if not before else [code, f" {code}", f"    {code}", textwrap.indent(code, "    ")]
+    ways += [code[began.start() :]] if began and not before else []
+    tree = None
+    for way in ways:
+        if tree := _parsed(before + way):
+            return _without_main(way, tree, before)
+    return max((_longest(way, before) for way in ways), key=len) or code
+
+
+def _longest(code: str, before: str) -> str:
+    """The first lines of the code that are valid after `before`, as many as there are before an error."""
+    lines = code.splitlines()
+    above = before.count("\n")
+    while lines:
+        try:
+            tree = _compiled(before + "\n".join(lines))
+        except SyntaxError as wrong:
+            valid = (wrong.lineno or 1) - 1 - above
+            lines = lines[: max(0, min(len(lines) - 1, valid))]
+        except (ValueError, RecursionError, MemoryError):
+            return ""
+        else:
+            return _without_main("\n".join(lines), tree, before)
+    return ""
+
+
+def _without_main(code: str, tree: ast.Module, before: str) -> str:
+    """The code up to a first `if __name__ == ...` of its own."""
+    mains = (n.lineno for n in tree.body if isinstance(n, ast.If) and "__name__" in ast.unparse(n.test))
+    first = next((line - before.count("\n") for line in mains if line > before.count("\n")), None)
+    return code if first is None else "\n".join(code.splitlines()[: first - 1])
+
+
+def _compiled(code: str) -> ast.Module:
+    """The code's tree; SyntaxError for what does not compile, such as a `return` outside of functions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        tree = ast.parse(code)
+        compile(tree, "answer", "exec")
+    return tree
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return _compiled(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _only_defines(code: str) -> bool:
+    """Whether running the code does nothing but define and import."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    tree = _parsed(code)
+    return tree is not None and all(isinstance(statement, kinds) for statement in tree.body)
+
+
+def _defines(code: str, names: Collection[str]) -> bool:
+    any_name = "|".join(map(re.escape, names)) or "(?!)"
+    return re.search(rf"^(?:(?:async +)?def +(?:{any_name})\s*\(|(?:{any_name}) *=)", code, re.M) is not None

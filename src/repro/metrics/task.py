@@ -8,19 +8,47 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from repro.core.errors import InputError
 from repro.core.registry import register
 from repro.metrics.accuracy import PairedDifference, mean_and_error
 from repro.metrics.base import NUMBER, TEXT, Metric, Scores, require_rows
-from repro.metrics.text import rouge_scorer
+from repro.metrics.text import rouge_by_prompt
 
-NUMBERS = re.compile(r"(?<![\d.])-?(?:\d[\d,]*(?:\.\d+)?|\.\d+)")
+SPELLINGS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"\*\*|__", ""),  # bold
+    (r"\{,\}", ","),
+    (
+        r"(?<=\d)(?<!\d{4})(?:\\[,;:! ]|~|[ \u00a0\u2009\u202f]|')(?=\d{3}(?!\d))",
+        ",",
+    ),
+    (r"\\[dt]?frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?", r" \1/\2"),
+    ("[\u00bc-\u00be\u2150-\u215e]", lambda sign: f" {unicodedata.normalize('NFKC', sign[0])}"),
+    ("\u2044", "/"),
+    ("\u2212|(?<![\\w.)])\u2013(?=[\\d.$€£¥₹])", "-"),
+    (r"(?<![\w.)])(?<![\w.)]\s)-\s?(?=(?:\\?[$€£¥₹]|US\$)\s?[\d.])", "-"),
+    (r"-(?:\\?[$€£¥₹]|US\$)\s?(?=[\d.])", "-"),
+    (r"\s*(?:×|\\times|\\cdot|\*|\bx)\s*10\s*\^\s*\{?(-?\d+)\}?", r"e\1"),
+)
+"""How numbers are spelt otherwise, each with what stands for it."""
+
+NUMBERS = re.compile(
+    r"(?<![\d.])-?(?:(?:\d+ )?\d+/[1-9]\d*(?![\d/])"  # 1/2, 2 1/2
+    r"|(?:\d+(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}\b)?|\.\d+)"
+)
+STATED = (r"####(.*)", r"\\boxed\s*\{((?:[^{}\n]|\{[^{}\n]*\})*)\}", r"\banswer\s*(?:is|[:=])(.*)")
+"""Where an answer states its number, the surest first: GSM8K's own sign, LaTeX's box, words."""
+
+REMARK = re.compile(r"(\d[^\d()\n=+/×÷]*)\([^()\n]*\)")
+"""A remark in brackets on a number."""
+
+NEXT_QUESTION = re.compile(r"\n\s*(?:question|q)\s*:", re.IGNORECASE)
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
@@ -32,6 +60,8 @@ class AnswerMetric(Metric):
 
     inputs: ClassVar[Mapping[str, Any]] = {"prediction_texts": TEXT, "expected": [TEXT]}
     unit: ClassVar[str] = "%"
+
+    version: ClassVar[int] = 1
 
     name: ClassVar[str]
     """The name that it is registered by, and of its figure."""
@@ -54,19 +84,21 @@ class AnswerMetric(Metric):
 
 @register("metric", "final_number")
 class FinalNumber(AnswerMetric):
-    """Percentage of answers whose last number is the reference's last number, as for GSM8K.
+    """Percentage of answers whose final number is the reference's, as for GSM8K.
 
-    Commas within numbers are ignored, and 18.0 equals 18.
+    It is the last number of what an answer states as its answer (after `####`, in `\\boxed{}`, in the line of
+    `answer is` or `answer:`), else of the whole answer up to a next question, remarks in brackets left out.
+    `9{,}500`, `9 500` and `9,500` are one number, as are `-$3` and `$-3`, 18.0 and 18, 1/2 and 0.5.
     """
 
     name: ClassVar[str] = "final_number"
 
     def score(self, text: str, expected: Sequence[str]) -> float:
         """100 if the last number is right; InputError for a reference without a number."""
-        right = [_last_number(one) for one in expected]
+        right = [_final_number(reference) for reference in expected]
         if None in right:
             raise InputError(f"metric 'final_number' found no number in the reference {expected[0][-60:]!r}")
-        return 100.0 * (_last_number(text) in right)
+        return 100.0 * (_final_number(text) in right)
 
 
 @register("metric", "answer_f1")
@@ -97,7 +129,7 @@ class AnswerExact(AnswerMetric):
 
 @register("metric", "reference_rouge_l")
 class ReferenceRougeL(AnswerMetric):
-    """Rouge-L of an answer against the best of the references: F-measure times 100, without stemming.
+    """Rouge-L of an answer against the best of the references, as `rouge_l`: F-measure times 100.
 
     `rouge_l` compares with the target's own text instead.
     """
@@ -106,9 +138,7 @@ class ReferenceRougeL(AnswerMetric):
 
     def score(self, text: str, expected: Sequence[str]) -> float:
         """The best F-measure, times 100."""
-        scorer = rouge_scorer()
-        found: list[float] = [scorer.score(reference, text)["rougeL"].fmeasure for reference in expected]
-        return 100.0 * max(found)
+        return 100.0 * max(rouge_by_prompt([text] * len(expected), expected))
 
 
 @register("metric", "chrf")
@@ -140,6 +170,7 @@ class TaskScore(Metric):
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {"values": NUMBER, "baseline_values": NUMBER}
+    version: ClassVar[int] = 1
     unit: ClassVar[str] = "%"
 
     def _compute(self, values: Sequence[float], baseline_values: Sequence[float]) -> Scores:
@@ -168,9 +199,24 @@ def compared(name: str, values: Sequence[float], baseline_values: Sequence[float
     }
 
 
-def _last_number(text: str) -> Decimal | None:
-    found = NUMBERS.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+def _final_number(text: str) -> Fraction | None:
+    text = NEXT_QUESTION.split(text)[0]
+    for spelling, stands_for in SPELLINGS:
+        text = re.sub(spelling, stands_for, text)
+    stated = [re.findall(place, text, re.IGNORECASE) for place in STATED]
+    first, *others = stated
+    candidates = [*first[:1], *(found[-1] for found in others if found), text]
+    for candidate in candidates:
+        for part in (REMARK.sub(r"\1", candidate), candidate):
+            if numbers := NUMBERS.findall(part):
+                return _value(numbers[-1].replace(",", ""))
+    return None
+
+
+def _value(number: str) -> Fraction:
+    """The value of a number of plain digits: `-3`, `1.5e3`, `1/2`, `2 1/2`."""
+    sign = -1 if number.startswith("-") else 1
+    return sign * sum(map(Fraction, number.removeprefix("-").split()), Fraction(0))
 
 
 def _words(text: str) -> list[str]:

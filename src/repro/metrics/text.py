@@ -5,19 +5,26 @@ Owns Rouge-L and exact match. Must not know tokenizers: texts are decoded by the
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 from repro.core.registry import register
 from repro.metrics.base import INTEGERS, TEXT, Metric, Scores, require_rows
 
+SPACELESS = {
+    *("CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO", "IDEOGRAPHIC", "KANGXI", "YI", "TANGUT", "NUSHU"),
+    *("THAI", "LAO", "TAI", "KHMER", "MYANMAR", "TIBETAN", "BALINESE", "JAVANESE"),
+}
+"""Words of the names of characters whose scripts put no spaces between words."""
+
 
 @register("metric", "rouge_l")
 class RougeL(Metric):
-    """Rouge-L of the decoded texts, with the default tokenizer: F-measure times 100, mean over prompts.
+    """Rouge-L of the decoded texts in `tokens`, without punctuation: F-measure times 100, mean over prompts.
 
-    The tokenizer of `rouge_score` keeps lower-cased runs of ASCII letters and digits, and so ignores
-    punctuation and non-Latin scripts. Texts without such runs score 100 if they are equal, else 0.
+    Texts without tokens score 100 if they are equal, else 0.
     """
 
     inputs: ClassVar[Mapping[str, Any]] = {
@@ -62,11 +69,46 @@ class _Words:
         return text.split()
 
 
+class _Tokens:
+    """A tokenizer for `rouge_score` whose tokens are `tokens`."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return tokens(text)
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text: lower-cased runs of letters and digits, combining marks included.
+
+    Of a script without spaces each character is a token. On ASCII text these are the default tokens of
+    `rouge_score`, which knows no other letters.
+    """
+    found: list[str] = []
+    before = ""
+    for character in unicodedata.normalize("NFC", text.lower()):
+        kind = _kind(character)
+        if (before and kind == "mark") or before == kind == "run":
+            found[-1] += character
+        elif kind in ("run", "single"):
+            found.append(character)
+        before = before if kind == "mark" else kind
+    return found
+
+
+@cache
+def _kind(character: str) -> str:
+    """What a character is: a `mark` on the one before, a `single` token, part of a `run`, or ""."""
+    category = unicodedata.category(character)[0]
+    if category not in "LN":
+        return "mark" if category == "M" else ""
+    words = unicodedata.name(character, "").replace("-", " ").split()[:2]
+    return "run" if SPACELESS.isdisjoint(words) else "single"
+
+
 def rouge_scorer(**settings: Any) -> Any:
-    """A scorer of Rouge-L from `rouge_score`."""
+    """A scorer of Rouge-L from `rouge_score`, by default over `tokens`."""
     from rouge_score.rouge_scorer import RougeScorer  # late: it imports nltk
 
-    return RougeScorer(["rougeL"], **settings)
+    return RougeScorer(["rougeL"], **{"tokenizer": _Tokens(), **settings})
 
 
 def _words(rows: Sequence[Sequence[int]]) -> list[str]:

@@ -28,6 +28,9 @@ from repro.core.yaml_file import read_mapping
 from repro.records.provenance import Provenance
 
 Scalar = float | int | str | None
+FEWEST = 5
+"""Prompts, rows or requests below which nothing has an interval: so few say little about others."""
+
 Spread = float | tuple[float, float]
 Round = Mapping[str, Scalar]
 

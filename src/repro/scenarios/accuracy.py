@@ -28,7 +28,7 @@ from repro.models.analysis.likelihood import Likelihood, Reader
 from repro.records.build_cache import computed_once, memory_root
 from repro.records.effort import count
 from repro.records.identity import dataset_asked
-from repro.records.record import Round, Scalar, Spread, content_hash
+from repro.records.record import FEWEST, Round, Scalar, Spread, content_hash
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, component
 from repro.scenarios.offline import OfflineScenario, dense
@@ -96,6 +96,12 @@ class AccuracyScenario(OfflineScenario):
         """See `OfflineScenario`."""
         dataset = {"dataset": dataset_asked(self.config["dataset"])}
         return super().asked | dataset | {name: self.config[name] for name in ("prompts", "skip")}
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """See `OfflineScenario`."""
+        few = {"intervals": 2} if self.config["prompts"] < FEWEST else {}  # few rows had one before
+        return super().versions | few
 
     def check(self) -> None:
         """As `OfflineScenario`; also InputError for an example longer than the target's context."""
@@ -195,7 +201,7 @@ def findings(
     spread: dict[str, Spread] = {
         name: error
         for name in ("accuracy", "acc", "acc_norm")
-        if isinstance(error := values.get(f"{name}_stderr"), float)
+        if isinstance(error := values.get(f"{name}_stderr"), float) and len(right) >= FEWEST
     }
     low, high = values["difference_low"], values["difference_high"]
     if isinstance(low, float) and isinstance(high, float):

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.data.config import read_config
 from repro.records.record import Record, require_finite_numbers
 from repro.scenarios.base import Scenario
 from repro.scenarios.sections import check_sections
@@ -44,8 +45,16 @@ def made(config: Mapping[str, Any]) -> Scenario:
 
 
 def is_current(record: Record) -> bool:
-    """Whether a record's component versions equal the current ones."""
+    """Whether the versions of a record's components and of the dataset that it read are today's."""
     try:
-        return made(record.provenance.config).versions == record.provenance.versions
+        if made(record.provenance.config).versions != record.provenance.versions:
+            return False
     except (InputError, KeyError):  # a component or a setting of it is gone
         return False
+    dataset = record.provenance.config.get("dataset")
+    if not isinstance(dataset, Mapping) or record.provenance.inputs.get("dataset", "none") == "none":
+        return True  # no row was read
+    try:
+        return bool(read_config(str(dataset["name"])).version == dataset["version"])
+    except (InputError, KeyError):  # a dataset of somebody's own
+        return True

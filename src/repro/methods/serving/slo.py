@@ -28,13 +28,13 @@ class RequestCosts(NamedTuple):
 
     Attributes:
         ttft: seconds to the first token, including deciding and switching.
-        tpot: seconds per later token; 0 if there is none.
+        tpot: seconds per later token; `None` if there is none.
         time: seconds to the last token.
         energy: joules; `None` if the device's power is unknown.
     """
 
     ttft: float
-    tpot: float
+    tpot: float | None
     time: float
     energy: float | None
 
@@ -81,6 +81,8 @@ class LatencySlo:
         """
         for name, share in self.asked.items():
             spent, whole = getattr(costs, name), getattr(full, name)
+            if name == "tpot" and spent is None:
+                continue  # no later token is late
             if spent is None or whole is None:
                 raise InputError(
                     f"an objective asks for {name}, which this device does not tell; leave it out"

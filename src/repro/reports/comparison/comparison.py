@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from repro.records.record import FEWEST
 from repro.reports.comparison.published import Published
-from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
 
 Ends = tuple[float, float]

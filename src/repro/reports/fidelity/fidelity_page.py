@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from repro.records.record import Record, write_atomically
+from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Compared, family
 from repro.reports.comparison.summary import median
@@ -21,7 +21,6 @@ from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import skill
 from repro.reports.fidelity.winners import Race, counted, races
 from repro.reports.formats.layout import UNITS
-from repro.reports.intervals.bootstrap import FEWEST
 from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from zlib import crc32
 
 from repro.core.late import late
+from repro.records.record import FEWEST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,17 +21,19 @@ else:
 
 RESAMPLES = 10_000
 SEED = 0
-FEWEST = 5
-"""Prompts below which there is no interval: resampling so few says little about others."""
-
 Interval = tuple[float, float]
 
 
 class Total(NamedTuple):
-    """What one prompt adds to the two sums of a figure, which is `above` over `below`."""
+    """What one prompt adds to the two sums of a figure, which is `above` over `below`.
+
+    `rounds` has what each of several rounds of it adds, on a wall clock that repeats them; they are resampled
+    within the prompt. Without any there is one.
+    """
 
     above: float
     below: float
+    rounds: tuple[tuple[float, float], ...] = ()
 
 
 Totals = Mapping[str, Total]
@@ -86,8 +89,15 @@ def drawn(
     for prompt, counts in zip(prompts, _counts(source, prompts), strict=True):
         # One prompt after the other: the order in a product of matrices depends on the processor.
         total = totals.get(prompt, none)
-        above += counts * total.above
-        below += counts * total.below
+        if len(total.rounds) < 2:
+            above += counts * total.above
+            below += counts * total.below
+            continue
+        for times, (over, under) in zip(
+            _round_counts(source, prompt, counts, len(total.rounds)), total.rounds, strict=True
+        ):
+            above += times * over
+            below += times * under
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(above / below)
 
@@ -113,6 +123,15 @@ def _counts(source: str, prompts: tuple[str, ...]) -> NDArray[np.float64]:
     generator = np.random.default_rng([SEED, crc32("\n".join((source, *prompts)).encode())])
     shares = np.full(len(prompts), 1 / len(prompts))
     drawn = generator.multinomial(len(prompts), shares, size=RESAMPLES)
+    return np.ascontiguousarray(drawn.T, dtype=np.float64)
+
+
+def _round_counts(source: str, prompt: str, counts: NDArray[np.float64], rounds: int) -> NDArray[np.float64]:
+    """How often each round of a prompt is in each draw, which draws as many as there are each time that it
+    draws the prompt: [rounds, `RESAMPLES`].
+    """
+    generator = np.random.default_rng([SEED, crc32("\n".join(("rounds", source, prompt)).encode())])
+    drawn = generator.multinomial(counts.astype(np.int64) * rounds, np.full(rounds, 1 / rounds))
     return np.ascontiguousarray(drawn.T, dtype=np.float64)
 
 

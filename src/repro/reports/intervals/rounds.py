@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from repro.records.record import Record, Round
+from repro.records.record import Record, Round, Spread
 from repro.reports.intervals.bootstrap import Total, Totals, figure, interval
 
 Sums = dict[str, float]
@@ -120,16 +120,20 @@ def totals(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()
 def with_interval(record: Record, lines: Sequence[Round], answers: Sequence[Round] = ()) -> Record:
     """The record with 95% intervals over prompts as uncertainty, where its lines give one.
 
-    There is none if all prompts give nearly the same. On a wall clock the record's own uncertainty
-    stays, which is that of repetitions.
+    There is none if all prompts give nearly the same. On a wall clock prompts are resampled, and within each
+    its rounds; what the record says of its rounds alone is no interval and is left out.
     """
     if not record.done:
         return record
     each = {name: interval(own) for name, own in totals(record, lines, answers).items()}
     ends = {name: both for name, both in each.items() if both and not narrow(both)}
-    own = record.uncertainty
-    joined = {**ends, **own} if record.provenance.clock == "wall" else {**own, **ends}
-    return replace(record, uncertainty=joined)
+    return replace(record, uncertainty={**stated(record), **ends})
+
+
+def stated(record: Record) -> dict[str, Spread]:
+    """The uncertainty that a record has itself, without the spread of a wall clock's rounds."""
+    wall = record.provenance.clock == "wall"
+    return {name: spread for name, spread in record.uncertainty.items() if not (wall and name in GENERATION)}
 
 
 def narrow(ends: tuple[float, float]) -> bool:
@@ -142,14 +146,14 @@ def _parts(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Totals
         return {}
     names = lines[0].keys()
     if {"request", "emitted"} <= names:
-        return _generated(_answered(lines, answers))
+        return _generated(_answered(lines, answers), _by_round(lines))
     if {"met", "ttft"} <= names:
         return _ratios(_each(lines, _request_row), SERVING)
     return _ratios(_each(lines, _example_row), ACCURACY) if "baseline_right" in names else {}
 
 
-def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
-    """The sums of each prompt over its rounds, and those of its answer."""
+def _summed(lines: Sequence[Round]) -> dict[str, Sums]:
+    """The sums of each prompt over lines of its answers."""
     found: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
     for line in lines:
         own = found[str(line["request"])]
@@ -169,6 +173,14 @@ def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sum
                 own["useless"] += accepted >= _number(line, "reach")
             if line.get("possible") is not None:
                 own["possible"] += _number(line, "possible")
+    for own in found.values():
+        own.update({name: 0.0 for name in COUNTED if name not in own})
+    return found
+
+
+def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sums]:
+    """The sums of each prompt over its lines, and those of its answer."""
+    found = _summed(lines)
     for line in answers:
         own = found[str(line["request"])]
         for name, value in line.items():
@@ -180,10 +192,33 @@ def _answered(lines: Sequence[Round], answers: Sequence[Round]) -> dict[str, Sum
     return found
 
 
-def _generated(sums: Mapping[str, Sums]) -> dict[str, Totals]:
+def _by_round(lines: Sequence[Round]) -> dict[str, list[Sums]]:
+    """The sums of each prompt in each round of it, where a clock answered it several times."""
+    parts: dict[str, list[list[Round]]] = defaultdict(list)
+    for line in lines:
+        of_prompt = parts[str(line["request"])]
+        if not of_prompt or line.get("round") == 0:
+            of_prompt.append([])
+        of_prompt[-1].append(line)
+    return {
+        prompt: [_summed(part)[prompt] for part in of_prompt]
+        for prompt, of_prompt in parts.items()
+        if len(of_prompt) > 1
+    }
+
+
+def _generated(sums: Mapping[str, Sums], again: Mapping[str, Sequence[Sums]]) -> dict[str, Totals]:
     share = 1 / len(sums)  # so that the sums below add up to one
     parts = {prompt: {**own, "share": share} for prompt, own in sums.items()}
-    return _ratios(parts, {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}})
+    pairs = {**GENERATION, **{name: (above, "share") for name, above in TOTALS.items()}}
+    found = _ratios(parts, pairs)
+    for prompt, rounds in again.items():
+        each = [{**own, "share": share / len(rounds)} for own in rounds]
+        for name, (above, below) in pairs.items():
+            if name in found and all({above, below} <= own.keys() for own in each):
+                split = tuple((own[above], own[below]) for own in each)
+                found[name] = {**found[name], prompt: found[name][prompt]._replace(rounds=split)}
+    return found
 
 
 def _each(lines: Sequence[Round], row: Callable[[Round, int], str]) -> dict[str, Sums]:

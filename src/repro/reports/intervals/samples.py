@@ -44,8 +44,8 @@ class Samples:
         self._examples: dict[str, int] = {}
 
     def totals(self, record: Record) -> dict[str, Totals]:
-        """The totals of a record's figures by prompt; none of a wall clock, whose repeats are not kept."""
-        if not record.done or record.provenance.clock == "wall":
+        """The totals of a record's figures by prompt."""
+        if not record.done:
             return {}
         if record.key not in self._totals:
             lines, answers = self._lines.rounds(record.key), self._lines.answers(record.key)

@@ -14,6 +14,7 @@ from repro.records.record import Record, Scalar, Spread
 from repro.reports.comparison.certain import settled
 from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
+from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import Samples, distinct
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
@@ -194,7 +195,7 @@ class _Builder:
         found = interval(column, records, baseline, self.samples) if self.samples else None
         if found or len(records) > 1 or not column.value or column.baseline:
             return found
-        return _scaled(records[0].uncertainty.get(column.value), column.scale)
+        return _scaled(stated(records[0]).get(column.value), column.scale)
 
     def _comparison(self, entry: Entry, row: str, column: ColumnSpec) -> Compared | None:
         """The entry beside its published value; None without one, or if ours is a text."""

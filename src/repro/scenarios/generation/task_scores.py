@@ -16,7 +16,7 @@ from repro.data.config import DatasetConfig, scoring_of
 from repro.data.scoring import GeneratedText
 from repro.data.task_scoring import TaskScoring
 from repro.data.template import Row
-from repro.records.record import Scalar, Spread
+from repro.records.record import FEWEST, Scalar, Spread
 
 MAIN = "task_score"
 
@@ -132,15 +132,17 @@ def scored(
             columns[f"target_{name}"] = target
         found |= compared(MAIN if name == main else name, columns[name], target)
     each = [{column: scores[i] for column, scores in columns.items()} for i in range(len(texts))]
-    return Scored(*_parted(found), each)
+    return Scored(*_parted(found, len(texts)), each)
 
 
-def _parted(found: Mapping[str, Any]) -> tuple[dict[str, Scalar], dict[str, Spread]]:
-    """Figures, and their standard errors or intervals by the same name."""
+def _parted(found: Mapping[str, Any], answers: int) -> tuple[dict[str, Scalar], dict[str, Spread]]:
+    """Figures, and their standard errors or intervals by the same name; none of few answers."""
     ends = ("_stderr", "_low", "_high")
     values = {name: value for name, value in found.items() if not name.endswith(ends)}
     spread: dict[str, Spread] = {}
     for name in values:
+        if answers < FEWEST:
+            continue
         if found.get(f"{name}_stderr") is not None:
             spread[name] = found[f"{name}_stderr"]
         if f"{name}_low" in found:

@@ -50,11 +50,14 @@ class ServedRequest(NamedTuple):
 def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """Latency, SLO and switching figures over all requests.
 
-    Speedups and most shares are ratios of sums, so that long requests weigh more. `switch_seconds` is the
+    TPOTs are over answers of two tokens or more, `None` without any. Speedups and most shares are ratios of
+    sums, so that long requests weigh more. `switch_seconds` is the
     mean over switches that took time, `switch_seconds_max` the longest.
     """
     switches = [one.switch.seconds for one in served if one.switch.seconds]
     first = sum(one.costs.ttft for one in served)
+    own = [one.costs.tpot for one in served if one.costs.tpot is not None]
+    full = [one.full.tpot for one in served if one.full.tpot is not None]
     energies = [one.costs.energy for one in served if one.costs.energy is not None]
     return {
         "requests": len(served),
@@ -62,13 +65,13 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "unmet": sum(not one.met for one in served),
         "fell_back": 100.0 * mean(one.fell_back for one in served),
         "ttft": mean(one.costs.ttft for one in served),
-        "tpot": mean(one.costs.tpot for one in served),
+        "tpot": mean(own) if own else None,
         "time": mean(one.costs.time for one in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
         "full_ttft": mean(one.full.ttft for one in served),
-        "full_tpot": mean(one.full.tpot for one in served),
+        "full_tpot": mean(full) if full else None,
         "ttft_speedup": sum(one.full.ttft for one in served) / first,
-        "tpot_speedup": _ratio([one.full.tpot for one in served], [one.costs.tpot for one in served]),
+        "tpot_speedup": sum(full) / sum(own) if own else None,
         "prompt_level": mean(one.decision.prompt for one in served),
         "model_level": mean(one.decision.model for one in served),
         "prompt_tokens": mean(len(one.request.prompt) for one in served),
@@ -97,9 +100,8 @@ def answered(
     values: dict[str, Scalar] = {**score(["accuracy"], {"correct": correct})}
     values["full_accuracy"] = 100.0 * mean(plain)
     values["accuracy_in_time"] = 100.0 * mean(a and b.met for a, b in zip(right, served, strict=True))
-    if len(correct) > 1:
-        pairs = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in plain]}
-        values |= score(["paired_difference"], pairs)
+    pairs = {"values": [100.0 * one for one in right], "baseline_values": [100.0 * one for one in plain]}
+    values |= score(["paired_difference"], pairs)
     apps = dict.fromkeys(one.arrival.app.name for one in served)
     if len(apps) > 1:
         for app in apps:
@@ -128,7 +130,3 @@ def rounds(served: Sequence[ServedRequest], right: Sequence[bool] | None) -> Ite
             "fell_back": int(one.fell_back),
             "right": None if right is None else int(right[number]),
         }
-
-
-def _ratio(above: Sequence[float], below: Sequence[float]) -> float | None:
-    return sum(above) / sum(below) if sum(below) else None

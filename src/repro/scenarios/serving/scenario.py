@@ -36,7 +36,7 @@ from repro.methods.serving.systems.base import Service, System, profile_of
 from repro.models.checkpoints.validate import stored_notes
 from repro.models.costs.model_cost import precision
 from repro.records.identity import dataset_asked, device_asked, model_asked, version_of
-from repro.records.record import Scalar, Spread
+from repro.records.record import FEWEST, Scalar, Spread
 from repro.scenarios import versions
 from repro.scenarios.base import Findings, Progress, named
 from repro.scenarios.emulation import EmulatedCell
@@ -142,6 +142,8 @@ class ServingScenario(OfflineScenario):
         own = versions.COSTS if level is None else {**versions.COSTS, "level": version_of(type(level))}
         if self._model.stored != precision("fp16"):
             own = {**own, "heads": 2}  # which ran in fp16 beside any target before
+        if self.trace.answer < 2:
+            own = {**own, "time per later token": 2}  # which was 0 of one token before
         return super().versions | own
 
     def check(self) -> None:
@@ -178,7 +180,7 @@ class ServingScenario(OfflineScenario):
             values |= answered(served, right, [plain[one] for one in questions])
             values["chance"] = 100.0 * mean(map(self._chance, self.arrivals))
         spread: dict[str, Spread] = {}
-        if isinstance(error := values.get("accuracy_stderr"), float):
+        if isinstance(error := values.get("accuracy_stderr"), float) and len(served) >= FEWEST:
             spread["accuracy"] = error
         if isinstance(low := values.get("difference_low"), float):
             high = values["difference_high"]
