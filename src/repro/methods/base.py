@@ -194,9 +194,12 @@ class Method(ABC, Serving):
         version: raised by hand when the method's outcomes change (docs/identity.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
         round_metric: registered metric that summarizes the rounds.
+        companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
+            in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
         engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
     """
 
+    companion: ClassVar[str] = "draft"
     engine: ClassVar[str] = ""
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True

@@ -10,12 +10,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.experiments.guide.choices import GROUPS, option_names
+from repro.models.checkpoints.origin import model_file
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
 ROLES = ("target", "draft")
+PARTS = ("model/checkpoint", "model/shape")
+"""Groups of parts of a model: `model/checkpoint@target.checkpoint=NAME`."""
 
 
 def no_such(what: str, name: str, choices: Collection[str]) -> str:
@@ -57,7 +61,9 @@ def check_overrides(overrides: Iterable[str]) -> None:
         known = option_names(top)
         if not (equals and known) or key.startswith("~"):
             continue
-        if slash:
+        if group in PARTS:
+            top, known = group, [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")]
+        elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:
             roles = " or ".join(f"model@{role}={value}" for role in ROLES)
@@ -65,8 +71,9 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if value == "null":
             raise InputError(f"{override}: a group has no value null; leave it out with ~{key.lstrip('+')}")
         for name in _single(value):
-            if name not in known:
-                raise InputError(no_such(top, name, known))
+            if name not in known and not (top == "model" and model_file(name)):
+                hint = "; one's own is a folder, a .gguf file or org/repo" if top == "model" else ""
+                raise InputError(no_such(top, name, known) + hint)
 
 
 def _single(value: str) -> list[str]:
