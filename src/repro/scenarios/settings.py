@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.ranges import COUNT, Range
+from repro.core.paths import conf_folders
+from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
@@ -99,6 +101,42 @@ def kind_of(device: Mapping[str, Any]) -> str:
     if kind not in ("emulated", "local"):
         raise InputError(unknown("kind of device", kind, ("emulated", "local")))
     return kind
+
+
+def require_device(device: Mapping[str, Any], name: str, kind: str, processors: Collection[str]) -> None:
+    """InputError, which names devices that can, unless a device is of a kind and has all processors.
+
+    Args:
+        device: the device file.
+        name: of the method that asks.
+        kind: `emulated` or `local`; "" for both.
+        processors: that the device must have.
+    """
+
+    def can(device: Mapping[str, Any]) -> bool:
+        return kind in ("", device.get("kind")) and {*processors} <= {*(device.get("processors") or {})}
+
+    if can(device):
+        return
+    files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
+    others = sorted((not file.get("papers"), name) for name, file in files.items() if can(file))
+    clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, "")
+    needs = f" with {' and '.join(sorted(processors))}" if processors else ""
+    has = ", ".join(device.get("processors") or {})
+    raise InputError(
+        f"method {name} runs{clock}{needs}, and {device['name']} is {kind_of(device)} with {has}; choose "
+        f"device={' or '.join(name for _, name in others[:3])} ({len(others)} of our devices can)"
+    )
+
+
+def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A configuration whose method has the run's `resident`, if it has that setting; InputError for no share."""
+    resident = config.get("resident")
+    if resident is None:
+        return config
+    SHARE.require("resident", resident)
+    method = config["method"]
+    return {**config, "method": {**method, "resident": resident}} if "resident" in method else config
 
 
 def host_of(config: Mapping[str, Any], emulated: bool) -> str:
