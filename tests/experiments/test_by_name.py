@@ -1,0 +1,67 @@
+"""Every method on every kind of machine with nothing but names: it runs, or a sentence says where it runs."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.core.registry import registered
+from repro.experiments.cli import plain
+from repro.experiments.sweep import Sweep
+from repro.scenarios.registry import made
+from tiny_project import composed
+
+DEVICES = ("xiaomi_14", "jetson_orin_nx", "snapdragon_8_elite", "rk3588", "local_cpu")
+NPU = {"mllm_npu", "powerinfer2_npu"}
+GPU = {"mlc_gpu", "tflite_gpu", "medusa_em", "ghidorah"}
+REFUSED = {
+    *{(method, "local_cpu") for method in NPU | GPU | {"sti"}},
+    *{(method, "jetson_orin_nx") for method in NPU},
+    *{("tree_attention", device) for device in DEVICES if device != "local_cpu"},
+}
+"""A phone has a CPU, a GPU and an NPU, an Orin no NPU, `local_cpu` a CPU alone; STI's shards are emulated,
+kernels are timed for real."""
+
+
+def ours() -> list[str]:
+    """The methods of this project, without those of other tests."""
+    return sorted(name for name, cls in registered("method").items() if cls.__module__.startswith("repro."))
+
+
+def test_every_pair_is_made_or_refused_before_anything_starts() -> None:
+    """Refusals name a device on which the same method is made."""
+    refused = {}
+    for method, device in product(ours(), DEVICES):
+        try:
+            made(plain(composed(f"method={method}", f"device={device}")))
+        except InputError as sentence:
+            refused[method, device] = str(sentence)
+    assert refused.keys() == REFUSED
+    for (method, _), sentence in refused.items():
+        other = sentence.partition("choose device=")[2].split()[0]
+        assert made(plain(composed(f"method={method}", f"device={other}"))).name == method
+
+
+@pytest.mark.parametrize(
+    ("method", "draft"),
+    [("chain_sd", "SmolLM2-135M draft"), ("lever", "SmolLM2-135M draft"), ("ghidorah", "SmolLM2-135M Medusa")],
+)
+def test_the_default_target_comes_with_what_a_method_needs(method: str, draft: str) -> None:
+    assert composed(f"method={method}").draft.name == draft
+    chosen = composed(f"method={method}", "model@draft=qwen3_0_6b_q4_0")
+    assert chosen.draft.name == "Qwen3-0.6B"
+
+
+@pytest.mark.slow
+def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
+    """One prompt and 8 tokens of the default models, which its wheel brings."""
+    wrong = {}
+    for method, device in sorted({*product(ours(), DEVICES)} - REFUSED, key=lambda pair: pair[1]):
+        config = plain(composed(f"method={method}", f"device={device}", "prompts=1", "max_tokens=8"))
+        config |= {"results": str(tmp_path / "results"), "outputs": str(tmp_path / "outputs"), "repeats": 1}
+        config |= {"wandb": {**config["wandb"], "mode": "disabled"}, "data_dir": None, "cooldown": 0.0}
+        note = Sweep(config).cell(config)
+        if note.state != "done":
+            wrong[method, device] = note.error
+    assert wrong == {}
