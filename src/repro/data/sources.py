@@ -1,4 +1,4 @@
-"""Read examples of this project, or from a local folder, the Hugging Face hub, or a package of the registry, in that order.
+"""Read examples: this project's own, or from a local folder, the hub, or a package of the registry.
 
 Owns reading examples and the reasons why a source has none. The only importer of `datasets`. Must not know
 prompts.

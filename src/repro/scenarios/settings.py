@@ -14,6 +14,7 @@ from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
+from repro.device.engines.engine_file import OWN, engine_of, with_engine
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -103,34 +104,41 @@ def kind_of(device: Mapping[str, Any]) -> str:
     return kind
 
 
-def require_device(device: Mapping[str, Any], name: str, kind: str, processors: Collection[str]) -> None:
-    """InputError, which names devices that can, unless a device is of a kind and has all processors.
+def require_device(
+    device: Mapping[str, Any], name: str, kind: str, processors: Collection[str], program: str
+) -> None:
+    """InputError, which names devices that can, unless a device is what a method needs.
 
     Args:
-        device: the device file.
-        name: of the method that asks.
+        device: the device file, with its engine's numbers.
+        name: the method's.
         kind: `emulated` or `local`; "" for both.
         processors: that the device must have.
+        program: that an emulated device's engine must have; "" for none.
     """
 
     def can(device: Mapping[str, Any]) -> bool:
-        return kind in ("", device.get("kind")) and {*processors} <= {*(device.get("processors") or {})}
+        able = kind in ("", device.get("kind")) and {*processors} <= {*(device.get("processors") or {})}
+        return able and (not program or device.get("kind") == "local" or program in device.get("engines", {}))
 
     if can(device):
         return
     files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
-    others = sorted((not file.get("papers"), name) for name, file in files.items() if can(file))
-    clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, "")
-    needs = f" with {' and '.join(sorted(processors))}" if processors else ""
+    used = {choice: with_engine(file, engine_of(file, {"name": OWN})) for choice, file in files.items()}
+    others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
+    clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
+    needs = [" and ".join(sorted(processors))] if processors else []
+    needs += [f"an engine that has the program {program}"] if program else []
     has = ", ".join(device.get("processors") or {})
     raise InputError(
-        f"method {name} runs{clock}{needs}, and {device['name']} is {kind_of(device)} with {has}; choose "
-        f"device={' or '.join(name for _, name in others[:3])} ({len(others)} of our devices can)"
+        f"method {name} runs{clock}{' with ' if needs else ''}{', and '.join(needs)}; {device['name']} is "
+        f"{kind_of(device)} and has {has}; choose "
+        f"device={' or '.join(choice for _, choice in others[:3])} ({len(others)} of our devices can)"
     )
 
 
 def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration whose method has the run's `resident`, if it has that setting; InputError for no share."""
+    """The configuration with the run's `resident` in a method that has it; InputError for no share."""
     resident = config.get("resident")
     if resident is None:
         return config

@@ -62,7 +62,10 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if not (equals and known) or key.startswith("~"):
             continue
         if group in PARTS:
-            top, known = group, [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")]
+            top, known = (
+                group,
+                [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")],
+            )
         elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:

@@ -40,7 +40,14 @@ from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.settings import check_cost_only, host_of, kind_of, model_of, require_device, with_resident
+from repro.scenarios.settings import (
+    check_cost_only,
+    host_of,
+    kind_of,
+    model_of,
+    require_device,
+    with_resident,
+)
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that are part of the key unchanged; others enter it in part."""
@@ -78,7 +85,8 @@ class GenerationScenario(Scenario):
         self.models = {role: model_of(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
-        require_device(config["device"], self.name, self.method.clock, self.method.processors)
+        method, cell = self.method, self.cell
+        require_device(cell.described, self.name, method.clock, method.processors, cell.program)
         if self.emulated:
             self.cell.machine()  # finds numbers out of range
         for name in config["metrics"]:
@@ -113,7 +121,9 @@ class GenerationScenario(Scenario):
         if resident is None or "target" not in places:
             return places
         if places["target"].shards:
-            raise InputError(f"method {self.name} streams shards of all layers; leave resident={resident} out")
+            raise InputError(
+                f"method {self.name} streams shards of all layers; leave resident={resident} out"
+            )
         return {**places, "target": replace(places["target"], resident=resident, policy="share")}
 
     @cached_property

@@ -301,7 +301,7 @@ class ServingScenario(OfflineScenario):
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
         if self.trace.name == DEMONSTRATION:
-            yield "a demonstration on questions written for it, no benchmark: accuracies say nothing of a paper"
+            yield "a demonstration on questions written for it, no benchmark"
         if self.level_models.known:
             yield from stored_notes(self.target.folder)
         else:
