@@ -247,8 +247,9 @@ class Models(ConfigSource):
         """A model's file."""
         name = config_path.partition("/")[2]
         if name.startswith(COMPANION):
-            method = lookup("method", name.removeprefix(COMPANION))
-            content: dict[str, Any] = {"defaults": [f"{DEFAULT_TARGET}_{method.companion}"]}  # type: ignore[attr-defined]
+            method = name.removeprefix(COMPANION)
+            needs = lookup("method", method).companion if method else "draft"  # type: ignore[attr-defined]
+            content: dict[str, Any] = {"defaults": [f"{DEFAULT_TARGET}_{needs}"]}
         else:
             content = model_file(name) or {}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": None})

@@ -13,7 +13,6 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.experiments.guide.choices import GROUPS, option_names
-from repro.models.checkpoints.origin import model_file
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -54,6 +53,8 @@ def check_overrides(overrides: Iterable[str]) -> None:
     Raises:
         InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, or a name that does not exist.
     """
+    from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
+
     for override in overrides:
         key, equals, value = override.partition("=")
         group, _, role = key.lstrip("+~").partition("@")
