@@ -118,8 +118,8 @@ def test_every_command_that_chooses_a_checkpoint_is_taken() -> None:
 def test_a_model_is_a_folder_a_gguf_file_or_a_repository(role: str, tmp_path: Path) -> None:
     folder, file = tmp_path / "My-Model", tmp_path / "my-model.Q4_0.gguf"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "tokenizer.json").write_text("{}")
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     file.write_bytes(b"GGUF")
     for named, name in (
         (folder, "My-Model"),
