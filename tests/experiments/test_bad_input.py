@@ -179,7 +179,7 @@ def test_one_error_for_all_cells_of_a_sweep(shared: Project, tmp_path: Path) -> 
     assert done.returncode == 1
     assert done.stderr.count("error: ") == 1
     assert "folder '/not/there' is not there; tried" in done.stderr
-    assert "in 5 of 5 cells" in done.stderr
+    assert "in 7 of 7 cells" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -38,6 +38,7 @@ ACCEPTED = {
     "skip": "zero",
     "seed": "zero huge",
     "calibrate_draft_to": "null",
+    "resident": "null",
     "metrics": "empty",
     "cooldown": "zero broken",
     "data_dir": "misspelt empty null",
@@ -53,6 +54,7 @@ ACCEPTED = {
     "compression": "null",
     "probe": "null",
     "service": "null",
+    "trace": "null",  # the demonstration
     "method.resident": "zero",
     "method.prefetch": "zero",
     "method.fallback": "zero",

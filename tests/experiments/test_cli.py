@@ -62,7 +62,7 @@ def test_a_whole_sweep(project: Project, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "| Flash-AR (not run) | — |" in shown
     header = next(line for line in done.stdout.splitlines() if "Acceptance length" in line)
     assert 80 < len(header.rstrip()) <= WIDE, "a table in a pipe was squeezed to 80 columns"
-    assert "Target calls ↓" in done.stdout
+    assert "Over EdgeLLM" in done.stdout
 
     timelines = list((project.out / "outputs" / "timelines" / "quickstart").glob("*.json.gz"))
     assert sorted(path.name.partition("-")[0] for path in timelines) == sorted(methods)

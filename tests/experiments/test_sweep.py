@@ -208,8 +208,8 @@ def test_changed_settings_have_a_table_of_their_own(project: Project) -> None:
     assert first["md"].read_bytes() == before
     shown = files["md"].read_text(encoding="utf-8")
     assert "method.length=4, prompts=2, skip=1" in shown.splitlines()[0]
-    assert "| chain_sd | " in shown, "a fixed name would state another length"
-    assert "| flash_ar (not run) | —" in shown
+    assert "| Chain-SD | " in shown, "a fixed name would state another length"
+    assert "| Flash-AR (not run) | —" in shown
     command = next(line for line in shown.splitlines() if "made by `" in line)
     for override in ("method=chain_sd", "method.length=4", "prompts=2", "skip=1"):
         assert f" {override}" in command

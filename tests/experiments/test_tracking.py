@@ -214,8 +214,8 @@ def test_a_sweep_is_one_run_with_numbers_a_chart_and_a_row_for_each_cell(tmp_pat
         "TTFT (s) paper, to",
         "TTFT (s) ratio",
     ]
-    assert shown["data"] == [["edgellm", None, 1, None, None, None], ["std", 7, 2, 1, 3, 1]]
-    assert table_file(run, "bars")["data"] == [["edgellm", 1], ["std", 2]]
+    assert shown["data"] == [["EdgeLLM", None, 1, None, None, None], ["Std", 7, 2, 1, 3, 1]]
+    assert table_file(run, "bars")["data"] == [["EdgeLLM", 1], ["Std", 2]]
     assert "wandb/bar/v0" in json.dumps(wandb_logs.lines(run))
     cells = table_file(run, "cells")
     assert cells["columns"] == ["method", "status", "latency/ttft", "acceptance/target_calls", "key"]

@@ -90,7 +90,7 @@ def test_equal_values_and_columns_without_a_direction_have_no_best() -> None:
 def test_each_label_has_a_column() -> None:
     text = to_markdown(page(made()), [])
     assert "| method | device | Decode (tokens/s) ↑ |" in text
-    assert "| lever | OnePlus 12 | 20.00 |" in text
+    assert "| LEVER | OnePlus 12 | 20.00 |" in text
     joined = made(rows={"by": ["method", "device"]})
     assert "| method / device | Decode" in to_markdown(page(joined), [])
 

@@ -265,12 +265,6 @@ def test_what_cannot_work_is_said_first(project: Project, overrides: tuple[str, 
         raise InputError(note.error)
 
 
-def test_a_service_without_a_trace_is_told_of_both(project: Project) -> None:
-    note = attempt(composed("service=layerwise", "device=xiaomi_14"), unseen)
-    assert "service=layerwise serves a trace; choose one: trace=six_apps" in note.error
-    assert (note.labels["device"], note.labels["decider"]) == ("Xiaomi 14", "largest")
-
-
 def test_a_cell_that_failed_is_called_as_it_would_be(project: Project) -> None:
     good = ServingScenario(project.config(*LAYERWISE)).labels
     note = attempt(composed(*project.overrides, *LAYERWISE, "service.granule=0"), unseen)

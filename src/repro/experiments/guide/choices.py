@@ -48,7 +48,7 @@ GROUPS = {
     "compressions": Group("compression", "quantizers, prunings", "compression=NAME"),
     "probes": Group("probe", "looks at activations", "probe=NAME"),
     "services": Group(
-        "service", "systems that serve under objectives", "service=NAME trace=TRACE", "service"
+        "service", "systems that serve under objectives", "service=NAME [trace=TRACE]", "service"
     ),
     "traces": Group("trace", "requests of apps over time", "trace=NAME", "trace"),
 }

@@ -10,12 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.experiments.guide.choices import GROUPS, option_names
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
 ROLES = ("target", "draft")
+PARTS = ("model/checkpoint", "model/shape")
+"""Groups of parts of a model: `model/checkpoint@target.checkpoint=NAME`."""
 
 
 def no_such(what: str, name: str, choices: Collection[str]) -> str:
@@ -50,6 +53,8 @@ def check_overrides(overrides: Iterable[str]) -> None:
     Raises:
         InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, or a name that does not exist.
     """
+    from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
+
     for override in overrides:
         key, equals, value = override.partition("=")
         group, _, role = key.lstrip("+~").partition("@")
@@ -57,7 +62,12 @@ def check_overrides(overrides: Iterable[str]) -> None:
         known = option_names(top)
         if not (equals and known) or key.startswith("~"):
             continue
-        if slash:
+        if group in PARTS:
+            top, known = (
+                group,
+                [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")],
+            )
+        elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:
             roles = " or ".join(f"model@{role}={value}" for role in ROLES)
@@ -65,8 +75,9 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if value == "null":
             raise InputError(f"{override}: a group has no value null; leave it out with ~{key.lstrip('+')}")
         for name in _single(value):
-            if name not in known:
-                raise InputError(no_such(top, name, known))
+            if name not in known and not (top == "model" and model_file(name)):
+                hint = "; one's own is a folder, a .gguf file or org/repo" if top == "model" else ""
+                raise InputError(no_such(top, name, known) + hint)
 
 
 def _single(value: str) -> list[str]:

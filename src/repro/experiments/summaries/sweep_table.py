@@ -27,7 +27,7 @@ from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "acceptance_length", "rouge_l", "joules_per_token"),
-    *("emulated_dram", "prompts"),
+    *("flash_bytes_per_token", "emulated_dram", "prompts"),
 )
 COMPARED = {
     "compression": ("accuracy", "difference", "baseline_accuracy", "flips", "bits_per_weight", "rows"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from repro.core.errors import InputError
 from repro.core.registry import register, unknown
 from repro.device.emulated import Device
+from repro.device.op import CPU, GPU
 from repro.methods.base import Decoding, Generation, Request, Serving, Sessions
 from repro.methods.ghidorah.contention import ByContext, adjusted, by_speed
 from repro.methods.ghidorah.medusa import WIDTHS, Medusa, TreeDecoding, calibration, drafted
@@ -58,6 +59,11 @@ class Ghidorah(Medusa):
             super().__post_init__()
         if self.attention not in ATTENTIONS:
             raise InputError(unknown("method.attention", self.attention, ATTENTIONS))
+
+    @property
+    def processors(self) -> frozenset[str]:
+        """See `Method`."""
+        return frozenset({CPU, GPU}) if self.divided else frozenset()
 
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """ARCA: search and divide a tree for every width; keep the one with the most tokens per second."""

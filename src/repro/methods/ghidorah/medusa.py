@@ -39,6 +39,7 @@ class Medusa(Method):
             heads' calibration.
     """
 
+    companion: ClassVar[str] = "medusa"
     version: ClassVar[int] = 1  # before, the draft's pass over the prompt was decoding
 
     width: int = 64

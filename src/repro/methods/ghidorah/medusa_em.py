@@ -31,6 +31,11 @@ class MedusaEM(Medusa):
     memory contention.
     """
 
+    @property
+    def processors(self) -> frozenset[str]:
+        """See `Method`."""
+        return frozenset({CPU, GPU})
+
     async def prepare(self, device: Device, sessions: Sessions) -> Serving:
         """Measure each processor alone, and set the ratio."""
         target, draft = sessions["target"], sessions["draft"]

@@ -32,6 +32,11 @@ class PlainEngine(Method):
     processor: ClassVar[str] = "cpu"
     prefills_on: ClassVar[str] = ""
 
+    @property
+    def processors(self) -> frozenset[str]:
+        """See `Method`."""
+        return frozenset({self.processor, self.prefills_on or self.processor})
+
     def places(self) -> Mapping[str, Placement]:
         """The target in memory."""
         return {"target": Placement(on=self.processor)}

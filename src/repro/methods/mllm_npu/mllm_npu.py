@@ -84,6 +84,11 @@ class MllmNpu(Method):
                 "method.order=in_order"
             )
 
+    @property
+    def processors(self) -> frozenset[str]:
+        """See `Method`."""
+        return frozenset({CPU, NPU})
+
     def places(self) -> Mapping[str, Placement]:
         """The target in memory, on the CPU except for prefill."""
         return {"target": Placement(on=CPU)}

@@ -30,6 +30,7 @@ class SpeedyTransformerInference(Method):
         prefetch: layers that are read ahead.
     """
 
+    clock: ClassVar[str] = "emulated"
     lossless: ClassVar[bool] = False
 
     widths: tuple[int, ...] = (2, 3, 4, 5, 6)

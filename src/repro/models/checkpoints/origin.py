@@ -7,6 +7,7 @@ accessed; `checkpoint` does.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -21,6 +22,11 @@ from repro.models.checkpoints.wheels import Wheel
 MODELS_VARIABLE = "REPRO_MODELS"
 PROJECT = Path(__file__).resolve().parents[4]
 STORES = ("float32", "bfloat16")
+CONFIG = "config.json"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+"""Files of which a folder has one if it has a tokenizer of its own; a draft's is its target's."""
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.gguf)")
+"""A repository of the hub, such as `Qwen/Qwen3-0.6B`."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,33 @@ def local_places(checkpoint: Checkpoint) -> list[Path]:
 def folders(named: str) -> list[Path]:
     """Candidate paths of a folder: absolute, or below $REPRO_MODELS, the project or the working directory."""
     return [base / Path(named).expanduser() for base in (*_shelf(), PROJECT, Path.cwd())]
+
+
+def model_file(named: str) -> dict[str, Any] | None:
+    """The content of a model file for weights that people bring; `None` if the text names none.
+
+    Args:
+        named: a folder of safetensors, a GGUF file (both searched as in `folders`), or `org/repo` on the hub.
+    """
+    place = next((place for place in folders(named) if (place / CONFIG).is_file() or _is_gguf(place)), None)
+    if place is None and not REPOSITORY.fullmatch(named):
+        return None
+    tokenized = place is None or _is_gguf(place) or any((place / name).is_file() for name in TOKENIZERS)
+    name = Path(named).name.removesuffix(".gguf")
+    checkpoint = {
+        "name": name,
+        "folder": str(place) if place else None,
+        "hub": None if place else {"repo": named, "revision": None},
+        "wheel": None,
+        "store": STORES[0],
+        "shares_embeddings_with": None if tokenized else "its target",
+        "licence": "its own",
+    }
+    return {"name": name, "checkpoint": checkpoint, "shape": None, "precision": None, "dtype": STORES[0]}
+
+
+def _is_gguf(place: Path) -> bool:
+    return (place.suffix == ".gguf" and place.is_file()) or any(place.glob("*.gguf"))
 
 
 def _shelf() -> list[Path]:

@@ -70,8 +70,11 @@ def family_of(raw: Raw) -> Family:
     """
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
+        architectures = raw.get("architectures")
+        named = architectures[0] if isinstance(architectures, list) and architectures else "the model"
         raise InputError(
-            f"unknown model_type {kind!r} in config.json; supported: {', '.join(sorted(FAMILIES))}"
+            f"{named} is of a family that is not built here: unknown model_type {kind!r} in config.json; "
+            f"supported: {', '.join(sorted(FAMILIES))}"
         )
     family = FAMILIES[kind]
     for name, value in {**_FIXED, **family.fixed}.items():

@@ -13,6 +13,7 @@ from repro.reports.comparison.published import Published
 from repro.reports.comparison.summary import sentences, summed
 from repro.reports.intervals.bootstrap import RESAMPLES
 from repro.reports.intervals.rounds import narrow
+from repro.reports.reference.names import ANY, load_names
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import draws_words
 from repro.reports.tables.how_made import EMULATED
@@ -126,7 +127,8 @@ def unrun_grid(table: Table) -> Grid:
 
 
 def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
-    return [row.labels.get(name, "") for name in apart] or [_row_name(row)]
+    names = load_names()
+    return [names.find(ANY, name, row.labels.get(name, "")).name for name in apart] or [_row_name(row)]
 
 
 def _row_name(row: TableRow) -> str:

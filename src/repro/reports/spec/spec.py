@@ -12,6 +12,7 @@ from typing import Any, Literal
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.core.typed import typed
+from repro.reports.reference.names import load_names
 
 SEPARATOR = " / "
 """Separator of the labels in a row's id."""
@@ -29,6 +30,12 @@ class RowsSpec:
     by: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
+
+    def printed(self, row: str, experiment: str) -> str:
+        """The printed names of a row's labels, those of the experiment's paper first."""
+        names, paper = load_names(), experiment.partition("/")[0]
+        labels = zip(self.by, row.split(SEPARATOR, len(self.by) - 1), strict=False)
+        return SEPARATOR.join(names.find(paper, label, value).name for label, value in labels)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class _Builder:
         rows = tuple(
             TableRow(
                 row,
-                spec.rows.names.get(row, row),
+                spec.rows.names.get(row) or spec.rows.printed(row, spec.experiment),
                 tuple(self._entry(row, column) for column in spec.columns),
                 labels=self._labels(row, found),
                 run=bool(found),

@@ -40,7 +40,14 @@ from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
-from repro.scenarios.settings import check_cost_only, host_of, kind_of, model_of
+from repro.scenarios.settings import (
+    check_cost_only,
+    host_of,
+    kind_of,
+    model_of,
+    require_device,
+    with_resident,
+)
 
 ASKED = ("method", "prompts", "prompt_tokens", "max_tokens", "sampling", "seed", "host", "metrics")
 """Settings that are part of the key unchanged; others enter it in part."""
@@ -66,6 +73,7 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
+        config = with_resident(config)
         self.method: Method = component("method", config["method"])
         self.cell = EmulatedCell(config, self.method.engine)
         super().__init__(self.cell.config)
@@ -77,6 +85,8 @@ class GenerationScenario(Scenario):
         self.models = {role: model_of(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
+        method, cell = self.method, self.cell
+        require_device(cell.described, self.name, method.clock, method.processors, cell.program)
         if self.emulated:
             self.cell.machine()  # finds numbers out of range
         for name in config["metrics"]:
@@ -106,8 +116,15 @@ class GenerationScenario(Scenario):
 
     @cached_property
     def places(self) -> Mapping[str, Placement]:
-        """Placements of the method's models, by role."""
-        return self.method.places()
+        """Placements of the method's models, by role; the target's as the run's `resident` says."""
+        places, resident = self.method.places(), self.config.get("resident")
+        if resident is None or "target" not in places:
+            return places
+        if places["target"].shards:
+            raise InputError(
+                f"method {self.name} streams shards of all layers; leave resident={resident} out"
+            )
+        return {**places, "target": replace(places["target"], resident=resident, policy="share")}
 
     @cached_property
     def match(self) -> draft_calibration.Wanted | HeadMatch | None:
@@ -211,6 +228,8 @@ class GenerationScenario(Scenario):
         """See `Scenario`."""
         asked = {name: self.config[name] for name in ASKED}
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
+        if self.places != self.method.places():
+            asked["resident"] = self.config["resident"]
         asked["device"] = device_asked(self.cell.described)
         asked["dataset"] = None if self.cost_only else dataset_asked(self.config["dataset"])
         if not self.emulated:

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from repro import data
 from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.data.config import DatasetConfig, read_config
 from repro.data.traces import Arrival, parse_trace, trace
 from repro.device.emulated import Device, EmulatedDevice
@@ -45,6 +47,10 @@ from repro.scenarios.serving.answer_cache import Query
 from repro.scenarios.serving.figures import ServedRequest, answered, billed, rounds
 from repro.scenarios.serving.level_models import LevelModels
 
+DEMONSTRATION = "demonstration"
+"""The trace of a service without one."""
+CORPUS_OF_DEMONSTRATION = "demonstration_assistant"
+
 ANYTHING = LatencySlo(ttft=1.0)
 """Default SLO for apps without one; `decider=fixed` enforces none."""
 
@@ -55,12 +61,12 @@ class ServingScenario(OfflineScenario):
     group: ClassVar[str] = "service"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """As `OfflineScenario`; also InputError without a trace or for a device that is not emulated."""
-        if not config.get("trace"):
-            raise InputError(
-                f"service={config['service']['name']} serves a trace; choose one: trace=six_apps, or of one "
-                "app trace=standalone"
-            )
+        """As `OfflineScenario`; also InputError for a device that is not emulated."""
+        given = config.get("trace") or read_mapping(conf_dir() / "trace" / f"{DEMONSTRATION}.yaml")
+        config = {**config, "trace": given}
+        if given["name"] == DEMONSTRATION:  # it needs no data beside this project's own
+            texts = read_mapping(conf_dir() / "dataset" / f"{CORPUS_OF_DEMONSTRATION}.yaml")
+            config["corpus"] = {"dataset": texts, "texts": 6, "tokens": 128}
         self.cell = EmulatedCell(config)
         super().__init__(self.cell.config)
         self.service: Service = self.component
@@ -76,6 +82,7 @@ class ServingScenario(OfflineScenario):
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
         """As `OfflineScenario`, with the device, the trace as `dataset`, and the decider."""
         own = named(config, "device", "trace")
+        own["trace"] = own["trace"] if config.get("trace") else DEMONSTRATION
         decider = str(config[cls.group]["decider"])
         return super().labels_of(config) | {
             "device": own["device"],
@@ -295,6 +302,8 @@ class ServingScenario(OfflineScenario):
 
     def _notes(self) -> Iterator[str]:
         yield "latencies are those of the device's profile; requests do not overlap"
+        if self.trace.name == DEMONSTRATION:
+            yield "a demonstration on questions written for it, no benchmark"
         if self.level_models.known:
             yield from stored_notes(self.target.folder)
         else:

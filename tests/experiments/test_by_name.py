@@ -1,0 +1,173 @@
+"""Every method on every kind of machine with nothing but names: it runs, or a sentence says where it runs."""
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir, project_root
+from repro.core.registry import registered
+from repro.experiments.cli import plain
+from repro.experiments.guide.explaining import check_overrides
+from repro.experiments.progress.notes import Note
+from repro.experiments.sweep import Sweep
+from repro.models.runtime.model import ModelConfig
+from repro.models.transformer.families import family_of
+from repro.scenarios.generation.scenario import GenerationScenario
+from repro.scenarios.registry import made
+from tiny_project import composed, composed_by_hydra
+
+DEVICES = ("xiaomi_14", "jetson_orin_nx", "snapdragon_8_elite", "rk3588", "local_cpu")
+NPU = {"mllm_npu", "powerinfer2_npu"}
+GPU = {"mlc_gpu", "tflite_gpu", "medusa_em", "ghidorah"}
+REFUSED = {
+    *{(method, "local_cpu") for method in NPU | GPU | {"sti"}},
+    *{(method, "jetson_orin_nx") for method in NPU},
+    *{("tree_attention", device) for device in DEVICES if device != "local_cpu"},
+}
+"""A phone has a CPU, a GPU and an NPU, an Orin no NPU, `local_cpu` a CPU alone; STI's shards are emulated,
+kernels are timed for real."""
+
+
+PROGRAMS = {
+    *product(("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu"), DEVICES[1:4]),
+    *product(["powerinfer2_npu"], DEVICES[2:4]),
+}
+"""Baselines of mllm-NPU, whose rates are of its phones."""
+
+
+def ours() -> list[str]:
+    """The methods of this project, without those of other tests."""
+    return sorted(name for name, cls in registered("method").items() if cls.__module__.startswith("repro."))
+
+
+def test_every_pair_is_made_or_refused_before_anything_starts() -> None:
+    """Refusals name a device on which the same method is made."""
+    refused = {}
+    for method, device in product(ours(), DEVICES):
+        try:
+            made(plain(composed(f"method={method}", f"device={device}")))
+        except InputError as sentence:
+            refused[method, device] = str(sentence)
+    assert refused.keys() == REFUSED | PROGRAMS
+    for (method, _), sentence in refused.items():
+        other = sentence.partition("choose device=")[2].split()[0]
+        assert made(plain(composed(f"method={method}", f"device={other}"))).name == method
+
+
+@pytest.mark.parametrize(
+    ("method", "draft"),
+    [
+        ("chain_sd", "SmolLM2-135M draft"),
+        ("lever", "SmolLM2-135M draft"),
+        ("ghidorah", "SmolLM2-135M Medusa"),
+    ],
+)
+def test_the_default_target_comes_with_what_a_method_needs(method: str, draft: str) -> None:
+    assert composed(f"method={method}").draft.name == draft
+    chosen = composed(f"method={method}", "model@draft=qwen3_0_6b_q4_0")
+    assert chosen.draft.name == "Qwen3-0.6B"
+
+
+@pytest.mark.slow
+def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
+    """One prompt and 8 tokens of the default models, which its wheel brings."""
+    wrong = {}
+    for method, device in sorted({*product(ours(), DEVICES)} - REFUSED - PROGRAMS, key=lambda pair: pair[1]):
+        config = plain(composed(f"method={method}", f"device={device}", "prompts=1", "max_tokens=8"))
+        config |= {"results": str(tmp_path / "results"), "outputs": str(tmp_path / "outputs"), "repeats": 1}
+        config |= {"wandb": {**config["wandb"], "mode": "disabled"}, "data_dir": None, "cooldown": 0.0}
+        try:
+            note = Sweep(config).cell(config)
+        except InputError as sentence:
+            note = Note("", {}, "failed", error=str(sentence))
+        if note.state != "done" and "no rate for precision 'fp32'" not in str(note.error):  # formats, below
+            wrong[method, device] = note.error
+    assert wrong == {}
+
+
+def texts() -> list[Path]:
+    """Pages and YAML files that tell users what to write."""
+    root = project_root()
+    return [root / "README.md", *sorted(root.glob("docs/*.md")), *sorted(root.glob("conf/**/*.yaml"))]
+
+
+def test_every_command_that_chooses_a_checkpoint_is_taken() -> None:
+    """In a model's file for that model, elsewhere for the default ones."""
+    commands = [
+        (path, part, role, name)
+        for path in texts()
+        for part, role, name in re.findall(
+            r"(model/(?:checkpoint|shape))@(target|draft)\.\w+=(\w+)", path.read_text(encoding="utf-8")
+        )
+    ]
+    assert len(commands) >= 33
+    for path, part, role, name in commands:
+        field = part.rpartition("/")[2]
+        own = [f"model@{role}={path.stem}"] if path.parent.name == "model" else []
+        overrides = [*own, f"{part}@{role}.{field}={name}"]
+        check_overrides(overrides)
+        assert composed(*overrides)[role][field].name == name, path.name
+    with pytest.raises(InputError, match="Did you mean gemma3_270m"):
+        check_overrides(["model/checkpoint@target.checkpoint=gemma3_270"])
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_model_is_a_folder_a_gguf_file_or_a_repository(role: str, tmp_path: Path) -> None:
+    folder, file = tmp_path / "My-Model", tmp_path / "my-model.Q4_0.gguf"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    file.write_bytes(b"GGUF")
+    for named, name in (
+        (folder, "My-Model"),
+        (file, "my-model.Q4_0"),
+        ("some-org/their.model", "their.model"),
+    ):
+        check_overrides([f"model@{role}={named}"])
+        model = ModelConfig.parse(plain(composed(f"model@{role}={named}"))[role])
+        assert model.name == name
+        assert model.shape is None, "it has the checkpoint's own"
+        assert model.checkpoint is not None
+        place = model.checkpoint.folder or (model.checkpoint.hub and model.checkpoint.hub.repo)
+        assert place == str(named)
+    (folder / "tokenizer.json").unlink()
+    composed_again = composed_by_hydra(conf_dir(), (f"model@draft={folder}",))
+    assert composed_again.draft.checkpoint.shares_embeddings_with, (
+        "a draft without a tokenizer has its target's"
+    )
+    with pytest.raises(InputError, match=r"no model 'nothing_like_it'.*a folder, a \.gguf file or org/repo"):
+        check_overrides([f"model@{role}=nothing_like_it"])
+
+
+def test_a_family_that_is_not_built_is_refused_by_its_architecture() -> None:
+    raw = {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
+    with pytest.raises(InputError, match=r"MambaForCausalLM.*supported: gemma, .*qwen3"):
+        family_of(raw)
+
+
+@pytest.mark.parametrize(
+    ("method", "alone"), [("std", 1.0), ("flash_ar", 0.0), ("nav", 0.0), ("edgellm", 0.0)]
+)
+def test_where_weights_lie_is_said_once_for_all_methods(method: str, alone: float) -> None:
+    def cell(*overrides: str) -> GenerationScenario:
+        cell = made(plain(composed(f"method={method}", *overrides)))
+        assert isinstance(cell, GenerationScenario)
+        return cell
+
+    assert cell().places["target"].resident == alone
+    for share in (1.0, 0.5):
+        changed = cell(f"resident={share}")
+        assert changed.places["target"].resident == share
+        assert (changed.asked == cell().asked) == (share == alone)
+    if method in ("flash_ar", "edgellm"):
+        assert cell("resident=1.0").asked == cell("method.resident=1.0").asked
+
+
+def test_shares_that_are_none_and_shards_in_memory_are_refused() -> None:
+    with pytest.raises(InputError, match="resident is 2"):
+        made(plain(composed("method=std", "resident=2")))
+    with pytest.raises(InputError, match="sti streams shards"):
+        made(plain(composed("method=sti", "resident=1.0"))).decisive_settings  # noqa: B018
