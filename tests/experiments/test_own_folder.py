@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from repro.core import paths
-from repro.experiments.guide import choices
 from tiny_project import Project, write_project
 
 EXPERIMENT = """
@@ -22,7 +21,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A tiny project, and a package whose `conf/` has room for an experiment."""
     (tmp_path / "conf" / "experiment" / "mine").mkdir(parents=True)
     monkeypatch.setattr(paths, "_folders_of_packages", lambda: (tmp_path / "conf",))
-    choices._files.cache_clear()  # a command lists files once; here one process runs several
     return write_project(tmp_path)
 
 

@@ -40,6 +40,10 @@ MATCHED = {
 """Entries of a draft's calibration in what is asked, which are derived from these settings."""
 
 
+RAISED = ("dataset", "version")
+"""The way to a version in a file, which is no drift: a raised one marks its cells as older."""
+
+
 class SettingPlace(NamedTuple):
     """A place in settings: the name of its section (a device, a method), and the way to it."""
 
@@ -103,7 +107,7 @@ def _changes(record: Record, known: Mapping[SettingPlace, Collection[str]]) -> l
     return [
         f"{'.'.join(place.path)} {value} -> {' or '.join(sorted(known.get(place, ()))[:3]) or 'nothing'}"
         for place, value in _leaves(_settings(record.provenance.config))
-        if value not in known.get(place, ())
+        if value not in known.get(place, ()) and place.path[-2:] != RAISED
     ]
 
 

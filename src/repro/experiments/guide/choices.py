@@ -122,13 +122,15 @@ def _title(path: Path) -> str:
     return about.strip('"') or said.get("name", "").strip('"')
 
 
-@cache
 def _files(folder: str) -> dict[str, Path]:
     """YAML files of a group's folder by name (`lever/fig10`), ours and those of other packages."""
-    if not folder:
-        return {}
+    return _listed(folder, tuple(conf_folders())) if folder else {}
+
+
+@cache
+def _listed(folder: str, roots: tuple[Path, ...]) -> dict[str, Path]:
     found = {}
-    for root in conf_folders():
+    for root in roots:
         for path in sorted((root / folder).rglob("*.yaml")):
             name = path.relative_to(root / folder).with_suffix("").as_posix()
             if folder == "experiment" or "/" not in name:
