@@ -92,7 +92,7 @@ def test_a_profile_counts_what_a_level_takes() -> None:
     assert present == pytest.approx((20.0, 5.2, 20.0 + 3 * 5.2, 40.0 + 3 * 12.0))
     other = PROFILE.costs(0.4, 25, 4, 0.6, Spent(1.0, 2.0))
     assert other == pytest.approx((26.0, 5.2, 26.0 + 3 * 5.2, 43.0 + 3 * 12.0)), "switching and deciding"
-    assert PROFILE.costs(0.4, 25, 1, 0.4).tpot == 0.0
+    assert PROFILE.costs(0.4, 25, 1, 0.4).tpot is None, "one token has no token after it"
     assert PROFILE.whole(50, 4) == PROFILE.costs(1.0, 50, 4, 1.0)
     with pytest.raises(InputError, match="102 tokens were not profiled"):
         PROFILE.whole(102, 1)

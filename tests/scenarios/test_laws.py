@@ -18,8 +18,8 @@ from repro.scenarios.generation import figures, trace_laws
 from repro.scenarios.laws import BrokenLawError, broken_laws, require
 from tiny import MODEL_COST, TableNetwork, opened, toy
 
-COMPUTED_AGAIN = {"lever"}
-"""Papers whose cells are still of an older version: their decoding counts the draft's prompt pass."""
+COMPUTED_AGAIN = ("lever/table6", "lever/table7")
+"""Tables with cells of an older version still, whose decoding counts the draft's prompt pass."""
 
 Run = tuple[list[Generation], Mapping[str, Session], EmulatedDevice]
 
@@ -28,8 +28,8 @@ def test_every_committed_record_obeys_the_laws() -> None:
     results = open_results(project_root() / "results")
     records = {record.key: record for record in results.all() if record.done}
     assert len(records) > 1000
-    older = older_keys(records.values())
-    assert {records[key].experiment.partition("/")[0] for key in older} <= COMPUTED_AGAIN
+    waiting = {member.key for table in COMPUTED_AGAIN for member in results.members(table)}
+    older = older_keys(records[key] for key in waiting)
     broken = [
         f"{record.experiment} {record.labels['method']} {record.key[:12]}: {law}"
         for record in records.values()

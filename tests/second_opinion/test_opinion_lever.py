@@ -55,7 +55,6 @@ def test_speeds_and_acceptance_follow_from_the_rounds() -> None:
         assert mean == pytest.approx(printed(MEANS)["all", f"acceptance_{method}"], rel=1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="cells of an older version, which are computed again")
 def test_no_second_of_an_answer_is_counted_twice_or_left_out() -> None:
     assert counted_twice(FIGURE) == {}
 
