@@ -10,7 +10,7 @@ from typing import Any
 
 from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
-from repro.device.engines.engine_file import OWN, engine_of, with_engine
+from repro.device.engines.engine_file import OWN, described, engine_of
 
 
 class EmulatedCell:
@@ -36,7 +36,7 @@ class EmulatedCell:
         asked = config.get("engine")
         engine = engine_of(config["device"], asked)
         self.config = config if asked is None else {**config, "engine": engine or {"name": OWN}}
-        self.described = with_engine(config["device"], None if (engine or {}).get("name") == OWN else engine)
+        self.described = described(config)
         chosen = isinstance(asked, Mapping) and asked.get("name") != OWN
         self.program = "" if chosen and not self.described.get("engines") else program
 

@@ -14,7 +14,7 @@ from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
-from repro.device.engines.engine_file import OWN, engine_of, with_engine
+from repro.device.engines.engine_file import OWN, described
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -124,7 +124,7 @@ def require_device(
     if can(device):
         return
     files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
-    used = {choice: with_engine(file, engine_of(file, {"name": OWN})) for choice, file in files.items()}
+    used = {choice: described({"device": file, "engine": {"name": OWN}}) for choice, file in files.items()}
     others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []

@@ -16,7 +16,7 @@ from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import Fact, facts
-from repro.device.engines.engine_file import OWN, engine_of, with_engine
+from repro.device.engines.engine_file import OWN, described
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.reference.reference import PublishedCell, find
 
@@ -225,7 +225,7 @@ def _device(folder: Path, name: str) -> Mapping[str, Any]:
     if name not in files:
         raise InputError(unknown("device", name, files))
     device = read_mapping(folder / f"{name}.yaml")
-    return with_engine(device, engine_of(device, {"name": OWN}))
+    return described({"device": device, "engine": {"name": OWN}})
 
 
 def _source(entry: Fact) -> str:

@@ -5,13 +5,13 @@ Counted from the records themselves. Must not know what a table shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import PRINTED, sources
 from repro.records.record import Record
-from repro.reports.reference.names import ANY, load_names
+from repro.reports.tables.stand_ins import checkpoint_of, each_name
 
 EMULATED, MEASURED = "emulated", "measured"
 
@@ -52,8 +52,8 @@ def _timed(records: Sequence[Record]) -> list[Record]:
 def _machines(records: Sequence[Record]) -> list[str]:
     if not records:
         return []
-    devices = _each(str(r.provenance.config["device"].get("name")) for r in records)
-    engines = _each(_engine(r.provenance.config) for r in records)
+    devices = each_name(str(r.provenance.config["device"].get("name")) for r in records)
+    engines = each_name(_engine(r.provenance.config) for r in records)
     known = sources(described(r.provenance.config) for r in records)
     counts = {
         "measured": known["measured"],
@@ -74,7 +74,7 @@ def _engine(config: Mapping[str, Any]) -> str:
 
 
 def _hosts(records: Sequence[Record]) -> list[str]:
-    hosts = _each(
+    hosts = each_name(
         f"{host.get('system')} on {host.get('machine')}, {host.get('processor')}, {host.get('cores')} cores"
         for host in (r.provenance.host for r in records)
     )
@@ -88,8 +88,8 @@ def _unbilled(records: Sequence[Record]) -> list[str]:
 
 
 def _weights(records: Sequence[Record]) -> list[str]:
-    computed = _each(_checkpoint(r.provenance.config) for r in records if r.provenance.weights != "none")
-    billed = _each(_target(r.provenance.config).get("precision") for r in _emulated(records))
+    computed = each_name(_checkpoint(r.provenance.config) for r in records if r.provenance.weights != "none")
+    billed = each_name(_target(r.provenance.config).get("precision") for r in _emulated(records))
     said = f"{_named(computed, 'checkpoints')} computed" if computed else "No weights computed"
     return [said + (f"; costs are of {_named(billed, 'formats')}" if billed else "") + "."]
 
@@ -97,16 +97,12 @@ def _weights(records: Sequence[Record]) -> list[str]:
 def _checkpoint(config: Mapping[str, Any]) -> str:
     """The checkpoint's display name, and the number format of its arithmetic."""
     target = _target(config)
-    name = str((target.get("checkpoint") or {}).get("name") or target.get("name", ""))
-    return name and f"{load_names().find(ANY, 'checkpoint', name).name} in {target.get('dtype') or 'float32'}"
+    name = checkpoint_of(config) or str(target.get("name", ""))
+    return name and f"{name} in {target.get('dtype') or 'float32'}"
 
 
 def _target(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("target") or {}
-
-
-def _each(names: Iterable[object]) -> list[str]:
-    return sorted({str(name) for name in names if name})
 
 
 def _named(names: Sequence[str], many: str) -> str:

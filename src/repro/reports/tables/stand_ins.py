@@ -23,21 +23,22 @@ def stand_ins(records: Sequence[Record]) -> str:
     if records and all(record.provenance.weights == "none" for record in records):
         return "costs only, no weights computed"
     proxies = [record for record in records if record.provenance.weights == "proxy"]
-    checkpoints = _each(_checkpoint(record.provenance.config) for record in proxies)
+    checkpoints = each_name(checkpoint_of(record.provenance.config) for record in proxies)
     if not checkpoints:
         return ""
-    models = _each(record.labels.get("target", "") for record in proxies)
+    models = each_name(record.labels.get("target", "") for record in proxies)
     named = " and ".join(models) if 0 < len(models) <= FEW else "the models"
     return (
         f"{' and '.join(checkpoints)} {'compute' if len(checkpoints) > 1 else 'computes'} in place of {named}"
     )
 
 
-def _checkpoint(config: Mapping[str, Any]) -> str:
+def checkpoint_of(config: Mapping[str, Any]) -> str:
     """Display name of the target's checkpoint."""
     name = str(((config.get("target") or {}).get("checkpoint") or {}).get("name") or "")
     return load_names().find(ANY, "checkpoint", name).name
 
 
-def _each(names: Iterable[str]) -> list[str]:
+def each_name(names: Iterable[str | None]) -> list[str]:
+    """The names that are there, each once, sorted."""
     return sorted({name for name in names if name})

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repro.device.engines.engine_file import described
 from repro.records.record import Record
-from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.registry import made
 from repro.validation.bands.draws import drawn
 
@@ -20,11 +20,6 @@ ENGINE = {"name": "drawn", "processors": {}}
 """An engine that adds nothing: a drawn description has the numbers of the engine already."""
 
 Figures = Mapping[str, float]
-
-
-def described(record: Record) -> dict[str, Any]:
-    """A cell's device file with its engine's numbers."""
-    return EmulatedCell(record.provenance.config).described
 
 
 def reads_texts(record: Record) -> bool:
@@ -53,7 +48,7 @@ class Replayed:
         if reads_texts(record):
             config["prompts"] = min(self.prompts, config["prompts"])
         if self.draw is not None:
-            config |= {"device": drawn(described(record), self.draw), "engine": ENGINE}
+            config |= {"device": drawn(described(record.provenance.config), self.draw), "engine": ENGINE}
         return config
 
 

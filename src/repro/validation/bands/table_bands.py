@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.device.engines.engine_file import described
 from repro.device.engines.evidence import sources
 from repro.experiments.cli import axes, composed, table_section
 from repro.experiments.tables import Asked, asked_of, made_table, overrides_of
@@ -22,7 +23,7 @@ from repro.reports.comparison.comparison import Ends
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.bands import band_range
 from repro.reports.tables.table import Table
-from repro.validation.bands.replay import Figures, Replayed, described, reads_texts
+from repro.validation.bands.replay import Figures, Replayed, reads_texts
 
 Place = tuple[str, str]
 """Id of a row and key of a column."""
@@ -177,7 +178,7 @@ def table_bands(name: str, table: CommittedTable, plan: ReplayPlan, run: Run) ->
         for place, value in own.items()
         if place in base
     )
-    known = sources(map(described, table.records))
+    known = sources(described(one.provenance.config) for one in table.records)
     return TableBands(name, bands, draws, plan.prompts if texts else 0, len(chosen.records), known)
 
 
