@@ -181,15 +181,17 @@ def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
         return dict(content)
     grid = grid_of(content)
     if foreign:
-        for part in (grid.params, *grid.choices):
-            require_overrides(part.items(), foreign)
-    sweeper = {"params": _unresolved(grid.params), "cells": [_unresolved(cell) for cell in grid.choices]}
+        require_overrides(grid.params.items(), foreign)
+        for part in grid.choices:
+            require_overrides(((name, value) for name, values in part.items() for value in values), foreign)
+    cells = [{name: [*map(_unresolved, values)] for name, values in part.items()} for part in grid.choices]
+    sweeper = {"params": {n: _unresolved(value) for n, value in grid.params.items()}, "cells": cells}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
-def _unresolved(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Overrides whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
-    return {name: value.replace("${", LATER) for name, value in overrides.items()}
+def _unresolved(value: str) -> str:
+    """A value whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
+    return value.replace("${", LATER)
 
 
 @cache
@@ -387,16 +389,20 @@ class Composer(Loader):
             if self._announce:
                 self._announce(self._ahead[asked])
             return self._ahead[asked]
-        return self._ahead.pop(asked)
+        ahead = self._ahead.pop(asked)
+        # A sweeper that lists a cell twice gets the one that has run, which Hydra has made read-only.
+        return self._composed(master_config, sweep_overrides) if OmegaConf.is_readonly(ahead.hydra) else ahead
 
     def _composed(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
         token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
         try:
             with _uncollected():
-                return super().load_sweep_config(master_config, sweep_overrides)
+                config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
+        config.hydra.sweep.dir = master_config.hydra.sweep.dir  # all cells leave their notes in one folder
+        return config
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the cache and `announce`: another process composes again."""

@@ -6,9 +6,10 @@ Owns the reading of `grid:` and the list of its cells. Must not know Hydra, nor 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from repro.core.errors import InputError
@@ -18,6 +19,9 @@ CELLS = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
 
 RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+
+MOST = 20_000
+"""Cells above which a grid is not written out; its sweep has a limit of its own (conf/hydra/sweeper)."""
 
 Point = Mapping[str, Any]
 """A cell's settings by the names that the command line uses, such as `model@target`."""
@@ -62,15 +66,19 @@ class ExperimentGrid:
         }
 
     @property
-    def choices(self) -> list[dict[str, str]]:
-        """The parts, written out: the overrides of each; empty if there is nothing but axes."""
-        points = [point for part in self.parts for point in _product(part)]
-        return [{name: word(value) for name, value in point.items()} for point in points if point]
+    def choices(self) -> list[dict[str, list[str]]]:
+        """The parts: the values of each of its settings; empty if there is nothing but axes."""
+        return [{name: [*map(word, values)] for name, values in part.items()} for part in self.parts if part]
 
     def points(self) -> list[Point] | None:
-        """All cells, in order; None if an axis is an expression that only the command line can read."""
+        """All cells, in order.
+
+        None if an axis is an expression that only the command line can read, or if there are more than `MOST`.
+        """
         axes = {name: _read(values) for name, values in self.axes.items()}
-        if any(values is None for values in axes.values()):
+        sizes = [len(values) for values in axes.values() if values is not None]
+        size = prod(sizes) * sum(prod(map(len, part.values())) for part in self.parts)
+        if len(sizes) < len(axes) or size > MOST:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
         return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
@@ -86,14 +94,14 @@ def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
     return (value,)
 
 
-def _read(values: tuple[Any, ...] | str) -> tuple[Any, ...] | None:
+def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
     if not isinstance(values, str):
         return values
-    if found := RANGE.fullmatch(values):
-        return tuple(range(int(found[1]), int(found[2]), int(found[3] or 1)))
+    if (found := RANGE.fullmatch(values)) and int(found[3] or 1):
+        return range(int(found[1]), int(found[2]), int(found[3] or 1))
     return (values,) if PLAIN.fullmatch(values) else None
 
 
-def _product(values: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for combination in product(*values.values()):
         yield dict(zip(values, combination, strict=True))
