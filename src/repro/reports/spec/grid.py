@@ -73,7 +73,7 @@ class ExperimentGrid:
     def points(self) -> list[Point] | None:
         """All cells, in order.
 
-        None if an axis is an expression that only the command line can read, or if there are more than `MOST`.
+        None if an axis is an expression that only the command line can read, or for more than `MOST` cells.
         """
         axes = {name: _read(values) for name, values in self.axes.items()}
         sizes = [len(values) for values in axes.values() if values is not None]
