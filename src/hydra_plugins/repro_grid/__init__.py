@@ -66,7 +66,8 @@ class GridSweeper(BasicSweeper):
             if most is not None and not (isinstance(most, int) and most >= 1):
                 raise InputError(f"hydra.sweeper.{name} is {most!r}; it must be a number of cells, from 1")
         axes = {override.get_key_element(): override for override in overrides}
-        given = {name.lstrip("+") for name in axes}
+        # The axes come first, then the command line; only that replaces settings of `cells`.
+        given = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
         parts = [_without(part, given) for part in self.cells] or [{}]
         counts = {name: _count(override) for name, override in axes.items()}
         total = math.prod(counts.values()) * sum(math.prod(map(len, part.values())) for part in parts)
