@@ -85,6 +85,13 @@ class GridSweeper(BasicSweeper):
         jobs = [[*job, *point] for job in product(*outer) for point in inner]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Compose all jobs; when they are the whole sweep, its loader checks them together."""
+        super().validate_batch_is_legal(batch)
+        loader: Any = self.hydra_context and self.hydra_context.config_loader
+        if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
+            loader.check_together()
+
 
 def _resolvable(value: object) -> str:
     """A value as an override writes it, with interpolations."""

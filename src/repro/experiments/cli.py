@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,9 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from rich.console import Console
 
 from repro.core.errors import InputError
+from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
+from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
@@ -60,6 +63,7 @@ NOT_TAKEN = {
     "--experimental-rerun": "it reads a pickle, which may run code",
 }
 """Hydra's flags that would have others' files where ours belong."""
+HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
 """Width of the output in columns if it is not a terminal."""
@@ -140,7 +144,8 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        hydra.config_loader = Composer(hydra.config_loader, needless, _announce)
+        check = partial(_require_labels, config)
+        hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
@@ -178,7 +183,10 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        tracker = Tracker.parse(places["wandb"], Path(config.outputs))
+        if config.sweep == "track" and tracker.mode == "disabled":
+            raise InputError("sweep=track writes wandb runs, and the wandb mode is disabled; choose offline")
+        tracker.check()
         if not sweeps:
             return
         if (section := table_section(config)) and not computes_nothing(section):
@@ -200,6 +208,19 @@ def _announce(config: DictConfig) -> None:
     except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
         work = None
     _watcher.plan.add(work, _labels(config))
+
+
+def _require_labels(config: DictConfig) -> None:
+    """InputError for a label of the table that no cell of the experiment's whole sweep has."""
+    section = table_section(config)
+    if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
+        return
+    known = dict.fromkeys(name for labels in _watcher.plan.labels for name in labels)
+    spec = asked(config).spec(section)
+    parts = (part for column in spec.columns for part in (column.where, column.over))
+    for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
+        if name not in known:
+            raise InputError(f"in table {spec.experiment!r} {unknown('label', name, known)}")
 
 
 def finish(config: DictConfig, plan: SweepPlan) -> int:
@@ -372,7 +393,13 @@ def tell_error(sentence: str) -> None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name."""
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name.
+
+    What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
+    """
+    arguments = [
+        one if QUOTED.search(one) else HOME.sub(lambda place: word(place[0]), one) for one in arguments
+    ]
     flags = get_args_parser()._option_string_actions
     takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
     ordered = in_order(arguments, takes)

@@ -367,7 +367,11 @@ class Composer(Loader):
     """
 
     def __init__(
-        self, loader: ConfigLoader, needless: Needless, announce: Callable[[DictConfig], None] | None = None
+        self,
+        loader: ConfigLoader,
+        needless: Needless,
+        announce: Callable[[DictConfig], None] | None = None,
+        check_together: Callable[[], None] = lambda: None,
     ) -> None:
         """Compose as `loader` does.
 
@@ -375,10 +379,12 @@ class Composer(Loader):
             loader: whose search path is used.
             needless: entries for which `needless(key, value)` is true are left out.
             announce: called with each cell that was composed ahead.
+            check_together: called when all are composed, before the first one runs.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
         self._announce = announce
+        self.check_together = check_together
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -405,8 +411,8 @@ class Composer(Loader):
         return config
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the cache and `announce`: another process composes again."""
-        return {**self.__dict__, "_ahead": {}, "_announce": None}
+        """The state without the cache and what is called: another process composes again."""
+        return {**self.__dict__, "_ahead": {}, "_announce": None, "check_together": None}
 
 
 class SharedCompositions:

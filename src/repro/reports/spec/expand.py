@@ -146,6 +146,9 @@ class _Expansion:
     def _require_rows(self, section: Mapping[str, Any]) -> None:
         """InputError for a row or a label's value that a column or the figure names and the grid lacks."""
         rows = section["rows"]["names"]
+        for name in (section.get("figure") or {}).get("without") or ():
+            if name not in rows:
+                raise InputError(f"{self.where}, figure, without: {unknown('row', str(name), rows)}")
         for column in section["columns"]:
             where = f"{self.where}, column {column['key']!r}"
             names = [name for name in (column.get("relative_to"), *column.get("reference", {})) if name]
