@@ -36,7 +36,7 @@ class TemplateText:
             raise InputError("template is empty; it is the prompt, with {column} for a row's values")
         if not any(map(paths, self.templates())):
             raise InputError(
-                f"template {self.template!r} has no {{column}} for a row's values, so that all prompts were alike"
+                f"template {self.template!r} has no {{column}} for a row's values: all prompts were alike"
             )
 
     adds: ClassVar[tuple[str, ...]] = ()

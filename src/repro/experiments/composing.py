@@ -407,7 +407,8 @@ class Composer(Loader):
                 config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
-        config.hydra.sweep.dir = master_config.hydra.sweep.dir  # all cells leave their notes in one folder
+        # All cells leave their notes in one folder, whatever they choose.
+        config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
         return config
 
     def __getstate__(self) -> dict[str, Any]:

@@ -180,12 +180,8 @@ class Tracker:
                 fill(run)
                 return self.folder / "wandb" / Path(run.dir).parent.name
         except Exception:  # an error in wandb must lose nothing but this run
-            log.exception(
-                "wandb could not write the run %r of %r; its record is kept, and the same command with "
-                "sweep=track writes its run again",
-                spec.name,
-                spec.group,
-            )
+            log.exception("wandb could not write the run %r of %r; its record is kept", spec.name, spec.group)
+            log.error("the same command with sweep=track writes it again")
             return None
 
 
