@@ -92,11 +92,14 @@ def test_an_experiment_s_grid_is_counted_before_it_is_written_out() -> None:
 def test_a_sweep_without_cells_is_an_error(values: str) -> None:
     with pytest.raises(InputError, match="the sweep has no cells: there is no value of x"):
         jobs(f"x={values}", "y=1,2")
-    with pytest.raises(InputError, match="there is no value of x"):
-        jobs(cells=[{"x": []}])
 
 
 @pytest.mark.parametrize(("name", "value"), [("batch", 0), ("batch", -1), ("most", 0), ("most", "many")])
 def test_limits_are_counts(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"hydra\.sweeper\.max_\w+ is {value!r}; it must be a number of"):
         jobs("x=1,2", **{name: value})
+
+
+def test_a_part_without_a_value_is_an_error() -> None:
+    with pytest.raises(InputError, match="cells: there is no value of x"):
+        jobs(cells=[{"y": 1, "x": []}])

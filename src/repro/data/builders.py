@@ -34,10 +34,6 @@ class TemplateText:
     def __post_init__(self) -> None:
         if not self.template.strip():
             raise InputError("template is empty; it is the prompt, with {column} for a row's values")
-        if not any(map(paths, self.templates())):
-            raise InputError(
-                f"template {self.template!r} has no {{column}} for a row's values: all prompts were alike"
-            )
 
     adds: ClassVar[tuple[str, ...]] = ()
     """Names that `extra` adds for the templates, beside the columns."""

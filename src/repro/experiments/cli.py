@@ -299,8 +299,8 @@ def _chosen(config: DictConfig, override: Override) -> Any:
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
     """The experiment's `table:` section, written out; `None` without one."""
-    section = _plain_value(config, "table")
-    if section in (None, {}):
+    section = _plain_value(config, "table") if config.get("table") is not None else {}
+    if section == {}:
         return None
     if not isinstance(section, dict):
         raise InputError(f"table is {section!r}; it must be a mapping with title, rows and columns")

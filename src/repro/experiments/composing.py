@@ -181,17 +181,21 @@ def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
         return dict(content)
     grid = grid_of(content)
     if foreign:
-        require_overrides(grid.params.items(), foreign)
-        for part in grid.choices:
-            require_overrides(((name, value) for name, values in part.items() for value in values), foreign)
-    cells = [{name: [*map(_unresolved, values)] for name, values in part.items()} for part in grid.choices]
-    sweeper = {"params": {n: _unresolved(value) for n, value in grid.params.items()}, "cells": cells}
+        parts: list[Mapping[str, Any]] = [grid.params, *grid.choices]
+        for part in parts:
+            listed = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
+            require_overrides(((name, value) for name, values in listed for value in values), foreign)
+    sweeper = {"params": _unresolved(grid.params), "cells": _unresolved(grid.choices)}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
-def _unresolved(value: str) -> str:
-    """A value whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
-    return value.replace("${", LATER)
+def _unresolved(overrides: Any) -> Any:
+    """Overrides whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
+    if isinstance(overrides, dict):
+        return {name: _unresolved(value) for name, value in overrides.items()}
+    if isinstance(overrides, list):
+        return [_unresolved(value) for value in overrides]
+    return overrides.replace("${", LATER)
 
 
 @cache

@@ -6,7 +6,6 @@ when a run is written.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -99,15 +98,14 @@ class Tracker:
         """
         if self.mode == "disabled":
             return
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(self.folder, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as wrong:
+        place = self.folder
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not (place.is_dir() and os.access(place, os.W_OK)):
             raise InputError(
-                f"wandb runs cannot be written to {self.folder}: {wrong.strerror}; choose another wandb.dir, "
-                "or wandb.mode=disabled"
-            ) from wrong
+                f"wandb runs cannot lie in {self.folder}: {place} is no folder that can be written to; "
+                "choose another wandb.dir, or wandb.mode=disabled"
+            )
         if self.mode != "online":
             return
         import wandb
@@ -181,7 +179,6 @@ class Tracker:
                 return self.folder / "wandb" / Path(run.dir).parent.name
         except Exception:  # an error in wandb must lose nothing but this run
             log.exception("wandb could not write the run %r of %r; its record is kept", spec.name, spec.group)
-            log.error("the same command with sweep=track writes it again")
             return None
 
 

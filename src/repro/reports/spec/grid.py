@@ -54,6 +54,8 @@ class ExperimentGrid:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
                 raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
+            if empty := [name for name, values in part.items() if values == []]:
+                raise InputError(f"{where}, cells: there is no value of {empty[0]}")
             parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
         return cls(axes, tuple(parts))
 
@@ -66,9 +68,15 @@ class ExperimentGrid:
         }
 
     @property
-    def choices(self) -> list[dict[str, list[str]]]:
-        """The parts: the values of each of its settings; empty if there is nothing but axes."""
-        return [{name: [*map(word, values)] for name, values in part.items()} for part in self.parts if part]
+    def choices(self) -> list[dict[str, str | list[str]]]:
+        """The parts, written out: the overrides of each; empty if there is nothing but axes.
+
+        Of more than `MOST` each setting has the list of its values, which the sweep counts.
+        """
+        if _size(self.parts) > MOST:
+            return [{name: [*map(word, values)] for name, values in part.items()} for part in self.parts]
+        points = [point for part in self.parts for point in _product(part)]
+        return [{name: word(value) for name, value in point.items()} for point in points if point]
 
     def points(self) -> list[Point] | None:
         """All cells, in order.
@@ -77,8 +85,7 @@ class ExperimentGrid:
         """
         axes = {name: _read(values) for name, values in self.axes.items()}
         sizes = [len(values) for values in axes.values() if values is not None]
-        size = prod(sizes) * sum(prod(map(len, part.values())) for part in self.parts)
-        if len(sizes) < len(axes) or size > MOST:
+        if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
         return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
@@ -100,6 +107,10 @@ def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
     if (found := RANGE.fullmatch(values)) and int(found[3] or 1):
         return range(int(found[1]), int(found[2]), int(found[3] or 1))
     return (values,) if PLAIN.fullmatch(values) else None
+
+
+def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
+    return sum(prod(map(len, part.values())) for part in parts)
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
