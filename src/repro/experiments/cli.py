@@ -183,10 +183,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
             for name in FOLDERS:
                 config[name] = from_home(places[name])
             part.dir = from_home(part.dir)
-        tracker = Tracker.parse(places["wandb"], Path(config.outputs))
-        if config.sweep == "track" and tracker.mode == "disabled":
-            raise InputError("sweep=track writes wandb runs, and the wandb mode is disabled; choose offline")
-        tracker.check()
+        Tracker.parse(places["wandb"], Path(config.outputs)).check()
         if not sweeps:
             return
         if (section := table_section(config)) and not computes_nothing(section):

@@ -54,7 +54,7 @@ from repro.scenarios.base import MakeTimeline, Progress, Scenario
 from repro.scenarios.registry import made
 from repro.scenarios.sections import check_known, check_places
 
-MODES = ("run", "list", "retry", "force", "track")
+MODES = ("run", "list", "retry", "force")
 MANY = 8
 """Timelines above which a sweep names their folder instead of each."""
 
@@ -113,11 +113,11 @@ class Sweep:
         known = self.store.get(cell.key)
         if self.mode == "list":
             return self._listed(cell, known)
-        if known and self.mode == "track":
-            self._track(known)
-        if known and (known.done or self.mode == "track") and self.mode != "force":
-            return Note(cell.key, cell.labels, "cached" if known.done else known.status, 0.0)
-        if self.mode in ("retry", "track") and known is None:
+        if known and known.done and self.mode != "force":
+            if self.tracker.again:
+                self._track(known)
+            return Note(cell.key, cell.labels, "cached", 0.0)
+        if self.mode == "retry" and known is None:
             return Note(cell.key, cell.labels, "skipped")
         with self.store.alone(cell.key):
             newer = self.store.get(cell.key)

@@ -55,6 +55,7 @@ class Tracker:
         entity: user or team that they belong to; None for the login's own.
         tags: tags of all runs, beside those that each has by itself.
         notes: a note for all runs.
+        again: whether cells that were done before get their runs again, from their records.
         folder: runs lie in its folder `wandb`.
     """
 
@@ -63,6 +64,7 @@ class Tracker:
     entity: str | None = None
     tags: tuple[str, ...] = ()
     notes: str | None = None
+    again: bool = False
     folder: Path = Path("outputs")
 
     @classmethod
@@ -79,6 +81,10 @@ class Tracker:
         given = _of_environment() | given
         found = replace(typed(cls, given, "wandb"), folder=Path(from_home(place)))
         require_choice("wandb mode", found.mode, MODES)
+        if found.again and found.mode == "disabled":
+            raise InputError(
+                "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
+            )
         for name in ("project", "entity"):
             text = getattr(found, name)
             if text is not None and (
