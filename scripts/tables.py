@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -111,7 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors = []
         for name in wanted(options.tables, results):
             try:
-                regenerate(name, results, samples, options.out or results.root, options.formats, screen())
+                with nullcontext() if options.out else results.locked():
+                    regenerate(name, results, samples, options.out or results.root, options.formats, screen())
             except InputError as wrong:  # the other tables do not need this one
                 errors.append(str(wrong))
         if not errors:

@@ -496,6 +496,10 @@ def test_an_unknown_dataset_brings_near_misses() -> None:
         ),
         ({"prompt": {"template": ""}}, "its prompt has no 'builder', only template"),
         ({"prompt": {"builder": "text", "template": "{answer}"}}, "uses answer, which is not among"),
+        (
+            {"prompt": {"builder": "text", "template": "nothing"}},
+            "template has no {column} for a row's values",
+        ),
         ({"prompt": {"builder": "text", "template": "", "step": 1}}, "there is no field 'step'"),
         ({"scoring": {"kind": "bleu"}}, "there is no scoring kind 'bleu'"),
         ({"scoring": {"kind": "generation", "reference": "answer"}}, "uses answer, which is not among"),

@@ -32,8 +32,8 @@ from wandb_logs import ROUNDS, one_cell
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No login and no settings of the user or of an earlier test; nothing is left in the home folder."""
     wandb.teardown()  # its settings, read once a process, hold the key of the environment of that moment
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DATA_DIR", "WANDB_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
     for name in ("HOME", "XDG_DATA_HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
 
@@ -259,6 +259,64 @@ def test_trouble_is_reported_and_costs_only_the_run(tmp_path: Path, caplog: pyte
     half = next((tmp_path / "out" / "wandb").glob("offline-run-*"))
     assert summary(half)["state"] == "failed", "the run was left unfinished"
     assert summary(tracker.cell(record("std", {"speed": 1.0})))["state"] == "finished"
+
+
+NULL = dict.fromkeys(("mode", "project", "entity", "tags", "notes", "dir"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "section", "found"),
+    [
+        ({}, {}, {"mode": "offline", "project": "repro", "folder": Path("out")}),
+        ({"WANDB_MODE": "disabled"}, {}, {"mode": "disabled"}),
+        ({"WANDB_MODE": "dryrun"}, {}, {"mode": "offline"}),
+        ({"WANDB_MODE": "run"}, {}, {"mode": "online"}),
+        ({"WANDB_DISABLED": "true"}, {}, {"mode": "disabled"}),
+        ({"WANDB_DISABLED": "1", "WANDB_MODE": "online"}, {}, {"mode": "disabled"}),
+        ({"WANDB_DISABLED": "false"}, {}, {"mode": "offline"}),
+        ({"WANDB_DISABLED": "true", "WANDB_MODE": "online"}, {"mode": "offline"}, {"mode": "offline"}),
+        ({"WANDB_DIR": "/runs"}, {}, {"folder": Path("/runs")}),
+        ({"WANDB_DIR": "/runs"}, {"dir": "here"}, {"folder": Path("here")}),
+        ({"HOME": "/home/me"}, {"dir": "~/runs"}, {"folder": Path("/home/me/runs")}),
+        ({"WANDB_PROJECT": "theirs"}, {}, {"project": "theirs"}),
+        ({"WANDB_PROJECT": "theirs"}, {"project": "mine"}, {"project": "mine"}),
+        ({"WANDB_TAGS": "a, b", "WANDB_ENTITY": "team"}, {}, {"tags": ("a", "b"), "entity": "team"}),
+        ({"WANDB_TAGS": "a"}, {"tags": []}, {"tags": ()}),
+    ],
+)
+def test_wandb_s_variables_count_where_a_setting_is_not_given(
+    environment: dict[str, str],
+    section: dict[str, Any],
+    found: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    tracker = Tracker.parse(NULL | section, Path("out"))
+    assert {name: getattr(tracker, name) for name in found} == found
+
+
+@pytest.mark.parametrize("name", ["team/edge", "a\\b", "a#b", "a?", "50%", "a:b", " ", "", "x" * 129])
+def test_a_name_that_wandb_refuses_is_refused_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="it must be a name of at most 128 characters"):
+        Tracker.parse({"project": name}, Path("outputs"))
+    if name.strip():
+        with pytest.raises((wandb.UsageError, ValueError)):
+            wandb.Settings(project=name)
+        monkeypatch.setenv("WANDB_PROJECT", name)
+        with pytest.raises(InputError, match="it must be a name of at most 128 characters"):
+            Tracker.parse(NULL, Path("outputs"))
+    assert Tracker.parse({"project": "a b.c-d_é"}, Path("outputs")).project == "a b.c-d_é"
+
+
+def test_a_folder_that_runs_cannot_be_written_to_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(
+        InputError, match=r"file is no folder that can be written to; choose another wandb\.dir"
+    ):
+        Tracker(folder=tmp_path / "file" / "below").check()
+    Tracker(folder=tmp_path / "new" / "folder").check()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_mode_that_cannot_work_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,3 +280,51 @@ class TestPackages:
         assert load_cells() == load_cells([conf_dir()])
         (warning,) = capsys.readouterr().err.splitlines()
         assert warning.startswith(f"warning: {package}/reference/cells.csv is left out")
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"cite": "nope"}, "cite: 'nope' must be a list"),
+    ({"cite": [5]}, r"cite\.0: 5 must be a text"),
+    ({"cite": ["nope"]}, "cites 'nope': there is no BibTeX entry"),
+    ({"aside": 5}, "aside: 5 must be a list"),
+    ({"aside": [{"id": "nope", "note": "x"}]}, "there is no table or figure 'nope'"),
+    ({"notes": "word"}, "notes: 'word' must be a list"),
+    ({"notes": [{"a": 1}]}, r"notes\.0: {'a': 1} must be a text"),
+    ({"figure": {"columns": 5}}, "figure, columns: 5 must be a list"),
+    ({"figure": {"without": ["nope"]}}, "figure, without: there is no row 'nope'"),
+    ({"title": ["a"]}, "title: .* must be a text"),
+    ({"columns": []}, "has no columns"),
+    ({"columns": [{"metric": "ttft", "digits": -3}]}, "column 'ttft' has -3 digits; choose 0 to 15"),
+    ({"columns": [{"metric": "ttft", "digits": 400}]}, "column 'ttft' has 400 digits"),
+    ({"columns": [{"metric": "ttft", "scale": 0}]}, "has the scale 0"),
+    ({"columns": [{"metric": "ttft", "relative_to": "nope"}]}, "there is no row 'nope'. Choices: sp, std"),
+    ({"columns": [{"metric": "ttft", "over": {"method": "nope"}}]}, "there is no method 'nope'"),
+    ({"columns": [{"metric": "ttft", "where": {"method": "nope"}}]}, "there is no method 'nope'"),
+    ({"columns": [{"metric": "ttft", "reference": "nope"}]}, "there is no table or figure 'nope'"),
+    ({"columns": [{"metric": "ttft", "reference": {"nope": "edgellm.table1"}}]}, "there is no row 'nope'"),
+    ({"paper": {"paper": "edgellm", "artifact": "nope"}}, "there is no artifact 'nope'. Choices: fig1, "),
+    ({"rows": {"by": 5}}, r"rows\.by: 5 must be a list of single values"),
+    ({"rows": {"by": []}}, r"rows\.by: \[\] must be a list"),
+    ({"rows": {"by": "method", "names": ["std"]}}, r"rows\.names: \['std'\] must be a mapping"),
+    ({"rows": {"by": "method", "names": {"std": [1]}}}, r"rows\.names\.std: \[1\] must be a text"),
+    ({"rows": {"by": "method", "also": {"method": 5}}}, r"rows\.also\.method: 5 must be a list"),
+    ({"rows": {"by": "method", "name": "{nope}"}}, r"rows\.name: '{nope}' may name method in braces"),
+    ({"rows": {"by": "method", "name": 5}}, r"rows\.name: 5 must be a text"),
+]
+
+
+@pytest.mark.parametrize(("table", "said"), WRONG)
+def test_a_mistake_in_a_section_is_an_error_of_the_section(table: dict[str, Any], said: str) -> None:
+    right: dict[str, Any] = {"title": "T", "rows": "method", "columns": ["ttft"]}
+    assert made({"method": ["std", "sp"]}, "mine", **right).title == "T"
+    with pytest.raises(InputError, match=said):
+        made({"method": ["std", "sp"]}, "mine", **{**right, **table})
+
+
+def test_a_number_may_be_spelt_otherwise_in_a_column() -> None:
+    columns = [{"metric": "ttft", "where": {"width": "4000000000.0"}}]
+    table = {"title": "T", "rows": "width", "columns": columns}
+    labels = {"width": "${method.width}"}
+    assert made({"method.width": ["0.0", "4e9"]}, "mine", labels, **table).columns[0].where == {
+        "width": "4000000000.0"
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from latex_structure import cells, problems, tabulars
 from records import record
@@ -215,3 +216,40 @@ def test_the_structure_of_every_committed_table_is_sound() -> None:
     files = sorted((PROJECT / "results").glob("**/table.tex"))
     assert len(files) > 100
     assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "`c` <img src=x onerror=alert(1)>",
+    "a lone ` <b>bold</b>",
+    "[click](javascript:alert(1))",
+    "![seen](http://example.org/x.png)",
+    "`c` ![seen](http://example.org/x.png) [a][b]",
+    "[b]: http://example.org",
+    "\\<img src=x>",
+    "\\[click](http://example.org)",
+    "*bold* | one | more",
+    "a\nb\n\n# heading\n\n<script>alert(1)</script>",
+    "&lt;b&gt; &#91;x](y)",
+    "<https://example.org>",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_text_in_markdown_is_text(text: str) -> None:
+    """A Markdown parser finds neither HTML, links nor pictures, and the words that were given."""
+    grid = Grid((Heading("name"), Heading("ours")), ((text, "1"),), "lr")
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    tokens = parser.parse(to_markdown(Page("t", text, (grid,), (text, "[b] and [1.5, 2.5]")), []))
+    inline = [child for token in tokens for child in (token.children or [])]
+    kinds = {token.type for token in (*tokens, *inline)}
+    assert not kinds & {"html_block", "html_inline", "link_open", "image", "strong_open", "em_open"}
+    assert [token.type for token in tokens].count("td_open") == 2
+    told = [
+        "".join(child.content for child in token.children or [])
+        for token in tokens
+        if token.type == "inline" and token.level in (1, 3)
+    ]
+    words = " ".join(text.splitlines()).replace("`c`", "c")
+    assert told[0].split() == words.split()
+    assert "[b] and [1.5, 2.5]" in told

@@ -6,10 +6,18 @@ means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString, RangeSweep, Transformer
+from hydra.errors import HydraException
+
+from repro.core.errors import InputError
 
 LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
@@ -19,38 +27,70 @@ cells alike; these wait for the configuration of each cell."""
 class GridSweeper(BasicSweeper):
     """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
 
-    A setting of the command line replaces that of an axis or of all cells; what it makes equal runs once.
+    A setting of the command line replaces that of an axis or of all cells; what it makes equal runs once, and
+    so does a value that is listed twice, such as 0.3 and 3e-1.
     """
 
     def __init__(
         self,
         max_batch_size: int | None,
+        max_cells: int | None,
         params: dict[str, str] | None = None,
-        cells: Sequence[Mapping[str, str]] = (),
+        cells: Sequence[Mapping[str, str | Sequence[str]]] = (),
     ) -> None:
-        """As the basic sweeper; `cells` are overrides by setting."""
+        """As the basic sweeper; `cells` are overrides by setting, a list of its values for each."""
         # The base class's `__init__` cannot be called: Hydra loads its plugins' modules a second time, and
         # the class that `super(BasicSweeper, self)` names in there is then another one.
         self.max_batch_size = max_batch_size
+        self.max_cells = max_cells
         self.params = {name: _resolvable(value) for name, value in (params or {}).items()}
         self.overrides = None
         self.batch_index = 0
         self.hydra_context = None
         self.config = None
         self.launcher = None
-        self.cells = [{str(name): _resolvable(value) for name, value in cell.items()} for cell in cells]
+        self.cells = [
+            {str(name): [_resolvable(v) for v in _listed(values)] for name, values in part.items()}
+            for part in cells
+        ]
 
     def split_arguments(  # type: ignore[override]  # of the base class's, which is static
         self, overrides: list[Override], max_batch_size: int | None
     ) -> list[list[list[str]]]:
-        """All jobs, in batches of at most this many."""
-        [jobs] = super().split_arguments(overrides, None)
-        if self.cells:
-            given = {override.get_key_element().lstrip("+") for override in overrides}
-            parts = [_without(cell, given) for cell in self.cells]
-            jobs = [[*job, *part] for job in jobs for part in parts]
-            jobs = [list(job) for job in dict.fromkeys(map(tuple, jobs))]
+        """All jobs, in batches of at most this many.
+
+        Raises:
+            InputError: there are none, or more than `max_cells`; they are counted before they are made.
+        """
+        for name, most in (("max_batch_size", max_batch_size), ("max_cells", self.max_cells)):
+            if most is not None and not (isinstance(most, int) and most >= 1):
+                raise InputError(f"hydra.sweeper.{name} is {most!r}; it must be a number of cells, from 1")
+        axes = {override.get_key_element(): override for override in overrides}
+        # The axes come first, then the command line; only that replaces settings of `cells`.
+        given = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
+        parts = [_without(part, given) for part in self.cells] or [{}]
+        counts = {name: _count(override) for name, override in axes.items()}
+        total = math.prod(counts.values()) * sum(math.prod(map(len, part.values())) for part in parts)
+        if not total:
+            lengths = [*counts.items(), *((name, len(part[name])) for part in parts for name in part)]
+            empty = dict.fromkeys(name for name, count in lengths if not count)
+            raise InputError(f"the sweep has no cells: there is no value of {', '.join(empty)}")
+        if self.max_cells is not None and total > self.max_cells:
+            raise InputError(
+                f"the sweep has {total:,} cells, and hydra.sweeper.max_cells={self.max_cells} is the most; "
+                f"vary less, or allow it with hydra.sweeper.max_cells={total}"
+            )
+        outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
+        inner = _once((point for part in parts for point in _points(part)), _point)
+        jobs = [[*job, *point] for job in product(*outer) for point in inner]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Compose all jobs; when they are the whole sweep, its loader checks them together."""
+        super().validate_batch_is_legal(batch)
+        loader: Any = self.hydra_context and self.hydra_context.config_loader
+        if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
+            loader.check_together()
 
 
 def _resolvable(value: object) -> str:
@@ -58,15 +98,72 @@ def _resolvable(value: object) -> str:
     return str(value).replace(LATER, "${")
 
 
-def _without(cell: Mapping[str, str], given: set[str]) -> list[str]:
-    """A cell's overrides, without settings that are given otherwise, and what lies below these."""
+def _listed(values: Any) -> Sequence[Any]:
+    return [values] if isinstance(values, str) or not isinstance(values, Sequence) else values
+
+
+def _without(part: Mapping[str, list[str]], given: set[str]) -> dict[str, list[str]]:
+    """A part's overrides, without settings that are given otherwise, and what lies below these."""
 
     def replaced(name: str) -> bool:
         return name in given or any(name.startswith(f"{one}.") for one in given)
 
-    return [f"{_mark(name)}{name}={value}" for name, value in cell.items() if not replaced(name.lstrip("+"))]
+    return {f"{_mark(name)}{name}": v for name, v in part.items() if not replaced(name.lstrip("+"))}
 
 
 def _mark(name: str) -> str:
     """A label need not be there before."""
     return "++" if name.startswith("labels.") else ""
+
+
+def _count(override: Override) -> int:
+    """How many values an override has, by arithmetic where it is a range."""
+    sweep = override._value
+    if not override.is_sweep_override() or not override.is_discrete_sweep():
+        return 1
+    if isinstance(sweep, RangeSweep) and sweep.start is not None and sweep.stop is not None and sweep.step:
+        return max(0, math.ceil((sweep.stop - sweep.start) / sweep.step))
+    return len([*override.sweep_iterator()])
+
+
+def _values(override: Override) -> list[str]:
+    """The different values of an override as the command line writes them, each in its first spelling."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        raise HydraException(f"a grid has no values for {override.input_line}; list them, or give a range")
+    return [Transformer.str(element) for element in _once(override.sweep_iterator(), _meaning)]
+
+
+def _once(values: Iterable[Any], meaning: Callable[[Any], Any]) -> list[Any]:
+    """The values that differ in meaning, each in its first spelling."""
+    first: dict[Any, Any] = {}
+    for value in values:
+        first.setdefault(meaning(value), value)
+    return list(first.values())
+
+
+def _points(part: Mapping[str, list[str]]) -> Iterator[tuple[str, ...]]:
+    for values in product(*part.values()):
+        yield tuple(f"{name}={value}" for name, value in zip(part, values, strict=True))
+
+
+def _point(overrides: Sequence[str]) -> frozenset[Any]:
+    """What overrides say together, whatever their order and spelling."""
+    return frozenset(map(_parsed, overrides))
+
+
+@cache
+def _parsed(override: str) -> Any:
+    parsed = OverridesParser.create().parse_override(override)
+    return parsed.get_key_element(), _meaning(parsed._value)
+
+
+def _meaning(value: Any) -> Any:
+    """What tells values apart: 1 and 1.0 are equal, and so are a text and the same in quotes."""
+    if isinstance(value, Mapping):
+        return frozenset((str(name), _meaning(below)) for name, below in value.items())
+    if isinstance(value, list):
+        return tuple(map(_meaning, value))
+    text = value.text if isinstance(value, QuotedString) else value
+    return isinstance(text, (int, float)) and not isinstance(text, bool), text, type(text) is bool

@@ -18,6 +18,11 @@ def override(name: str, value: Any) -> str:
     return f"{name}={word(value)}"
 
 
+def shown(value: Any) -> str:
+    """A setting as a table shows it: mappings and lists as the command line writes them."""
+    return word(value) if isinstance(value, (Mapping, list, tuple)) else str(value)
+
+
 def word(value: Any) -> str:
     """A value as the command line writes it.
 

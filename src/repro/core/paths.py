@@ -5,6 +5,7 @@ Owns these paths. Must not know what the folders contain.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,16 @@ def conf_dir() -> Path:
         InputError: as `project_root`.
     """
     return project_root() / "conf"
+
+
+def from_home(path: str) -> str:
+    """A path whose `~` or `~user` is written out; InputError if nobody of that name has a home folder."""
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise InputError(
+            f"{path!r} begins with the home folder of a user who is not here; write ./{path} for such a name"
+        )
+    return found
 
 
 def conf_folders() -> list[Path]:

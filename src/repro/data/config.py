@@ -113,12 +113,18 @@ def parse(mapping: Mapping[str, Any]) -> DatasetConfig:
 
     Raises:
         InputError: a field is unknown, missing or of the wrong type; the builder or kind of scoring is
-            unknown; a template uses a column that `columns` lacks; a count is out of range; a chat prompt has
-            scored continuations.
+            unknown; a template uses a column that `columns` lacks, or none at all; a count is out of range; a
+            chat prompt has scored continuations.
     """
     config = typed(DatasetConfig, mapping, f"dataset {mapping.get('name', '(without a name)')!r}")
     builder, scoring = builder_of(config), scoring_of(config)
-    needed = set().union(*map(names, builder.templates())) - set(builder.adds)
+    inserted = set().union(*map(names, builder.templates()))
+    if not inserted:
+        raise InputError(
+            f"dataset {config.name!r}: its prompt's template has no {{column}} for a row's values, so that "
+            "all prompts were alike"
+        )
+    needed = inserted - set(builder.adds)
     needed |= scoring.columns() | {*config.where, *config.max_words}
     needed |= {path.split(".")[0] for path in config.min_words}
     needed |= {config.spread} if config.spread else set()

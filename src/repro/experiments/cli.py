@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -22,22 +23,26 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf import Container, DictConfig, OmegaConf, read_write
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from rich.console import Console
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.overrides import word
+from repro.core.paths import conf_dir, from_home
+from repro.core.registry import unknown
 from repro.experiments import composing
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
 from repro.experiments.guide.help import help_text
 from repro.experiments.interrupted import is_launchers, stopped, worker_died
-from repro.experiments.progress.notes import Note, note_down, notes_in, running
+from repro.experiments.progress.notes import Note, note_down, results_in, running
+from repro.experiments.progress.plan import SweepPlan
 from repro.experiments.progress.timings import work_of
 from repro.experiments.progress.watch import Watcher, alone
 from repro.experiments.renamed import check_overrides as renamed_ones
@@ -47,6 +52,8 @@ from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
+from repro.experiments.tracking.tracker import Tracker
+from repro.records.record import canonical
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
 
@@ -56,6 +63,7 @@ NOT_TAKEN = {
     "--experimental-rerun": "it reads a pickle, which may run code",
 }
 """Hydra's flags that would have others' files where ours belong."""
+HOME, QUOTED = re.compile(r"(?<=[=,\[:])~[\w.@/+:-]*"), re.compile("['\"]")
 FULL_ERROR = "HYDRA_FULL_ERROR"
 WIDE = 200
 """Width of the output in columns if it is not a terminal."""
@@ -133,21 +141,20 @@ class Finish(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Check the table, install `Composer`, which composes every cell once, and watch the cells' notes."""
-        global _watcher
-        _require_run(config, table=True)
+        _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        _watcher = Watcher(notes_folder(config))
-        _watcher.start()
-        hydra.config_loader = Composer(hydra.config_loader, needless, _announce)
+        check = partial(_require_labels, config)
+        hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         """Collect the notes of all cells; exit with 1 if a cell or the table failed."""
         assert _watcher is not None
         _watcher.close()
         try:
-            if finish(config):
-                sys.exit(1)
+            with _watcher.alone:
+                if finish(config, _watcher.plan):
+                    sys.exit(1)
         except InputError as wrong:  # an error of the table; all records are kept
             tell_error(str(wrong))
             sys.exit(1)
@@ -156,17 +163,37 @@ class Finish(Callback):
             sys.exit(1)
 
 
-def _require_run(config: DictConfig, table: bool = False) -> None:
-    """Exit with 2 and one sentence if a run's mode, its folders or, with `table`, its table are wrong."""
+def _require_run(config: DictConfig, sweeps: bool = False) -> None:
+    """Exit with 2 and one sentence if a run's mode, folders or tracking, or a sweep's table, are wrong.
+
+    The folders of the configuration are written out, before Hydra makes them.
+    """
+    global _watcher
     try:
         checked_mode(_plain_value(config, "sweep"))
-        check_places({name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")})
-        if table and (section := table_section(config)) and not computes_nothing(section):
+        places = {name: _plain_value(config, name) for name in ("name", *FOLDERS, "data_dir", "wandb")}
+        check_places(places)
+        if config.hydra.job.chdir:
+            raise InputError(
+                "hydra.job.chdir is true, and every cell would have results and outputs of its own below its "
+                "job's folder; leave it out, since folders are relative to where the command starts"
+            )
+        part = config.hydra.sweep if sweeps else config.hydra.run
+        with read_write(config), read_write(part):
+            for name in FOLDERS:
+                config[name] = from_home(places[name])
+            part.dir = from_home(part.dir)
+        Tracker.parse(places["wandb"], Path(config.outputs)).check()
+        if not sweeps:
+            return
+        if (section := table_section(config)) and not computes_nothing(section):
             asked(config).spec(section)
-    except (InputError, OmegaConfBaseException) as wrong:  # Hydra would turn them into a warning
+        _watcher = Watcher(notes_folder(config))
+        _watcher.start()
+    except (InputError, OmegaConfBaseException, OSError) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()
-        tell_error(" ".join(str(wrong).split()))
+        tell_error(explain(wrong) if isinstance(wrong, OSError) else " ".join(str(wrong).split()))
         sys.exit(2)
 
 
@@ -180,11 +207,36 @@ def _announce(config: DictConfig) -> None:
     _watcher.plan.add(work, _labels(config))
 
 
-def finish(config: DictConfig) -> int:
-    """End a sweep: print and write its table. Returns the number of failed cells."""
-    notes = notes_in(notes_folder(config))
+def _require_labels(config: DictConfig) -> None:
+    """InputError for a label of the table that no cell of the experiment's whole sweep has."""
+    section = table_section(config)
+    if section is None or computes_nothing(section) or not asked(config).whole or _watcher is None:
+        return
+    known = dict.fromkeys(name for labels in _watcher.plan.labels for name in labels)
+    spec = asked(config).spec(section)
+    parts = (part for column in spec.columns for part in (column.where, column.over))
+    for name in (*spec.rows.by, *spec.where, *(name for part in parts for name in part)):
+        if name not in known:
+            raise InputError(f"in table {spec.experiment!r} {unknown('label', name, known)}")
+
+
+def finish(config: DictConfig, plan: SweepPlan) -> int:
+    """End a sweep: print and write its table. Returns the number of cells that failed or left no note."""
+    folder = notes_folder(config)
+    results = results_in(folder)
+    lost = [plan.name(number) for number in range(plan.total) if number not in results]
+    if lost or not plan.total:
+        tell_error(
+            f"{len(lost)} of {plan.total} cells left no note in {folder}: {'; '.join(lost)}\n"
+            "  the same command goes on with what is done"
+        )
+    first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
+    for number, note in results.items():
+        if note.state != "written":
+            first.setdefault((note.key or str(number), canonical(note.labels)), note)
+    notes = [*first.values()]
     if not notes:
-        return 0
+        return len(lost) or int(not plan.total)
     console = screen()
     # The sweep's labels may refer to settings that only its cells have.
     sweep = Sweep(plain(config, "labels"), console)
@@ -203,7 +255,7 @@ def finish(config: DictConfig) -> int:
         tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {'; '.join(cells)}")
     if failed:
         console.print("sweep=retry runs failed cells alone", style="red")
-    return len(failed)
+    return len(failed) + len(lost)
 
 
 def asked(config: DictConfig) -> Asked:
@@ -228,17 +280,27 @@ def _split(override: str) -> tuple[str, str]:
     return key, value
 
 
-def chosen(overrides: Sequence[str]) -> dict[str, str]:
-    """The values of a cell's overrides, by key."""
+def chosen(config: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a cell's overrides, by key: numbers as the cell has them, whatever their spelling."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {override.get_key_element(): str(override.value()) for override in parsed}
+    return {override.get_key_element(): _chosen(config, override) for override in parsed}
+
+
+def _chosen(config: DictConfig, override: Override) -> Any:
+    value = override.value()
+    if isinstance(value, (int, float)):
+        found = OmegaConf.select(config, override.key_or_group)
+        return found if isinstance(found, (int, float)) else value
+    return value if isinstance(value, (list, dict)) else str(value)
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:
     """The experiment's `table:` section, written out; `None` without one."""
-    section = OmegaConf.to_container(config.table, resolve=True) if config.get("table") else None
-    if not isinstance(section, dict):
+    section = _plain_value(config, "table") if config.get("table") is not None else {}
+    if section == {}:
         return None
+    if not isinstance(section, dict):
+        raise InputError(f"table is {section!r}; it must be a mapping with title, rows and columns")
     return written_out(str(config.name), {str(name): value for name, value in section.items()})
 
 
@@ -255,16 +317,19 @@ def task(config: DictConfig) -> None:
     try:
         quiet()
         load_components()
+        job, folder = HydraConfig.get(), Path(HydraConfig.get().sweep.dir) / "cells"
+        if (job.callbacks or {}).get("finish", {}).get("_target_") != f"{__name__}.Finish":
+            raise InputError("hydra.callbacks lacks `finish`, which makes a sweep's table; add others with +")
         section = table_section(config)
         if section and computes_nothing(section):
             sweep = Sweep(plain(config), screen())
             show_files(sweep.console, sweep.read(str(config.name), section))
+            if job.mode == RunMode.MULTIRUN:
+                note_down(folder, job.job.num, Note("", {"method": str(config.name)}, "written"))
             return
-        job = HydraConfig.get()
         if job.mode == RunMode.MULTIRUN:
-            folder = Path(job.sweep.dir) / "cells"
             note = attempt(config, partial(running, folder, job.job.num))
-            note_down(folder, job.job.num, replace(note, chosen=chosen(job.overrides.task)))
+            note_down(folder, job.job.num, replace(note, chosen=chosen(config, job.overrides.task)))
             return
         given = plain(config)
         sweep = Sweep(given, screen())
@@ -325,7 +390,13 @@ def tell_error(sentence: str) -> None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name."""
+    """The command's arguments, flags first; InputError for an unknown flag or an unknown or renamed name.
+
+    What begins with `~`, the home folder, is quoted for Hydra, which cannot read it otherwise.
+    """
+    arguments = [
+        one if QUOTED.search(one) else HOME.sub(lambda place: word(place[0]), one) for one in arguments
+    ]
     flags = get_args_parser()._option_string_actions
     takes = {flag: -1 if action.nargs == "?" else int(action.nargs != 0) for flag, action in flags.items()}
     ordered = in_order(arguments, takes)

@@ -181,15 +181,21 @@ def with_sweep(content: Mapping[str, Any], foreign: str = "") -> dict[str, Any]:
         return dict(content)
     grid = grid_of(content)
     if foreign:
-        for part in (grid.params, *grid.choices):
-            require_overrides(part.items(), foreign)
-    sweeper = {"params": _unresolved(grid.params), "cells": [_unresolved(cell) for cell in grid.choices]}
+        parts: list[Mapping[str, Any]] = [grid.params, *grid.choices]
+        for part in parts:
+            listed = ((n, v if isinstance(v, list) else [v]) for n, v in part.items())
+            require_overrides(((name, value) for name, values in listed for value in values), foreign)
+    sweeper = {"params": _unresolved(grid.params), "cells": _unresolved(grid.choices)}
     return {**content, "hydra": {**content.get("hydra", {}), "mode": "MULTIRUN", "sweeper": sweeper}}
 
 
-def _unresolved(overrides: Mapping[str, str]) -> dict[str, str]:
+def _unresolved(overrides: Any) -> Any:
     """Overrides whose interpolations (`${labels.width}`) wait for the configuration of each cell."""
-    return {name: value.replace("${", LATER) for name, value in overrides.items()}
+    if isinstance(overrides, dict):
+        return {name: _unresolved(value) for name, value in overrides.items()}
+    if isinstance(overrides, list):
+        return [_unresolved(value) for value in overrides]
+    return overrides.replace("${", LATER)
 
 
 @cache
@@ -365,7 +371,11 @@ class Composer(Loader):
     """
 
     def __init__(
-        self, loader: ConfigLoader, needless: Needless, announce: Callable[[DictConfig], None] | None = None
+        self,
+        loader: ConfigLoader,
+        needless: Needless,
+        announce: Callable[[DictConfig], None] | None = None,
+        check_together: Callable[[], None] = lambda: None,
     ) -> None:
         """Compose as `loader` does.
 
@@ -373,10 +383,12 @@ class Composer(Loader):
             loader: whose search path is used.
             needless: entries for which `needless(key, value)` is true are left out.
             announce: called with each cell that was composed ahead.
+            check_together: called when all are composed, before the first one runs.
         """
         super().__init__(loader.get_search_path())
         self._needless = needless
         self._announce = announce
+        self.check_together = check_together
         self._ahead: dict[tuple[str, ...], DictConfig] = {}
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -387,20 +399,25 @@ class Composer(Loader):
             if self._announce:
                 self._announce(self._ahead[asked])
             return self._ahead[asked]
-        return self._ahead.pop(asked)
+        ahead = self._ahead.pop(asked)
+        # A sweeper that lists a cell twice gets the one that has run, which Hydra has made read-only.
+        return self._composed(master_config, sweep_overrides) if OmegaConf.is_readonly(ahead.hydra) else ahead
 
     def _composed(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         changed = {override.lstrip("+~").partition("=")[0].partition(".")[0] for override in sweep_overrides}
         token = ConfFolder.needless.set(lambda key, value: key not in changed and self._needless(key, value))
         try:
             with _uncollected():
-                return super().load_sweep_config(master_config, sweep_overrides)
+                config = super().load_sweep_config(master_config, sweep_overrides)
         finally:
             ConfFolder.needless.reset(token)
+        # All cells leave their notes in one folder, whatever they choose.
+        config.hydra.sweep.dir = OmegaConf.to_container(master_config.hydra.sweep)["dir"]  # type: ignore[index, call-overload]
+        return config
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state without the cache and `announce`: another process composes again."""
-        return {**self.__dict__, "_ahead": {}, "_announce": None}
+        """The state without the cache and what is called: another process composes again."""
+        return {**self.__dict__, "_ahead": {}, "_announce": None, "check_together": None}
 
 
 class SharedCompositions:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
@@ -32,7 +32,7 @@ from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import one_at_a_time
 from repro.records.effort import counting
 from repro.records.packed import Member
-from repro.records.record import Record, Round, write_atomically
+from repro.records.record import Record, Round, remove_left, write_atomically
 from repro.records.results import Results, open_results
 from repro.reports.claims.claims import ClaimsSpec, claims_written_out
 from repro.reports.claims.claims_page import write_claims
@@ -88,10 +88,10 @@ class Sweep:
         check_known(config)
         check_places(config)
         self.mode = checked_mode(config["sweep"])
-        self.results = Path(config["results"])
+        self.results = Path(from_home(config["results"]))
         self.store = open_results(self.results)
-        self.tracker = Tracker.parse(config["wandb"], Path(config["outputs"]))
-        self.outputs = Path(config["outputs"])
+        self.outputs = Path(from_home(config["outputs"]))
+        self.tracker = Tracker.parse(config["wandb"], self.outputs)
         self.console = console or Console()
         self.tracked: Path | None = None
 
@@ -114,6 +114,8 @@ class Sweep:
         if self.mode == "list":
             return self._listed(cell, known)
         if known and known.done and self.mode != "force":
+            if self.tracker.again:
+                self._track(known)
             return Note(cell.key, cell.labels, "cached", 0.0)
         if self.mode == "retry" and known is None:
             return Note(cell.key, cell.labels, "skipped")
@@ -161,6 +163,7 @@ class Sweep:
         try:
             if timeline:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                remove_left(path.parent, f"{path.name}.")  # nobody else writes this cell's
                 write_atomically(path, gzip.compress(timeline().encode(), 6, mtime=0))
                 record = replace(record, provenance=replace(record.provenance, trace=place))
             self.store.put(record, rounds, answers=answers)
@@ -169,6 +172,12 @@ class Sweep:
             raise InputError(f"the cell {record.labels['method']} could not be written: {reason}") from wrong
         self.tracked = self.tracker.cell(record, rounds, path if timeline else None, answers)
         return record
+
+    def _track(self, record: Record) -> None:
+        """Write the wandb run of a record again."""
+        trace = self.outputs / record.provenance.trace if record.provenance.trace else None
+        rounds, answers = self.store.rounds(record.key), self.store.answers(record.key)
+        self.tracked = self.tracker.cell(record, rounds, trace if trace and trace.exists() else None, answers)
 
     @contextmanager
     def _alone(self, cell: Scenario) -> Iterator[None]:
@@ -192,13 +201,14 @@ class Sweep:
             return {}
         members.require_apart(own)
         whole = asked.whole and len(own) == len(notes)
-        cells = members.join(own, self.store.members(asked.folder), whole)
-        parsed, records = asked.spec(spec), self.store.records(cells)
-        table = made_table(asked, spec, cells, records, samples=Samples(self.store), root=self.results)
-        self._pack(asked.folder, cells)
-        files = write_all(table, self.results, load_bibliography())
-        files |= self._timeline(parsed, table, records)
-        update_index(self.store)
+        with self.store.locked():  # a sweep of the same table must not read between our reading and writing
+            cells = members.join(own, self.store.members(asked.folder), whole)
+            parsed, records = asked.spec(spec), self.store.records(cells)
+            table = made_table(asked, spec, cells, records, samples=Samples(self.store), root=self.results)
+            self._pack(asked.folder, cells)
+            files = write_all(table, self.results, load_bibliography())
+            files |= self._timeline(parsed, table, records)
+            update_index(self.store)
         self.console.print(to_screen(page(table)))
         own_keys = {member.key for member in own}
         swept = [record for record in records if record.key in own_keys]

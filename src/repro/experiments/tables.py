@@ -139,7 +139,8 @@ def fitted_ids(records: Iterable[Record]) -> set[str]:
 
 def update_index(results: Results) -> None:
     """Write the README of a folder of results again."""
-    write_index(results, load_cells(), conf_dir() / "reference" / "artifacts.csv")
+    with results.locked():
+        write_index(results, load_cells(), conf_dir() / "reference" / "artifacts.csv")
 
 
 def overrides_of(folder: str, members: Sequence[Member]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -110,6 +110,24 @@ def portable_override(override: str) -> str:
     parts = [(part, part.strip("'\"")) for part in values.split(",")]
     kept = [word(Path(text).name) if _is_place(text) else part for part, text in parts]
     return f"{key}{equals}{','.join(kept)}"
+
+
+def short_places(texts: Iterable[str]) -> dict[str, str]:
+    """Each text that is a path of this machine, with as few of its last parts as tell them apart."""
+    parts = {text: Path(text).parts[text.startswith("/") :] for text in texts if _is_place(text)}
+    short: dict[str, str] = {}
+    for count in range(1, max(map(len, parts.values()), default=0) + 1):
+        short = {text: "/".join(names[-count:]) for text, names in parts.items()}
+        if len({*short.values()}) == len(short):
+            break
+    return short
+
+
+def shortened(text: str, short: Mapping[str, str]) -> str:
+    """A text with these places (`short_places`) and other absolute paths in it shortened."""
+    for place in sorted(short, key=len, reverse=True):
+        text = text.replace(place, short[place])
+    return ABSOLUTE.sub(r"\1", text)
 
 
 def portable_text(text: str) -> str:

@@ -34,6 +34,9 @@ FEWEST = 5
 Spread = float | tuple[float, float]
 Round = Mapping[str, Scalar]
 
+CHECKSUM = "sha256"
+"""The entry of a loose record that holds the hash of the others."""
+
 KEY = re.compile(r"[0-9a-f]{8,64}")
 
 UNSIGNED = ("s", "J", "W", "B", "kB", "MB", "GB", "tokens", "rows", "requests", "verifications")
@@ -112,21 +115,25 @@ class Record:
         return self.values.get(name, self.provenance.memory.get(name))
 
     def to_json(self) -> str:
-        """Readable JSON; equal records give equal text. InputError if a number is not finite."""
+        """Readable JSON with a checksum; the same for equal records. InputError for a number not finite."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain["provenance"] = self.provenance.to_dict()
         require_finite_numbers(plain)
+        plain[CHECKSUM] = content_hash(plain)
         return json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Parse the output of `to_json`.
+        """Parse the output of `to_json`; older records have no checksum.
 
         Raises:
-            InputError: the text is not a record.
+            InputError: the text is not a record, or not the one that was written.
         """
         try:
             plain = parse_json(text)
+            checksum = plain.pop(CHECKSUM, None)
+            if checksum is not None and checksum != content_hash(plain):
+                raise ValueError("its content is not what its checksum was made of")
             plain["provenance"] = Provenance(**plain["provenance"])
             spreads = plain.get("uncertainty", {}).items()
             plain["uncertainty"] = {n: tuple(v) if isinstance(v, list) else v for n, v in spreads}
@@ -218,6 +225,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+def remove_left(folder: Path, start: str = "") -> None:
+    """Remove unfinished files of `write_atomically` that begin so; the caller knows that none is written."""
+    for path in folder.glob(f"{start}*.tmp"):
+        if not path.name.startswith("."):  # a probe, which its writer removes
+            path.unlink(missing_ok=True)
 
 
 def flush(path: Path) -> None:

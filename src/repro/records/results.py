@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
+from repro.core.paths import from_home
 from repro.core.reading import require_no_link
 from repro.records.blocks import write_blocks
 from repro.records.packed import (
@@ -37,7 +38,7 @@ from repro.records.packed import (
     write_cells,
     write_details,
 )
-from repro.records.record import Record, Round, Scalar, canonical
+from repro.records.record import Record, Round, Scalar, canonical, remove_left
 from repro.records.store import DETAILS, Store
 
 OLDER = ".jsonl.gz"
@@ -159,6 +160,11 @@ class Results:
         """Hold the lock of a cell: other processes that compute it wait here until the block ends."""
         return self.loose.alone(key)
 
+    def locked(self) -> FileLock:
+        """The lock of all tables, for who reads, changes and writes one; a process may hold it twice."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        return FileLock(require_no_link(self.root, self.root / ".lock"), is_singleton=True)
+
     def put(self, record: Record, rounds: Sequence[Round] = (), answers: Sequence[Round] = ()) -> None:
         """Store a record durably, loose until its sweep ends. A record that it replaces is kept.
 
@@ -179,7 +185,7 @@ class Results:
         Raises:
             OSError: the disk is full or read-only.
         """
-        with self._locked():
+        with self.locked():
             tables = [name for name in self.tables() if key in read_cells(self.root / name).by_key]
             if self.loose.get(key) or not tables:
                 self.loose.put_answers(key, answers)
@@ -192,21 +198,21 @@ class Results:
 
         Cells that the table had before and that no other table has become loose; a packed record that is
         replaced goes to its cell's history. Other tables with the same cells get the same records. Loose
-        files are removed only after everything else is on the disk, so a kill at any moment loses nothing.
+        files are removed only after everything else is on the disk, so a kill at any moment loses nothing;
+        what writers left that were killed is removed before.
 
         Raises:
             InputError: a member has no record, a line of a table is damaged, or its folder is a link.
             OSError: the disk is full or read-only.
         """
         require_no_link(self.root, self.root / table)
-        with self._locked():
+        with self.locked():
+            for folder in (self.root, self.root / table):
+                remove_left(folder)
+            self.loose.remove_left()
             _Packing(self, table, members).run()
 
     # --- details --------------------------------------------------------------------------------------------
-
-    def _locked(self) -> FileLock:
-        self.root.mkdir(parents=True, exist_ok=True)
-        return FileLock(require_no_link(self.root, self.root / ".lock"))
 
     def _lines(self) -> Mapping[str, tuple[str, Line]]:
         """Each packed cell's first table and its line there."""
@@ -244,7 +250,7 @@ def open_results(root: Path | str) -> Results:
             f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
             f"`python scripts/tables.py --convert {shlex.quote(str(root))}`"
         )
-    return Results(root)
+    return Results(from_home(str(root)))
 
 
 def older_details(root: Path | str) -> list[Path]:

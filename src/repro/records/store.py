@@ -21,7 +21,7 @@ from filelock import FileLock
 from repro.core.errors import InputError
 from repro.core.reading import JSON_BYTES, LINES_BYTES, parse_json, read_bytes, read_text, require_no_link
 from repro.records.build_cache import locked
-from repro.records.record import KEY, Record, Round, Scalar, canonical, write_atomically
+from repro.records.record import KEY, Record, Round, Scalar, canonical, remove_left, write_atomically
 
 DETAILS = ("rounds", "answers")
 """Kinds of detail lines that may be stored beside a cell's record; each kind has a file of its own."""
@@ -150,6 +150,11 @@ class Store:
             if self.get(record.key) == record:
                 self._path(record.key).unlink()
                 self._remove_details(record.key)
+
+    def remove_left(self) -> None:
+        """Remove what writers left that were killed: all who write here hold the lock."""
+        with self._locked():
+            remove_left(self.folder)
 
     def check_writable(self, min_bytes: int = 0) -> None:
         """Check before the run that its results can be stored.

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from filelock import FileLock, Timeout
+
+from repro.core.errors import InputError
 from repro.experiments.progress.timings import CellWork, stopwatch
 from repro.records.record import write_atomically
 
@@ -30,7 +34,7 @@ class Note:
         state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
         seconds: measured or expected time; `None` if unknown.
         error: error message of a failed cell.
-        chosen: the values that the command line gave this cell, by their overrides' keys.
+        chosen: the values that the command line gave this cell, by their overrides' keys; plain data.
     """
 
     key: str
@@ -38,7 +42,7 @@ class Note:
     state: str
     seconds: float | None = None
     error: str = ""
-    chosen: dict[str, str] = field(default_factory=dict)
+    chosen: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,24 @@ class Running:
     stage: str = ""
     done: int = 0
     total: int = 0
+
+
+@contextmanager
+def notes_alone(folder: Path) -> Iterator[None]:
+    """Hold a sweep's folder of notes, without those of an earlier sweep.
+
+    Raises:
+        InputError: a sweep that runs has it.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock").acquire(timeout=0):
+            for path in folder.glob("[0-9]*.*"):
+                path.unlink()
+            yield
+    except Timeout:
+        raise InputError(f"another sweep runs in {folder.parent}; choose another hydra.sweep.dir") from None
 
 
 def note_down(folder: Path, number: int, note: Note) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from repro.experiments.progress import timings
 from repro.experiments.progress.display import Display, display
-from repro.experiments.progress.notes import Note, Running, results_in, running_in
+from repro.experiments.progress.notes import Note, Running, notes_alone, results_in, running_in
 from repro.experiments.progress.plan import State, SweepPlan
 from repro.experiments.progress.timings import CellWork, stopwatch
 
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.5
 
 
 class Watcher:
-    """Shows a sweep's notes until it is closed."""
+    """Shows a sweep's notes until it is closed; `alone` holds their folder for this sweep."""
 
     def __init__(self, folder: Path, shown: Display | None = None) -> None:
         """Watch a folder of notes, which may not exist yet."""
@@ -31,11 +31,13 @@ class Watcher:
         self._began: dict[int, float] = {}
         self._timings = timings.read()
         self._clock = stopwatch()
+        self.alone = ExitStack()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Take the folder of notes, and start the thread; errors as those of `notes_alone`."""
+        self.alone.enter_context(notes_alone(self.folder))
         self._thread.start()
 
     def look(self, now: float) -> State:

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
+from repro.core.overrides import shown
 from repro.experiments.progress.notes import Note
-from repro.records.identity import OF_THE_RUN
+from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member
 from repro.records.record import Record, content_hash
 from repro.records.results import Results
@@ -44,6 +45,8 @@ PANELS = 3
 SWEEPS = "sweeps/"
 """Begins the names of these tables."""
 
+TASK = "task_score"
+
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
 
@@ -58,6 +61,7 @@ class SweepTable:
         notes: the sweep's notes, whose labels name their rows.
         labels: labels that the experiment's file must give its cells, by name, as interpolations.
         overrides: the command's overrides, by key.
+        cells: values of overrides that are mappings or lists, each with the label that names it.
     """
 
     name: str
@@ -65,6 +69,7 @@ class SweepTable:
     notes: list[Note]
     labels: dict[str, str]
     overrides: Mapping[str, str]
+    cells: tuple[dict[str, Any], ...] = ()
 
     @property
     def command(self) -> str:
@@ -74,9 +79,16 @@ class SweepTable:
 
     def written_out(self) -> dict[str, Any]:
         """The section as `Sweep.finish` takes it, with the command."""
-        content = {"grid": dict(self.overrides), "labels": self.labels}
+        content = {"grid": self.grid, "labels": self.labels}
         own = self.name.rpartition("/")[2]  # without a folder, which would name a paper
         return expand(own, self.section, content) | {"command": self.command}
+
+    @property
+    def grid(self) -> dict[str, Any]:
+        """The grid of its experiment."""
+        listed = {name for cell in self.cells for name in cell}
+        grid: dict[str, Any] = {key: value for key, value in self.overrides.items() if key not in listed}
+        return grid | ({"cells": [*self.cells]} if self.cells else {})
 
     def write_experiment(self, results: Path) -> dict[str, Path]:
         """Write `experiment_file` beside the table in a folder of results; returns its path by kind.
@@ -101,7 +113,7 @@ class SweepTable:
         return (
             f"# Made of `{self.command}`.\n"
             "# Copied to conf/experiment/NAME.yaml, `python -m repro experiment=NAME` makes this table.\n"
-            f"{_yaml({'grid': dict(self.overrides)} | table)}"
+            f"{_yaml({'grid': self.grid} | table)}"
         )
 
 
@@ -120,21 +132,62 @@ def sweep_table(
     if not any(record.done for record in records):
         return None
     overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
+    plain = [note.chosen for note in notes]
+    notes, overrides = _portable(notes, overrides)
     axes = [key for key in notes[0].chosen if len({note.chosen.get(key) for note in notes}) > 1]
     own, rows = _row_labels(axes, notes)
     labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
     rows = rows or ["method"]
-    shown = _metrics([record for record in records if record.done])
-    columns = [_column(metric, records) for metric in shown]
-    drawn = [name for name in DRAWN if name in {metric.name for metric in shown}][:PANELS]
+    metrics = load_metrics()
+    compared_by = _metrics([record for record in records if record.done], metrics)
+    columns = [_column(metric, records) for metric in compared_by]
+    bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
+    drawn = [name for name in DRAWN if name in {metric.name for metric in compared_by}][:PANELS]
     compared, circumstances = f"{', '.join(rows)} compared", _circumstances(rows, labelled, records)
     title = f"{compared} ({circumstances})"
     section: dict[str, Any] = {"title": title, "rows": {"by": rows, "apart": True}, "columns": columns}
     section |= {"best": True}
+    if bare:
+        section["notes"] = [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
     if drawn:
         section["figure"] = {"columns": drawn, "title": compared}
-    labels = {name: _interpolation(key, groups) for key, name in own.items()}
-    return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides)
+    nested = {} if "experiment" in overrides else _nested(own, plain)
+    labels = {name: _interpolation(key, groups) for key, name in own.items() if key not in nested}
+    cells = _cells(nested, plain, notes)
+    return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
+
+
+def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list[Note], dict[str, str]]:
+    """Notes with what was chosen as text, and the overrides, both without folders of this machine."""
+    texts = [{key: shown(value) for key, value in note.chosen.items()} for note in notes]
+    keys = dict.fromkeys(key for each in (*texts, overrides) for key in each)
+    short = {key: short_places(each[key] for each in texts if key in each) for key in keys}
+
+    def shorter(values: Mapping[str, str]) -> dict[str, str]:
+        return {key: shortened(value, short[key]) for key, value in values.items()}
+
+    told = [replace(note, chosen=shorter(each)) for note, each in zip(notes, texts, strict=True)]
+    return told, shorter(overrides)
+
+
+def _nested(own: Mapping[str, str], chosen: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Those overrides with a label of its own whose values are mappings or lists: they are no labels."""
+    return {
+        k: name for k, name in own.items() if any(isinstance(each.get(k), (dict, list)) for each in chosen)
+    }
+
+
+def _cells(
+    nested: Mapping[str, str], chosen: Sequence[Mapping[str, Any]], notes: Sequence[Note]
+) -> tuple[dict[str, Any], ...]:
+    """The entries of a grid's `cells`: the values of these overrides, with the labels that name them."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for each, note in zip(chosen, notes, strict=True):
+        values = portable({key: each[key] for key in nested})
+        listed = {key: [value] if isinstance(value, list) else value for key, value in values.items()}
+        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested if each[key] is not None}
+        found.setdefault(tuple(note.chosen[key] for key in nested), {**listed, **labels})
+    return tuple(found.values()) if nested else ()
 
 
 def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], list[str]]:
@@ -190,9 +243,8 @@ def _interpolation(key: str, groups: Collection[str]) -> str:
     return f"${{oc.select:{setting},null}}"
 
 
-def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
+def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
     """The metrics of these records that people compare and that at least one of them has."""
-    metrics = load_metrics()
     names = dict.fromkeys(name for record in records for name in _compared(record, metrics))
     there = [name for name in names if any(_is_number(record.figure(name)) for record in records)]
     found = [metric for metric in map(metrics.of_value, there) if metric]
@@ -202,8 +254,20 @@ def _metrics(records: Sequence[Record]) -> list[MetricSpec]:
 def _compared(record: Record, metrics: MetricSpecs) -> Sequence[str]:
     config = record.provenance.config
     names = next((names for group, names in COMPARED.items() if config.get(group)), GENERATION)
-    asked = [name for name in record.values if name in map(str, config.get("metrics") or ())]
-    return (*names, *asked) if names else [n for n in record.values if metrics.of_value(n)]
+    return (*names, *_asked(record)) if names else [n for n in record.values if metrics.of_value(n)]
+
+
+def _asked(record: Record) -> list[str]:
+    """The values of the metrics that a run asked for by name: of that name, or all that begin with it.
+
+    A dataset's own metric has its value under `task_score`.
+    """
+    found: list[str] = []
+    for metric in map(str, record.provenance.config.get("metrics") or ()):
+        named = [metric] if metric in record.values else []
+        named = named or [name for name in record.values if name.startswith(f"{metric}_")]
+        found += named or [name for name in record.values if name == TASK]
+    return found
 
 
 def _is_number(value: object) -> bool:
@@ -213,7 +277,18 @@ def _is_number(value: object) -> bool:
 def _column(metric: MetricSpec, records: Sequence[Record]) -> str | dict[str, Any]:
     """A short column: the metric's name, with more decimals if small values need them."""
     digits = decimals(metric, [record.figure(metric.name) for record in records if record.done])
-    return metric.name if digits == metric.digits else {"metric": metric.name, "digits": digits}
+    more: dict[str, Any] = {} if digits == metric.digits else {"digits": digits}
+    if metric.name == TASK and (heading := _task(records)):
+        more["heading"] = heading
+    return {"metric": metric.name, **more} if more else metric.name
+
+
+def _task(records: Sequence[Record]) -> str:
+    """The heading of the metric that these records asked for and have under `task_score`; "" for several."""
+    asked = {str(n) for record in records for n in record.provenance.config.get("metrics") or ()}
+    known, metrics = {name for record in records for name in record.values}, load_metrics()
+    names = [name for name in sorted(asked - known - {TASK}) if name in metrics]
+    return metrics[names[0]].heading if len(names) == 1 else ""
 
 
 def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence[Record]) -> str:

@@ -7,6 +7,7 @@ when a run is written.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from repro.core.errors import InputError
+from repro.core.paths import from_home
 from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.experiments.tracking import contents
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
     from wandb import Run
 
 MODES = ("online", "offline", "disabled")
+OLDER = {"dryrun": "offline", "run": "online"}
+"""Earlier names of modes, which WANDB_MODE may still have."""
+VARIABLES = {name: f"WANDB_{name.upper()}" for name in ("mode", "project", "entity", "tags", "notes")}
+"""wandb's variables for settings that are null."""
+REFUSED = "/\\#?%:"
+"""Characters that wandb accepts in no project's name."""
+LONGEST_NAME = 128
 FLAGS = ("clock", "weights", "costs", "commit", "dirty", "config_hash", "sources", "started", "finished")
 NAMED = ("method", "device", "dataset")
 """Labels that a run's name begins with; those of a model or of its agreement are not in it."""
@@ -46,6 +55,7 @@ class Tracker:
         entity: user or team that they belong to; None for the login's own.
         tags: tags of all runs, beside those that each has by itself.
         notes: a note for all runs.
+        again: whether cells that were done before get their runs again, from their records.
         folder: runs lie in its folder `wandb`.
     """
 
@@ -54,24 +64,54 @@ class Tracker:
     entity: str | None = None
     tags: tuple[str, ...] = ()
     notes: str | None = None
+    again: bool = False
     folder: Path = Path("outputs")
 
     @classmethod
     def parse(cls, section: Mapping[str, Any], folder: Path) -> Tracker:
-        """Read the section `wandb` of a configuration; InputError for an unknown or malformed setting."""
-        found = replace(typed(cls, section, "wandb"), folder=folder)
+        """Read the section `wandb` of a configuration, with wandb's own variables where it says null.
+
+        Raises:
+            InputError: a setting or a variable is unknown or malformed.
+        """
+        given = {str(name): value for name, value in section.items() if value is not None}
+        place = given.pop("dir", None) or os.environ.get("WANDB_DIR") or str(folder)
+        if not isinstance(place, str):
+            raise InputError(f"wandb.dir is {place!r}; it must be the path of a folder")
+        given = _of_environment() | given
+        found = replace(typed(cls, given, "wandb"), folder=Path(from_home(place)))
         require_choice("wandb mode", found.mode, MODES)
+        if found.again and found.mode == "disabled":
+            raise InputError(
+                "wandb.again writes runs, and the wandb mode is disabled; choose offline or online"
+            )
         for name in ("project", "entity"):
-            if getattr(found, name) == "":
-                raise InputError(f"wandb.{name} is empty; it must be a name")
+            text = getattr(found, name)
+            if text is not None and (
+                not text.strip() or len(text) > LONGEST_NAME or set(text) & set(REFUSED)
+            ):
+                raise InputError(
+                    f"wandb.{name} is {text!r}; it must be a name of at most {LONGEST_NAME} characters, "
+                    f"without {' '.join(REFUSED)}"
+                )
         return found
 
     def check(self) -> None:
         """Check before the run that wandb runs can be written, so that wandb never prompts.
 
         Raises:
-            InputError: mode `online` without a login.
+            InputError: mode `online` without a login, or a folder that cannot be written to.
         """
+        if self.mode == "disabled":
+            return
+        place = self.folder
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise InputError(
+                f"wandb runs cannot lie in {self.folder}: {place} is no folder that can be written to; "
+                "choose another wandb.dir, or wandb.mode=disabled"
+            )
         if self.mode != "online":
             return
         import wandb
@@ -146,6 +186,21 @@ class Tracker:
         except Exception:  # an error in wandb must lose nothing but this run
             log.exception("wandb could not write the run %r of %r; its record is kept", spec.name, spec.group)
             return None
+
+
+def _of_environment() -> dict[str, Any]:
+    """The settings that wandb's own variables give."""
+    found: dict[str, Any] = {}
+    for name, variable in VARIABLES.items():
+        if text := os.environ.get(variable):
+            found[name] = text
+    if "mode" in found:
+        found["mode"] = OLDER.get(found["mode"], found["mode"])
+    if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes", "on", "t", "y"):
+        found["mode"] = "disabled"
+    if "tags" in found:
+        found["tags"] = [tag.strip() for tag in found["tags"].split(",")]
+    return found
 
 
 def run_name(record: Record) -> str:

@@ -5,6 +5,7 @@ Owns these three formats. `layout` owns the text of cells and notes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
@@ -117,9 +118,25 @@ def _pipes(words: Grid) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
+CODE_SPAN = re.compile(r"((?<!`)`[^`]+`(?!`))")
+LINK = re.compile(r"\][(\[:]|&#?\w+;")
+"""What makes brackets a link or a link's place; a character may also be written by its number."""
+
+
 def _markdown(text: str) -> str:
-    """Text with Markdown characters escaped; in text with code only the table's bar is."""
-    special = "|" if "`" in text else "|*<>"
+    """Text of one line that Markdown shows as it is: no HTML, link, picture or emphasis comes of it.
+
+    Code between backticks stays code, in which only the table's bar is escaped.
+    """
+    line = " ".join(text.splitlines())
+    # Brackets alone are an interval; what follows makes them a link, or the place that links lead to.
+    special = "\\|*<>[]!&" if LINK.search(line) else "\\|*<>"
+    parts = CODE_SPAN.split(line)  # text, code, text, code, ...
+    escaped = [_escaped(part, "|" if i % 2 else special) for i, part in enumerate(parts)]
+    return "".join(escaped)
+
+
+def _escaped(text: str, special: str) -> str:
     return "".join(f"\\{c}" if c in special else c for c in text)
 
 

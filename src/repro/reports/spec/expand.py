@@ -15,7 +15,7 @@ from repro.core.paths import conf_folders
 from repro.core.registry import unknown
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.reference.names import DisplayNames, footnotes, load_names, load_notes
-from repro.reports.reference.reference import PublishedCell, load_cells
+from repro.reports.reference.reference import PublishedCell, find, load_cells
 from repro.reports.spec.columns import Column, columns_of
 from repro.reports.spec.experiment import experiment_file, experiments, grid_of
 from repro.reports.spec.join import Publication, coordinates, match
@@ -24,11 +24,19 @@ from repro.reports.spec.metric import MetricSpecs, load_metrics
 from repro.reports.spec.spec import SEPARATOR
 
 COMMA = ", "
+TEXTS = ("cite", "notes", "footnotes")
+"""Entries of a section that are lists of texts."""
 
 
-def with_notes(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A section whose `notes` became `footnotes`: shared ones by name, others as they are."""
+def with_notes(section: Mapping[str, Any], where: str = "table") -> dict[str, Any]:
+    """A section whose `notes` became `footnotes`: shared ones by name, others as they are.
+
+    Raises:
+        InputError: they are no list of texts, or a shared one is unknown.
+    """
     written = dict(section)
+    for name in TEXTS:
+        _require_list(written, name, where, str)
     if notes := written.pop("notes", None):
         written["footnotes"] = [
             *written.get("footnotes", []),
@@ -67,7 +75,7 @@ def expand(experiment: str, section: Mapping[str, Any], content: Mapping[str, An
         InputError: something in the section or the grid is unknown, or a published value is ambiguous.
     """
     own = inherited(section, f"table {experiment!r}")
-    return _Expansion(experiment, with_notes(own), content).section()
+    return _Expansion(experiment, with_notes(own, f"table {experiment!r}"), content).section()
 
 
 class _Expansion:
@@ -94,6 +102,7 @@ class _Expansion:
                 f"{self.where}, paper: {unknown('paper', asked.get('paper', folder), publishers)}"
             )
         self.asked = {"paper": self.paper, **asked} if asked else {}
+        self._require_artifact(self.asked, f"{self.where}, paper")
         points = grid_of(content).points()
         self.cells = labels_of(points or [], defaults_of(content), content, conf_folders())
         self.known = _values(self.cells)
@@ -102,6 +111,7 @@ class _Expansion:
         given = {name: value for name, value in self.given.items() if name not in ("paper", "metric")}
         rows = _rows(self.given.get("rows"), self.where)
         row_labels = self._row_labels(rows)
+        _require_list(given, "aside", self.where)
         columns = columns_of(
             self.given.get("columns"),
             self.given.get("metric"),
@@ -114,6 +124,8 @@ class _Expansion:
         explicit = {i: n for i, n in rows["names"].items() if i not in self._all_values()}
         given["rows"] = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
         given["columns"] = [self._column(column, row_labels) for column in columns]
+        if row_labels:
+            self._require_rows(given)
         given["cite"] = sorted({*given.get("cite", ()), *([self.paper] if self.paper else [])})
         if "aside" in given:
             given["aside"] = [
@@ -124,10 +136,35 @@ class _Expansion:
         self._require_papers(given)
         return given
 
+    def _require_artifact(self, asked: Mapping[str, Any], where: str) -> None:
+        """InputError for a table or figure of which no value was published."""
+        artifacts = {cell.artifact for cell in self.published.values() if cell.paper == asked.get("paper")}
+        for name in Publication.of(asked, where).texts.get("artifact", ()):
+            if name not in artifacts:
+                raise InputError(f"{where}: {unknown('artifact', name, artifacts)}")
+
+    def _require_rows(self, section: Mapping[str, Any]) -> None:
+        """InputError for a row or a label's value that a column or the figure names and the grid lacks."""
+        rows = section["rows"]["names"]
+        for name in (section.get("figure") or {}).get("without") or ():
+            if name not in rows:
+                raise InputError(f"{self.where}, figure, without: {unknown('row', str(name), rows)}")
+        for column in section["columns"]:
+            where = f"{self.where}, column {column['key']!r}"
+            names = [name for name in (column.get("relative_to"), *column.get("reference", {})) if name]
+            for name in names:
+                if name not in rows:
+                    raise InputError(f"{where}: {unknown('row', name, rows)}")
+            for label, value in {**column.get("where", {}), **column.get("over", {})}.items():
+                if label in self.known and not _is_among(str(value), self.known[label]):
+                    raise InputError(f"{where}: {unknown(label, str(value), self.known[label])}")
+
     def _require_papers(self, section: Mapping[str, Any]) -> None:
         """InputError if a paper that the table cites, or compares with, is not in the bibliography."""
         ids = [name for column in section["columns"] for name in column.get("reference", {}).values()]
         ids += [aside["id"] for aside in section.get("aside", ()) if isinstance(aside, Mapping)]
+        for name in ids:
+            find(self.published, name)
         compared = {self.published[name].paper for name in ids if name in self.published}
         for paper in sorted({*section["cite"], *compared}):
             if paper not in self.papers:
@@ -161,7 +198,12 @@ class _Expansion:
         if row in rows["names"]:
             return str(rows["names"][row])
         each = {name: self._name(name, value) for name, value in labels.items()}
-        return str(rows["name"]).format(**each) if rows["name"] else COMMA.join(each.values())
+        try:
+            return rows["name"].format(**each) if rows["name"] else COMMA.join(each.values())
+        except (LookupError, ValueError, AttributeError) as wrong:
+            raise InputError(
+                f"{self.where}, rows.name: {rows['name']!r} may name {', '.join(each)} in braces ({wrong!r})"
+            ) from wrong
 
     def _asides(
         self, aside: Any, rows: Sequence[Labels], names: Mapping[str, str], columns: Sequence[Column]
@@ -231,7 +273,9 @@ class _Expansion:
         if column.paper is False:
             return None
         own = {"metric": list(column.published)} if column.published else {}
-        asked = Publication.of({**own, **self.asked, **(column.paper or {})}, where)
+        given = {**own, **self.asked, **(column.paper or {})}
+        self._require_artifact(given, where)
+        asked = Publication.of(given, where)
         if "metric" not in asked.texts or "artifact" not in asked.texts:
             raise InputError(f"{where}: say `artifact` and `metric` of the published values")
         return asked
@@ -239,6 +283,8 @@ class _Expansion:
     def _figure(self, figure: Any, rows: Mapping[str, Any], columns: Sequence[Column]) -> Any:
         if not isinstance(figure, Mapping):
             return figure
+        for name in ("columns", "without"):
+            _require_list(figure, name, f"{self.where}, figure")
         keys = [column.spec["key"] for column in columns]
         units = {column.spec["key"]: column.spec["unit"] for column in columns}
         wanted = figure.get("columns") or keys
@@ -252,6 +298,16 @@ class _Expansion:
             written["names"] = own | dict(figure.get("names") or {})
             written.setdefault("x_heading", str(written.get("x", "")))
         return written
+
+
+def _require_list(section: Mapping[str, Any], name: str, where: str, kind: type = object) -> None:
+    """InputError for an entry that is there and no list, or a list with something of another kind."""
+    values = section.get(name)
+    if values is not None and not isinstance(values, list | tuple):
+        raise InputError(f"{where}, {name}: {values!r} must be a list")
+    for number, value in enumerate(values or ()):
+        if not isinstance(value, kind):
+            raise InputError(f"{where}, {name}.{number}: {value!r} must be a text")
 
 
 def _matching(pattern: str, keys: Sequence[str]) -> list[str]:
@@ -272,16 +328,28 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
     for key in rows:
         if key not in choices:
             raise InputError(f"{where}, rows: {unknown('field', str(key), choices)}")
-    by = [rows["by"]] if isinstance(rows["by"], str) else list(map(str, rows["by"]))
-    names = {str(value): str(name) for value, name in (rows.get("names") or {}).items()}
-    also = {str(name): list(map(str, values)) for name, values in (rows.get("also") or {}).items()}
-    for name in also:
-        if name not in by:
-            raise InputError(f"{where}, rows.also: {unknown('label', name, by)}")
+    by = [rows["by"]] if isinstance(rows["by"], str) else rows["by"]
+    names, also, name = rows.get("names") or {}, rows.get("also") or {}, rows.get("name", "")
+    for part, value in (("names", names), ("also", also)):
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}, rows.{part}: {value!r} must be a mapping")
+    lists = [("by", by), *((f"also.{label}", values) for label, values in also.items())]
+    for part, value in lists:
+        if not isinstance(value, list) or not value or any(isinstance(one, (list, dict)) for one in value):
+            raise InputError(f"{where}, rows.{part}: {value!r} must be a list of single values")
+    for part, value in (*((f"names.{row}", name_of) for row, name_of in names.items()), ("name", name)):
+        if isinstance(value, (list, dict)) or (part == "name" and not isinstance(value, str)):
+            raise InputError(f"{where}, rows.{part}: {value!r} must be a text")
+    by = list(map(str, by))
+    names = {str(row): str(name_of) for row, name_of in names.items()}
+    also = {str(label): list(map(str, values)) for label, values in also.items()}
+    for label in also:
+        if label not in by:
+            raise InputError(f"{where}, rows.also: {unknown('label', label, by)}")
     return {
         "by": by,
         "names": names,
-        "name": rows.get("name", ""),
+        "name": name,
         "also": also,
         "apart": rows.get("apart", False),
     }
@@ -298,6 +366,14 @@ def _values(cells: Sequence[Labels]) -> dict[str, list[str]]:
 
 def _agree(cell: Labels, wanted: Mapping[str, str]) -> bool:
     return all(cell.get(name) == value for name, value in wanted.items())
+
+
+def _is_among(value: str, values: Collection[str]) -> bool:
+    """Whether a label has this value, also if a number is spelt otherwise (4e9)."""
+    try:
+        return value in values or float(value) in map(float, values)
+    except ValueError:
+        return False
 
 
 def _common(cells: Collection[Labels]) -> dict[str, str]:

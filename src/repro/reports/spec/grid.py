@@ -6,9 +6,10 @@ Owns the reading of `grid:` and the list of its cells. Must not know Hydra, nor 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from repro.core.errors import InputError
@@ -18,6 +19,9 @@ CELLS = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
 
 RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+
+MOST = 20_000
+"""Cells above which a grid is not written out; its sweep has a limit of its own (conf/hydra/sweeper)."""
 
 Point = Mapping[str, Any]
 """A cell's settings by the names that the command line uses, such as `model@target`."""
@@ -50,6 +54,8 @@ class ExperimentGrid:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
                 raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
+            if empty := [name for name, values in part.items() if values == []]:
+                raise InputError(f"{where}, cells: there is no value of {empty[0]}")
             parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
         return cls(axes, tuple(parts))
 
@@ -62,15 +68,24 @@ class ExperimentGrid:
         }
 
     @property
-    def choices(self) -> list[dict[str, str]]:
-        """The parts, written out: the overrides of each; empty if there is nothing but axes."""
+    def choices(self) -> list[dict[str, str | list[str]]]:
+        """The parts, written out: the overrides of each; empty if there is nothing but axes.
+
+        Of more than `MOST` each setting has the list of its values, which the sweep counts.
+        """
+        if _size(self.parts) > MOST:
+            return [{name: [*map(word, values)] for name, values in part.items()} for part in self.parts]
         points = [point for part in self.parts for point in _product(part)]
         return [{name: word(value) for name, value in point.items()} for point in points if point]
 
     def points(self) -> list[Point] | None:
-        """All cells, in order; None if an axis is an expression that only the command line can read."""
+        """All cells, in order.
+
+        None if an axis is an expression that only the command line can read, or for more than `MOST` cells.
+        """
         axes = {name: _read(values) for name, values in self.axes.items()}
-        if any(values is None for values in axes.values()):
+        sizes = [len(values) for values in axes.values() if values is not None]
+        if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
         return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
@@ -86,14 +101,18 @@ def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
     return (value,)
 
 
-def _read(values: tuple[Any, ...] | str) -> tuple[Any, ...] | None:
+def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
     if not isinstance(values, str):
         return values
-    if found := RANGE.fullmatch(values):
-        return tuple(range(int(found[1]), int(found[2]), int(found[3] or 1)))
+    if (found := RANGE.fullmatch(values)) and int(found[3] or 1):
+        return range(int(found[1]), int(found[2]), int(found[3] or 1))
     return (values,) if PLAIN.fullmatch(values) else None
 
 
-def _product(values: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
+def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
+    return sum(prod(map(len, part.values())) for part in parts)
+
+
+def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for combination in product(*values.values()):
         yield dict(zip(values, combination, strict=True))

@@ -14,6 +14,9 @@ from repro.core.registry import unknown
 from repro.core.typed import typed
 from repro.reports.reference.names import load_names
 
+MOST_DIGITS = 15
+"""Decimals that a column may have; a number has no more of its own."""
+
 SEPARATOR = " / "
 """Separator of the labels in a row's id."""
 
@@ -81,6 +84,10 @@ class ColumnSpec:
             raise InputError(
                 f"column {self.key!r} aggregates totals: give `total` and `per` instead of `value`"
             )
+        if not 0 <= self.digits <= MOST_DIGITS:
+            raise InputError(f"column {self.key!r} has {self.digits} digits; choose 0 to {MOST_DIGITS}")
+        if not self.scale:
+            raise InputError(f"column {self.key!r} has the scale 0, which leaves nothing of its values")
         if self.relative_to and self.over:
             raise InputError(f"column {self.key!r} has two baselines; give either `relative_to` or `over`")
         if self.compare != "ratio" and not self.baseline:
@@ -205,6 +212,8 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         keys = [column.key for column in self.columns]
+        if not keys:
+            raise InputError(f"table {self.experiment!r} has no columns; name a metric for each")
         for key in keys:
             if keys.count(key) > 1:
                 raise InputError(f"table {self.experiment!r} has two columns with the key {key!r}")

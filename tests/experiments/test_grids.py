@@ -1,0 +1,105 @@
+"""A grid's cells: equal ones run once in any spelling, they are counted before they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from hydra_plugins.repro_grid import GridSweeper
+from repro.core.errors import InputError
+from repro.experiments.composing import with_sweep
+from repro.reports.spec.grid import ExperimentGrid
+
+
+def jobs(*typed: str, most: int | None = 100, batch: int | None = None, **grid: Any) -> list[list[str]]:
+    """The cells of a command with these overrides, for an experiment with this grid."""
+    sweep = with_sweep({"name": "mine", "grid": grid})
+    section = sweep["hydra"]["sweeper"] if grid else {}
+    sweeper = GridSweeper(batch, most, **section)
+    written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *typed]
+    batches = sweeper.split_arguments(OverridesParser.create().parse_overrides(written), batch)
+    return [job for each in batches for job in each]
+
+
+@pytest.mark.parametrize(
+    ("values", "different"),
+    [
+        ("std,flash_ar,std,draft", ["std", "flash_ar", "draft"]),
+        ("0.3,0.30,3e-1,.3", ["0.3"]),
+        ("4,4.0,4_0,40", ["4", "40"]),
+        ("1,true,True", ["1", "True"]),
+        ("std,'std',\"std\"", ["std"]),
+        ("{a:1,b:2},{b: 2.0, a: 1}", ["{a:1,b:2}"]),
+        ("[1,2],[1.0,2],[2,1]", ["[1,2]", "[2,1]"]),
+        ("null,NULL,0", ["null", "0"]),
+        ("choice(8,16,8)", ["8", "16"]),
+    ],
+)
+def test_a_value_that_is_listed_twice_is_one_cell_in_its_first_spelling(
+    values: str, different: list[str]
+) -> None:
+    assert jobs(f"x={values}") == [[f"x={value}"] for value in different]
+    assert jobs(f"x={values}", "y=1,2,1.0") == [[f"x={v}", f"y={n}"] for v in different for n in (1, 2)]
+
+
+def test_a_file_s_values_that_are_equal_are_one_cell() -> None:
+    assert jobs(method=["std", "std"], alpha=[0.3, 0.30, "3e-1"]) == [["method=std", "alpha=0.3"]]
+    part = [{"method": ["a", "b"], "n": 4}, {"n": 4.0, "method": "b"}, {"method": "c", "n": [4, 5]}]
+    both = [["method=a", "n=4"], ["method=b", "n=4"], ["method=c", "n=4"], ["method=c", "n=5"]]
+    assert jobs(cells=part) == both
+    assert jobs("method=z", cells=part) == [["method=z", "n=4"], ["method=z", "n=5"]]
+
+
+def test_only_the_command_replaces_what_lies_below_a_choice() -> None:
+    grid = {"dataset": ["squad"], "cells": [{"dataset.words": 20}, {"dataset.words": 40}]}
+    assert [job[-1] for job in jobs(**grid)] == ["dataset.words=20", "dataset.words=40"]
+    assert jobs("dataset=gsm8k", **grid) == [["dataset=gsm8k"]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"),
+    [
+        (["x=range(0,1000000000000)"], "1,000,000,000,000"),
+        (["x=range(10,0,-1)", "y=range(0,1,0.1)"], "100"),
+        (["x=range(0,10)", "y=range(0,11)"], "110"),
+        (["x=a,b,c", "y=range(0,50)", "z=1"], "150"),
+    ],
+)
+def test_a_grid_is_refused_with_its_count_unless_a_setting_allows_it(typed: list[str], count: str) -> None:
+    number = int(count.replace(",", ""))
+    with pytest.raises(
+        InputError, match=rf"the sweep has {count} cells, .*max_cells={number - 1} is the most"
+    ):
+        jobs(*typed, most=number - 1)
+    if number < 1000:
+        assert len(jobs(*typed, most=number)) == len(jobs(*typed, most=None)) == number
+
+
+def test_an_experiment_s_grid_is_counted_before_it_is_written_out() -> None:
+    digits = [*range(10)]
+    axes = {f"x{i}": digits for i in range(12)}
+    with pytest.raises(InputError, match="the sweep has 1,000,000,000,000 cells"):
+        jobs(**axes)
+    with pytest.raises(InputError, match="the sweep has 1,000,000,000,000 cells"):
+        jobs(cells=[axes])
+    assert ExperimentGrid.parse(axes, "grid").points() is None
+    assert ExperimentGrid.parse({"x": "range(0,1000000000000)"}, "grid").points() is None
+
+
+@pytest.mark.parametrize("values", ["range(5,1)", "range(0,5,-1)"])
+def test_a_sweep_without_cells_is_an_error(values: str) -> None:
+    with pytest.raises(InputError, match="the sweep has no cells: there is no value of x"):
+        jobs(f"x={values}", "y=1,2")
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch", 0), ("batch", -1), ("most", 0), ("most", "many")])
+def test_limits_are_counts(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"hydra\.sweeper\.max_\w+ is {value!r}; it must be a number of"):
+        jobs("x=1,2", **{name: value})
+
+
+def test_a_part_without_a_value_is_an_error() -> None:
+    with pytest.raises(InputError, match="cells: there is no value of x"):
+        jobs(cells=[{"y": 1, "x": []}])

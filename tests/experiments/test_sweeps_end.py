@@ -1,0 +1,275 @@
+"""A sweep ends with the table of its own cells, or says what is wrong: folders, notes, metrics, tracking."""
+
+from __future__ import annotations
+
+import csv
+import io
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from omegaconf import OmegaConf
+
+import records
+from repro.core.paths import conf_dir
+from repro.experiments import cli, sweep
+from repro.experiments.progress.notes import Note, note_down
+from repro.reports.spec import experiment
+from tiny_project import Project, write_project
+
+SWEEP = "hydra.mode=MULTIRUN"
+forked = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def project(shared: Project, tmp_path: Path) -> Project:
+    return shared.apart(tmp_path)
+
+
+def rows(folder: Path) -> list[str]:
+    """The rows of the one table below a folder."""
+    (path,) = folder.rglob("table.csv")
+    lines = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    return list(dict.fromkeys(line["row"] for line in lines))
+
+
+def test_a_cell_that_is_listed_twice_runs_once(project: Project) -> None:
+    done = project.here(SWEEP, "method=std,draft,std", "sampling.temperature=0,0.0")
+    assert done.returncode == 0, done.stderr
+    assert "2 cells" in done.stdout
+    assert len(rows(project.out / "results")) == 2
+    again = project.here(SWEEP, "hydra/sweeper=basic", "method=std,std", "seed=0")
+    assert again.returncode == 0, again.stderr
+    assert len(list((project.out / "outputs" / "sweeps").glob("cells/*/cells/1.json"))) == 2
+
+
+def test_numbers_that_a_cell_has_alike_are_chosen_alike() -> None:
+    config = OmegaConf.create({"method": {"alpha": 1.0, "length": 4}, "labels": {"n": 4}})
+    typed = ["method.alpha=1", "method=edgellm", "+x={a: 1}", "y=[1,2]", "labels.n=${method.length}"]
+    assert cli.chosen(config, typed) == {
+        **{"method.alpha": 1.0, "method": "edgellm", "+x": {"a": 1}, "y": [1, 2]},
+        "labels.n": "${method.length}",
+    }
+
+
+def test_a_folder_that_is_used_again_has_no_cells_of_the_sweep_before(project: Project) -> None:
+    folder = f"hydra.sweep.dir={project.out}/same"
+    assert project.here(SWEEP, "method=std,draft,chain_sd", folder).returncode == 0
+    done = project.here(SWEEP, "method=std", "max_tokens=3", folder, f"results={project.out}/other")
+    assert done.returncode == 0, done.stderr
+    assert "1 cells" in done.stdout
+    assert len(rows(project.out / "other")) == 1
+    assert sorted(path.name for path in (project.out / "same" / "cells").glob("*.json")) == ["0.json"]
+
+
+def test_two_sweeps_cannot_have_one_folder_at_once(project: Project) -> None:
+    from repro.experiments.progress.notes import notes_alone
+
+    with notes_alone(project.out / "same" / "cells"):
+        done = project.here(SWEEP, "method=std", f"hydra.sweep.dir={project.out}/same")
+    assert done.returncode == 2
+    assert f"error: another sweep runs in {project.out}/same; choose another hydra.sweep.dir" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["hydra.mode=RUN", SWEEP])
+def test_a_job_does_not_change_its_folder(project: Project, mode: str) -> None:
+    done = project.here(mode, "method=std", "hydra.job.chdir=true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: hydra.job.chdir is true, and every cell would have results" in done.stderr
+    assert not (project.out / "outputs").exists()
+
+
+def test_all_cells_leave_their_notes_in_one_folder(project: Project) -> None:
+    done = project.here(SWEEP, "method=std,draft", f"hydra.sweep.dir={project.out}/${{method.name}}")
+    assert done.returncode == 0, done.stderr
+    assert len(rows(project.out / "results")) == 2
+
+
+@pytest.mark.parametrize(("kept", "lost"), [(0, "std; draft"), (1, "draft")])
+def test_a_sweep_without_all_notes_is_no_success(
+    project: Project, monkeypatch: pytest.MonkeyPatch, kept: int, lost: str
+) -> None:
+    def some(folder: Path, number: int, note: Note) -> None:
+        if number < kept:
+            note_down(folder, number, note)
+
+    monkeypatch.setattr(cli, "note_down", some)
+    done = project.here(SWEEP, "method=std,draft")
+    assert done.returncode == 1
+    assert f"error: {2 - kept} of 2 cells left no note in " in done.stderr
+    assert f"cells: {lost}\n" in done.stderr
+
+
+def test_the_callback_that_ends_a_sweep_cannot_be_left_out(project: Project) -> None:
+    done = project.here(SWEEP, "method=std", "~hydra.callbacks.finish")
+    assert done.returncode == 2
+    assert "error: hydra.callbacks lacks `finish`" in done.stderr
+
+
+def test_the_home_folder_is_meant_by_its_sign(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = project.out / "home"
+    environment = Project.environment
+    monkeypatch.setattr(Project, "environment", lambda self: environment(self) | {"HOME": str(home)})
+    for mode in ("hydra.mode=RUN", SWEEP):
+        done = project.here(mode, "method=std", "results=~/mine/results", "outputs=~/mine/outputs")
+        assert done.returncode == 0, done.stderr
+    assert len(rows(home / "mine" / "results")) == 1
+    assert {path.name for path in (home / "mine" / "outputs").iterdir()} == {"runs", "sweeps", "timelines"}
+    assert not list(project.root.glob("~*"))
+    wrong = project.here("method=std", "results=~nobody1234/x")
+    assert wrong.returncode == 2
+    assert "'~nobody1234/x' begins with the home folder of a user who is not here" in wrong.stderr
+
+
+def test_a_metric_that_is_asked_for_by_name_is_shown(project: Project) -> None:
+    done = project.here(SWEEP, "method=std,draft", "metrics=[exact_match,rouge_l_tokens]")
+    assert done.returncode == 0, done.stderr
+    (path,) = (project.out / "results").rglob("table.csv")
+    lines = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    assert {"exact_match", "rouge_l_tokens"} <= {line["column"] for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("+dataset.max_words", ["{prompt: 20}", "{prompt: 1}"]),
+        ("labels.list", ["[1,2]", "[2,1]"]),
+    ],
+)
+def test_mappings_and_lists_that_vary_come_back_from_the_experiment_file(
+    project: Project, monkeypatch: pytest.MonkeyPatch, axis: str, values: list[str]
+) -> None:
+    if axis.startswith("labels"):
+        axis = "metrics"
+        values = ["[]", "[exact_match]"]
+    done = project.here(SWEEP, "method=std", f"{axis}={','.join(values)}")
+    assert done.returncode in (0, 1), done.stderr
+    (path,) = (project.out / "results").rglob("experiment.yaml")
+    first = path.with_name("table.csv").read_text(encoding="utf-8")
+    conf = project.out / "conf"
+    (conf / "experiment").mkdir(parents=True)
+    (conf / "experiment" / "mine.yaml").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(experiment, "conf_folders", lambda: [conf_dir(), conf])
+    again = project.here("experiment=mine", f"hydra.searchpath=[conf://{conf}]")
+    assert again.returncode == done.returncode, again.stderr
+    other = (project.out / "results" / "mine" / "table.csv").read_text(encoding="utf-8")
+    figures = [[line.split(",")[0:5] for line in text.splitlines()] for text in (first, other)]
+    assert figures[0] == figures[1]
+
+
+def test_no_folder_of_the_machine_is_in_what_a_sweep_commits(project: Project) -> None:
+    for name in ("a", "b"):
+        (project.out / name).mkdir()
+        (project.out / name / "target").symlink_to(project.root / "target")
+    folders = ",".join(f"{project.out}/{name}/target" for name in ("a", "b"))
+    done = project.here(SWEEP, "method=std,draft", f"target.checkpoint.folder={folders}")
+    assert done.returncode == 0, done.stderr
+    texts = {
+        path: path.read_text(encoding="utf-8", errors="replace")
+        for path in (project.out / "results").rglob("*.*")
+        if path.suffix in (".md", ".csv", ".tex", ".yaml", ".jsonl")
+    }
+    assert len(texts) >= 6
+    assert [path.name for path, text in texts.items() if str(project.out) in text] == []
+    (written,) = [text for path, text in texts.items() if path.name == "experiment.yaml"]
+    assert yaml.safe_load(written)["grid"]["method"] == "std,draft"
+
+
+def join_late(project: Project, method: str, together: Any) -> None:
+    """End a sweep of one method, slowly between its reading and its writing."""
+    torch.set_num_threads(1)
+    made = sweep.made_table
+
+    def slowly(*arguments: Any, **more: Any) -> Any:
+        time.sleep(1.0)
+        return made(*arguments, **more)
+
+    sweep.made_table = slowly
+    note = project.cell("experiment=quickstart", f"method={method}")
+    together.wait()
+    project.table([note], f"method={method}")
+
+
+def test_two_sweeps_that_end_at_once_both_are_in_the_table(project: Project) -> None:
+    methods = ("std", "draft", "chain_sd")
+    for method in methods:
+        project.cell("experiment=quickstart", f"method={method}")
+    together = forked.Barrier(len(methods))
+    ends = [forked.Process(target=join_late, args=(project, method, together)) for method in methods]
+    for process in ends:
+        process.start()
+    for process in ends:
+        process.join()
+    assert [process.exitcode for process in ends] == [0] * len(methods)
+    folder = project.asked().folder
+    assert {m.labels["method"] for m in project.store.members(folder)} == set(methods)
+    lines = csv.DictReader(io.StringIO((project.quickstart / "table.csv").read_text(encoding="utf-8")))
+    assert {line["id"] for line in lines if line["ours"]} == set(methods)
+
+
+def test_what_a_killed_writer_left_goes_when_a_table_is_packed(project: Project) -> None:
+    note = project.cell("experiment=quickstart", "method=std")
+    loose, packed = project.store.loose.folder, project.quickstart
+    packed.mkdir(parents=True)
+    left = [
+        loose / f"{note.key}.0.rounds.jsonl.x.tmp",
+        packed / "cells.jsonl.y.tmp",
+        loose.parent / "p.gz.z.tmp",
+    ]
+    for path in left:
+        path.write_text("half", encoding="utf-8")
+    assert len(project.store.problems()) == 1
+    project.table([note])
+    assert [path for path in left if path.exists()] == []
+    assert project.store.problems() == []
+
+
+def test_the_wandb_runs_of_what_is_done_are_written_again(project: Project) -> None:
+    assert project.here(SWEEP, "method=std,draft").returncode == 0
+    runs = project.out / "outputs" / "wandb"
+    assert not runs.exists()
+    assert project.here("method=std", "wandb.mode=offline").returncode == 0, "a cached cell writes none"
+    assert not list(runs.glob("offline-run-*"))
+    again = ("wandb.mode=offline", "wandb.again=true")
+    done = project.here(SWEEP, "method=std,draft", *again)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("cached") == 2
+    names = sorted(path.name.split("-")[3] for path in runs.glob("offline-run-*"))
+    assert names == ["draft", "std", "sweeps"]
+    (std,) = runs.glob("offline-run-*[0-9]-std-*")
+    assert list((std / "files" / "media" / "table").glob("rounds_*.table.json"))
+    wrong = project.here("method=std", "wandb.again=true")
+    assert "error: wandb.again writes runs, and the wandb mode is disabled" in wrong.stderr
+
+
+@pytest.mark.parametrize("mode", ["hydra.mode=RUN", SWEEP])
+def test_a_project_s_name_that_wandb_refuses_is_found_before_the_work(project: Project, mode: str) -> None:
+    done = project.here(mode, "method=std", "wandb.mode=offline", "wandb.project='team/edge'")
+    assert done.returncode == 2
+    assert "error: wandb.project is 'team/edge'; it must be a name of at most 128 characters" in done.stderr
+    assert not (project.out / "results" / "records").exists()
+
+
+def test_a_record_that_was_changed_is_named(project: Project) -> None:
+    record = records.record("std", {"ttft": 0.25, "prompts": 2})
+    path = project.store.loose.put(record)
+    assert project.store.get(record.key) == record
+    path.write_text(path.read_text(encoding="utf-8").replace("0.25", "0.24"), encoding="utf-8")
+    with pytest.raises(
+        cli.InputError, match=r"is corrupt .*its content is not what its checksum was made of"
+    ):
+        project.store.get(record.key)
+    older = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(line for line in older if '"sha256"' not in line[:12]), encoding="utf-8")
+    found = project.store.get(record.key)
+    assert found is not None, "an older record has no checksum"
+    assert found.values["ttft"] == 0.24
