@@ -16,5 +16,5 @@ for argument in "$@"; do
 done
 
 make_environment .venv ""
-.venv/bin/python scripts/fetch.py smollm2_135m_instruct
+.venv/bin/repro fetch smollm2_135m_instruct
 .venv/bin/python -m repro ${experiment[@]+"${experiment[@]}"} "$@"

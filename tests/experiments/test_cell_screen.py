@@ -62,7 +62,7 @@ def test_figures_stand_in_groups_with_their_units() -> None:
 def test_the_answers_and_files_are_named() -> None:
     cell = made()
     lines = screen(cell)
-    assert f"{'answers':<20} python -m repro.show {cell.key[:12]}" in lines
+    assert f"{'answers':<20} repro show {cell.key[:12]}" in lines
     assert f"{'record':<20} /r.json" in lines
     compressed = made(config={"prompts": 2, "compression": {"name": "w8a8"}})
     assert not any("repro.show" in line for line in screen(compressed)), "it has no answers"

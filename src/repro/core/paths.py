@@ -26,7 +26,9 @@ def project_root() -> Path:
     for root in (package, package.parents[1]):
         if (root / "conf").is_dir():
             return root
-    raise InputError(f"no folder 'conf' in {package}: this installation of repro is not whole; install it again")
+    raise InputError(
+        f"no folder 'conf' in {package}: this installation of repro is not whole; install it again"
+    )
 
 
 def conf_dir() -> Path:

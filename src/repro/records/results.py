@@ -248,7 +248,7 @@ def open_results(root: Path | str) -> Results:
     if found := older_details(root):
         raise InputError(
             f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
-            f"`python scripts/tables.py --convert {shlex.quote(str(root))}`"
+            f"`repro table --convert {shlex.quote(str(root))}`"
         )
     return Results(from_home(str(root)))
 

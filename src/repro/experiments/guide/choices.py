@@ -52,7 +52,7 @@ GROUPS = {
     ),
     "traces": Group("trace", "requests of apps over time", "trace=NAME", "trace"),
 }
-"""All groups by their name in `python -m repro.list`."""
+"""All groups by their name in `repro list`."""
 
 
 @dataclass(frozen=True)

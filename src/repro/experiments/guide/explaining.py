@@ -28,7 +28,7 @@ def no_such(what: str, name: str, choices: Collection[str]) -> str:
         return unknown(what, name, choices)
     near = nearest(name, choices)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} All {len(choices)}: python -m repro.list {group}"
+    return f"there is no {what} {name!r}.{hint} All {len(choices)}: repro list {group}"
 
 
 def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
