@@ -1,6 +1,6 @@
 """The command `repro`, which is `python -m repro` too: a verb, or without one Hydra's run.
 
-    repro VERB ...            table, fetch, device, calibrate, errors, list, show, compare or check; --help after it
+    repro VERB ...            one of `VERBS`; `repro VERB --help`
     repro GROUP=NAME ...      a run or, with -m, a sweep; `repro --help`
     repro --version           the release and the commit
 

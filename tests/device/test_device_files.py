@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from repro.commands import device
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import Machine, Processor

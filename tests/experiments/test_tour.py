@@ -35,7 +35,7 @@ CELLS |= {"method=mllm_npu": 4, "my_board": 2}
 def test_the_page_has_the_commands_of_the_tour() -> None:
     assert [command[:3] for command in COMMANDS].count(["python", "-m", "repro"]) == 7
     (written,) = [command for command in COMMANDS if command[:2] != ["python", "-m"]]
-    assert written[:3] == ["python", "repro calibrate", "--from-llama-bench"]
+    assert written[:3] == ["repro", "calibrate", "--from-llama-bench"]
 
 
 def _split(override: str) -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ import torch
 import yaml
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, in_checkout
 from repro.core.ranges import Range
 from repro.core.registry import require_choice
 from repro.device.device_file import facts
@@ -99,7 +100,9 @@ def write(
     for name, text in texts.items():
         write_atomically(paths[name], text)
         print(paths[name])
-    print(f"use them with device={paths['device'].stem} engine={paths['device'].stem}")
+    folder = paths["device"].parents[1]
+    found_by = "" if folder == conf_dir() else f" --config-dir {shlex.quote(str(folder))}"
+    print(f"use them with device={paths['device'].stem} engine={paths['device'].stem}{found_by}")
 
 
 def from_here(chosen: argparse.Namespace, slug: str, conf: Path) -> None:
@@ -162,7 +165,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--name", help="of the machine, as tables show it; the files are named after it")
     parser.add_argument(
-        "--conf", type=Path, help="folder with device/ and engine/; by default the project's conf"
+        "--conf", type=Path, help="folder with device/ and engine/; the checkout's conf, or ./conf"
     )
     parser.add_argument("--quick", action="store_true", help="seconds, for a look; rates are too high")
     parser.add_argument("--busy", action="store_true", help="measure although the machine is busy")
@@ -196,8 +199,11 @@ def main(given: Sequence[str] | None = None) -> None:
     chosen = arguments(given)
     default = chosen.from_llama_bench.stem if chosen.from_llama_bench else "calibrated"
     slug = re.sub(r"[^a-z0-9]+", "_", (chosen.name or default).lower()).strip("_") or "calibrated"
-    conf = chosen.conf or conf_dir()
+    conf = chosen.conf or (conf_dir() if in_checkout() else Path("conf"))
     try:
+        if conf == Path("conf"):
+            for group in ("device", "engine"):
+                (conf / group).mkdir(parents=True, exist_ok=True)
         if chosen.from_llama_bench:
             from_llama_bench(chosen, slug, conf)
         else:

@@ -1,4 +1,4 @@
-"""Paths of the project's `conf/` and `assets/`, in a checkout or an installation, and of other packages' `conf/`.
+"""Paths of the project's data, in a checkout or an installation, and of other packages' `conf/` folders.
 
 Owns these paths. Must not know what the folders contain.
 """
@@ -26,9 +26,12 @@ def project_root() -> Path:
     for root in (package, package.parents[1]):
         if (root / "conf").is_dir():
             return root
-    raise InputError(
-        f"no folder 'conf' in {package}: this installation of repro is not whole; install it again"
-    )
+    raise InputError(f"no folder 'conf' in {package}: this installation is not whole; install repro again")
+
+
+def in_checkout() -> bool:
+    """Whether the project's folders are those of a checkout, and not of an installation."""
+    return project_root() != Path(__file__).resolve().parents[1]
 
 
 def conf_dir() -> Path:

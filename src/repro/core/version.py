@@ -1,7 +1,7 @@
 """The version of this code: its release, its commit, and whether code or `conf/` differ from that commit.
 
-Owns these facts: git says them in a checkout, and elsewhere what the build wrote (`hatch_build.py`, which runs
-this file by itself). Must not know who cites them.
+Owns these facts: git says them in a checkout, and elsewhere what the build wrote (`hatch_build.py`, which
+runs this file by itself). Must not know who cites them.
 """
 
 from __future__ import annotations
