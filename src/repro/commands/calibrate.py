@@ -195,7 +195,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(given: Sequence[str] | None = None) -> int:
     chosen = arguments(given)
     default = chosen.from_llama_bench.stem if chosen.from_llama_bench else "calibrated"
     slug = re.sub(r"[^a-z0-9]+", "_", (chosen.name or default).lower()).strip("_") or "calibrated"
@@ -210,3 +210,4 @@ def main(given: Sequence[str] | None = None) -> None:
             from_here(chosen, slug, conf)
     except InputError as wrong:
         sys.exit(f"calibrate: {wrong}")
+    return 0

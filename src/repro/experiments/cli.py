@@ -53,6 +53,7 @@ from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import Tracker
+from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
@@ -144,7 +145,7 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        check = partial(_require_labels, config)
+        check = partial(_before_the_first, config)
         hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
@@ -205,6 +206,17 @@ def _announce(config: DictConfig) -> None:
     except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
         work = None
     _watcher.plan.add(work, _labels(config))
+
+
+def _before_the_first(config: DictConfig) -> None:
+    """Check the table's labels, and share the cores among workers whose launcher does not."""
+    _require_labels(config)
+    workers = {"submitit_local": _watcher.plan.total if _watcher else 1, "submitit_slurm": 1}
+    launcher = str(config.hydra.runtime.choices["hydra/launcher"])
+    if launcher in workers:  # workers inherit it; joblib and ray set it themselves
+        on_node = config.hydra.launcher.get("cpus_per_task") if launcher == "submitit_slurm" else None
+        cores = on_node or usable_cores()
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers[launcher])))
 
 
 def _require_labels(config: DictConfig) -> None:

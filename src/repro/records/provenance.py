@@ -125,13 +125,17 @@ def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 def host_kind() -> dict[str, Any]:
     """The kind of machine, without identifying it: system, architecture, processor family, usable cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": _processor_family(),
-        "cores": cores,
+        "cores": usable_cores(),
     }
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor_family() -> str | None:
