@@ -106,7 +106,7 @@ def test_a_cell_says_where_its_record_and_timeline_lie(project: Project, tmp_pat
     assert f"{tmp_path}/outputs/{cell.provenance.trace}\n" in first.stdout
     assert "(computed in " in first.stdout
     assert "(computed before, " in mine.here("method=std").stdout
-    assert "0 of 1 cells to do" in mine.here("method=std", "sweep=list").stdout
+    assert "1 of 1 cells done" in mine.here("method=std", "sweep=list").stdout
 
 
 def test_a_failed_cell_says_where_its_traceback_is(project: Project, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -199,10 +200,10 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
 
 def _announce(config: DictConfig) -> None:
-    """Tell the watcher of a composed cell."""
+    """Tell the watcher of a composed cell; a list has no work."""
     assert _watcher is not None
     try:
-        work = work_of(config)
+        work = None if config.sweep == "list" else work_of(config)
     except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
         work = None
     _watcher.plan.add(work, _labels(config))
@@ -239,7 +240,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
     lost = [plan.name(number) for number in range(plan.total) if number not in results]
     if lost or not plan.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells left no note in {folder}: {'; '.join(lost)}\n"
+            f"{len(lost)} of {plan.total} cells left no note in {folder}: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -261,13 +262,18 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
         files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
         files |= own.write_experiment(sweep.results)
     show_files(console, files)
-    failed = [note for note in notes if note.state == "failed"]
+    failed = [note for note in notes if note.error]  # a list has none of cells that failed before
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
-        tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {'; '.join(cells)}")
-    if failed:
+        tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {_first_of(cells)}")
+    if failed and sweep.mode != "list":
         console.print("sweep=retry runs failed cells alone", style="red")
     return len(failed) + len(lost)
+
+
+def _first_of(cells: Sequence[str]) -> str:
+    """Names of cells in a line, as many as fit there."""
+    return textwrap.shorten("; ".join(cells), WIDE - 40, placeholder=" ...")
 
 
 def asked(config: DictConfig) -> Asked:
@@ -365,7 +371,8 @@ def attempt(config: DictConfig, showing: Showing) -> Note:
         given = plain(config)
         return Sweep(given, screen()).cell(given, showing)
     except (InputError, OmegaConfBaseException) as wrong:
-        return Note("", _labels(config), "failed", error=" ".join(str(wrong).split()))
+        state = "invalid" if config.sweep == "list" else "failed"  # nothing was tried
+        return Note("", _labels(config), state, error=" ".join(str(wrong).split()))
     except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it, so there is no record
         traceback.print_exc()
         return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")

@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
+from repro.experiments.cell_settings import record_like
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
@@ -107,12 +108,12 @@ class Sweep:
         Raises:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
+        cell = made(config)
+        if self.mode == "list":
+            return self._listed(cell)
         self.store.check_writable(NEED)
         self.tracker.check()
-        cell = made(config)
         known = self.store.get(cell.key)
-        if self.mode == "list":
-            return self._listed(cell, known)
         if known and known.done and self.mode != "force":
             if self.tracker.again:
                 self._track(known)
@@ -145,10 +146,12 @@ class Sweep:
             return Note(cell.key, cell.labels, "failed", error=told)
         return Note(cell.key, cell.labels, "failed", _seconds(record), error)
 
-    def _listed(self, cell: Scenario, known: Record | None) -> Note:
-        if known:
-            return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
-        return Note(cell.key, cell.labels, "todo", expected(work_of(cell.config), read_timings()))
+    def _listed(self, cell: Scenario) -> Note:
+        known = record_like(cell, self.store)
+        if known and known.done:
+            return Note(known.key, cell.labels, "done")
+        seconds = expected(work_of(cell.config), read_timings())
+        return Note(known.key if known else "", cell.labels, known.status if known else "todo", seconds)
 
     def _keep(
         self,
@@ -332,6 +335,8 @@ def summary(notes: list[Note], mode: str) -> Grid:
 def left(notes: list[Note]) -> str:
     """The number of cells to do, and their expected time."""
     todo = [note for note in notes if note.state in ("todo", "failed")]
+    if not todo:
+        return f"{sum(note.state == 'done' for note in notes)} of {len(notes)} cells done"
     known = [note.seconds for note in todo if note.seconds is not None]
     if todo and not known:
         return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"
