@@ -31,7 +31,7 @@ from repro.experiments.tables import Asked, made_table, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import one_at_a_time
-from repro.records.effort import counting
+from repro.records.effort import ResultCount, counting
 from repro.records.packed import Member
 from repro.records.record import Record, Round, remove_left, write_atomically
 from repro.records.results import Results, open_results
@@ -129,7 +129,7 @@ class Sweep:
                 cell.check()
                 with self._alone(cell), showing(work) as progress, counting() as effort:
                     clock = stopwatch()
-                    outcome = cell.run(progress)
+                    outcome = cell.run(_with_reason(progress, effort))
                     keep_timing(Timing(work, clock(), effort.share))
                 record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
             except (Exception, SystemExit) as wrong:
@@ -259,6 +259,16 @@ class Sweep:
         except InputError as wrong:
             self.console.print(f"No timeline: {wrong}", style="red")
             return {}
+
+
+def _with_reason(progress: Progress, effort: ResultCount) -> Progress:
+    """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
+
+    def told(stage: str, done: int, total: int) -> None:
+        new = effort.computed and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
+
+    return told
 
 
 def computes_nothing(section: Mapping[str, Any]) -> bool:
