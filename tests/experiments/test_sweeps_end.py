@@ -144,15 +144,13 @@ def test_a_metric_that_is_asked_for_by_name_is_shown(project: Project) -> None:
     ("axis", "values"),
     [
         ("+dataset.max_words", ["{prompt: 20}", "{prompt: 1}"]),
-        ("labels.list", ["[1,2]", "[2,1]"]),
+        ("metrics", ["[]", "[exact_match]"]),
+        ("prompt_tokens", ["null", "4"]),
     ],
 )
-def test_mappings_and_lists_that_vary_come_back_from_the_experiment_file(
+def test_values_that_are_no_text_come_back_from_the_experiment_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, axis: str, values: list[str]
 ) -> None:
-    if axis.startswith("labels"):
-        axis = "metrics"
-        values = ["[]", "[exact_match]"]
     done = project.here(SWEEP, "method=std", f"{axis}={','.join(values)}")
     assert done.returncode in (0, 1), done.stderr
     (path,) = (project.out / "results").rglob("experiment.yaml")
