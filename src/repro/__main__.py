@@ -34,6 +34,11 @@ def main() -> None:
 
         print(f"repro {version()}")
         return
+    if first.isalpha():
+        from repro.core.registry import unknown
+
+        print(f"error: {unknown('verb', first, VERBS)}; a setting is NAME=VALUE", file=sys.stderr)
+        sys.exit(2)
     from repro.experiments.cli import main as run
 
     run()
