@@ -45,8 +45,10 @@ Run language models on emulated phones and boards, or on this machine; compare w
   python -m repro experiment=NAME                  a sweep with a table
 """
 MORE = """\
-  repro list                       all groups; a group's names; a name's own settings
-  repro check                      compute committed results again and compare
+  repro list                                 all groups; a group's names; a name's own settings
+  repro check                                compute committed results again and compare
+  repro table, show, compare                 a table again; a cell's answers; two records or tables
+  repro fetch, device, calibrate, errors     checkpoints; what devices can do; this machine; how far off
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`
   README.md, docs/sweeps.md                  examples; launchers, progress, going on after a stop"""
