@@ -41,6 +41,8 @@ FORMATS = {*product(("lever", "mllm_npu"), {*DEVICES} - {"jetson_orin_nx", "loca
 FORMATS |= {("powerinfer2_npu", "xiaomi_14")}
 """These compute on an NPU, and no NPU computes in the default target's fp32."""
 
+INT8 = ("target.precision=int8", "draft.precision=int8")
+
 
 def ours() -> list[str]:
     """The methods of this project, without those of other tests."""
@@ -58,10 +60,10 @@ def test_every_pair_is_made_or_refused_before_anything_starts() -> None:
     assert refused.keys() == REFUSED | PROGRAMS | FORMATS
     for method, device in FORMATS:
         assert "has no rate for fp32" in refused.pop((method, device))
-        assert made(plain(composed(f"method={method}", f"device={device}", "model@target=qwen1_5_1_8b_int8")))
+        assert made(plain(composed(f"method={method}", f"device={device}", *INT8)))
     for (method, _), sentence in refused.items():
         other = sentence.partition("choose device=")[2].split()[0]
-        target = ["model@target=qwen1_5_1_8b_int8"] if method in {name for name, _ in FORMATS} else []
+        target = INT8 if method in {name for name, _ in FORMATS} else ()
         assert made(plain(composed(f"method={method}", f"device={other}", *target))).name == method
 
 

@@ -118,11 +118,12 @@ from repro.core.registry import registered
 from repro.experiments.cli import cell_config, publish, quiet
 from repro.experiments.sweep import Sweep
 
+INT8 = ("target.precision=int8", "draft.precision=int8")
 publish()
 quiet()
 said = {}
 for method in sorted(registered("method")):
-    for more in ([], ["device=local_cpu"], ["device=xiaomi_14", "model@target=qwen1_5_1_8b_int8"]):
+    for more in ([], ["device=local_cpu"], [*INT8, "device=xiaomi_14"]):
         try:
             config = cell_config(
                 f"method={method}", *more, "prompts=1", "max_tokens=4", "repeats=1", "wandb.mode=disabled"
@@ -131,7 +132,7 @@ for method in sorted(registered("method")):
             said[method] = note.error or note.state
         except InputError as wrong:
             said[method] = str(wrong)
-        if said[method] == "done" or "repro[assets]" in said[method]:
+        if said[method] in ("done", "cached") or "repro[assets]" in said[method]:
             break
 print(json.dumps(said))
 """

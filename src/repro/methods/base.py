@@ -219,6 +219,10 @@ class Method(ABC, Serving):
         """Processors that it cannot do without; what it asks of others runs on the fastest there is."""
         return frozenset()
 
+    def computes_on(self, role: str) -> frozenset[str]:
+        """Processors that run passes of a role's model, if the device has them, beside those of its place."""
+        return self.processors if role == "target" else frozenset()
+
     def ranks(self, role: str) -> int:
         """How many of a row's first ranks the method reads of a role's model; greedy decoding alone."""
         return RANKED

@@ -150,6 +150,10 @@ class Lever(Method):
         target = Placement(NPU, head, self.resident, self.prefetch, early_exit=exits)
         return {"target": target, "draft": RESIDENT}
 
+    def computes_on(self, role: str) -> frozenset[str]:
+        """See `Method`: the draft's trees grow where the schedule says."""
+        return frozenset(SCHEDULES[self.schedule]) if role == "draft" else frozenset()
+
     def ranks(self, role: str) -> int:
         """See `Method`: the target's first choice; other constructions read more of the draft than C(u)."""
         if role == "target":

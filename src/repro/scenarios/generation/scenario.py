@@ -107,18 +107,14 @@ class GenerationScenario(Scenario):
         """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
         machine = self.cell.machine()
         for role, place in self.places.items():
-            needed = {
-                place.on or machine.main,
-                place.head,
-                *(self.method.processors if role == "target" else ()),
-            }
+            named = {place.on or machine.main, place.head, *self.method.computes_on(role)}
             arithmetic = self.models[role].stored.arithmetic
-            for on in sorted(needed & machine.processors.keys()):
+            for on in sorted(named & machine.processors.keys()):
                 if arithmetic not in (rates := machine.processors[on].peak):
                     raise InputError(
-                        f"{on} of {machine.name} has no rate for {arithmetic}, in which {role} "
-                        f"{self.models[role].name} computes, and method {self.name} needs it; choose a "
-                        f"model@{role} in {' or '.join(rates)} (bf16 counts as fp16, 4 to 8 bits as int8)"
+                        f"{on} of {machine.name} has no rate for {arithmetic}, in which the {role} "
+                        f"{self.models[role].name} computes, and method {self.name} runs it there; choose a "
+                        f"model@{role} of another format, or {role}.precision={' or '.join(rates)}"
                     )
 
     @classmethod
