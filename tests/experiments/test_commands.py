@@ -33,17 +33,38 @@ from repro.scenarios.registry import made
 from tiny_project import composed
 
 GUIDE = "src/repro/experiments/guide"
-WRONG = {"docs/changes.md", "src/repro/experiments/renamed.py", f"{GUIDE}/explaining.py", f"{GUIDE}/completing.py"}
+WRONG = {
+    "docs/changes.md",
+    "src/repro/experiments/renamed.py",
+    f"{GUIDE}/explaining.py",
+    f"{GUIDE}/completing.py",
+}
 """They name what was replaced, is wrong or half typed; `test_renamed` and `test_guide` hold the answers."""
 RIGHT = ("python -m repro --help", "python -m repro.list NAME", "model/checkpoint@target.checkpoint=NAME")
 """What is to be taken of these all the same."""
-LATER = {"my_laptop": "oneplus_12", "my_phone": "oneplus_12", "lookup": "chain_sd", "mine/lookups": "quickstart"}
+LATER = {
+    "my_laptop": "oneplus_12",
+    "my_phone": "oneplus_12",
+    "lookup": "chain_sd",
+    "mine/lookups": "quickstart",
+}
 LATER |= {"mine": "chain_sd", "my_questions": "humaneval", "my_model": "smollm2_135m", "distinct": "rouge_l"}
 """What commands before make, or a package of the user's brings, and what stands for it here."""
 LATER |= {"model/checkpoint@target.checkpoint=NAME": "model/checkpoint@target.checkpoint=gpt2"}
-LATER |= {"@NAME=": "@target=", "resident=NAME": "resident=0.5", "NAME.resident": "method.resident"}
+LATER |= {"+model@NAME=NAME": "+model@draft_2=smollm2_135m"}
+LATER |= {
+    "model@NAME=NAME": "model@target=smollm2_135m",
+    "resident=NAME": "resident=0.5",
+    "NAME.resident": "method.resident",
+}
 LATER |= {"engine=my_board": "engine=own", "my_board": "oneplus_12", "engine=my_board_streamed": "engine=own"}
-FILLED = {"N": "4", "ID": "edgellm.table1.truthful_qa", "DEVICE": "oneplus_12", "TRACE": "six_apps", "A,B": "std,sp"}
+FILLED = {
+    "N": "4",
+    "ID": "edgellm.table1.truthful_qa",
+    "DEVICE": "oneplus_12",
+    "TRACE": "six_apps",
+    "A,B": "std,sp",
+}
 FILLED |= {"[NAME]": "[rouge_l]", "[ID,ID]": "[ghidorah.table1.gsm8k.width2,ghidorah.table1.gsm8k.width4]"}
 NEEDS = {
     "metrics=[task_score]": "dataset=gsm8k",
@@ -104,10 +125,17 @@ def resting_on(written: Written, words: list[str]) -> list[str]:
     for key in keys:
         choice, dot, setting = key.partition(".")
         if dot and choice in ("method", "service", "compression", "probe") and choice not in keys:
-            having = [name for name, cls in registered(choice).items() if setting in getattr(cls, "__dataclass_fields__", ())]
+            having = [
+                name
+                for name, cls in registered(choice).items()
+                if setting in getattr(cls, "__dataclass_fields__", ())
+            ]
             choices.append(f"{choice}={stem if stem in having else having[0]}")
         if choice in ("app", "trace") and "service" not in keys:
-            choices += ["service=elastilm", *(["trace=standalone"] if choice == "app" and "trace" not in keys else [])]
+            choices += [
+                "service=elastilm",
+                *(["trace=standalone"] if choice == "app" and "trace" not in keys else []),
+            ]
         if (choice, stem) == ("device", "local") and dot:
             choices.append("device=local_cpu")
     if group == "model" and "target.checkpoint" in keys:
@@ -124,7 +152,9 @@ def taken(arguments: list[str]) -> None:
     if "-sc" in arguments:
         return
     overrides = [word for word in checked(arguments) if re.match(r"[+~]?[a-z][^ ]*=|~", word)]
-    overrides = [word for word in overrides if not word.startswith(("hydra/launcher=", "hydra.launcher", "+hydra"))]
+    overrides = [
+        word for word in overrides if not word.startswith(("hydra/launcher=", "hydra.launcher", "+hydra"))
+    ]
     swept = {word for word in overrides if "," in word and not re.search(r"=[\[{'\"]", word)}
     cell = [word.partition(",")[0] if word in swept else word for word in overrides]
     experiment = next((word.partition("=")[2] for word in cell if word.startswith("experiment=")), "")
@@ -142,7 +172,9 @@ def taken(arguments: list[str]) -> None:
             assert word(now) == value or float(now) == float(value)
     section = table_section(config) if experiment else None
     if not (section and computes_nothing(section)):
-        for name, label in OmegaConf.to_container(config.labels).items():  # choices are known in Hydra's run only
+        for name, label in OmegaConf.to_container(
+            config.labels
+        ).items():  # choices are known in Hydra's run only
             config.labels[name] = "" if "hydra:" in str(label) else label
         made(plain(config))
 

@@ -25,6 +25,7 @@ from repro.reports.files import write_files
 from repro.reports.formats.values import decimals
 from repro.reports.spec.expand import expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
+from repro.reports.tables.known import known_value
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "acceptance_length", "rouge_l", "joules_per_token"),
@@ -246,7 +247,7 @@ def _interpolation(key: str, groups: Collection[str]) -> str:
 def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
     """The metrics of these records that people compare and that at least one of them has."""
     names = dict.fromkeys(name for record in records for name in _compared(record, metrics))
-    there = [name for name in names if any(_is_number(record.figure(name)) for record in records)]
+    there = [name for name in names if any(_is_number(known_value(record, name)) for record in records)]
     found = [metric for metric in map(metrics.of_value, there) if metric]
     return sorted(found, key=lambda metric: metric.group == "counts")
 

@@ -22,6 +22,7 @@ from repro.reports.tables.aggregate import Incomparable, counterparts, figure, i
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.how_made import how_made, words_of
+from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
 from repro.reports.tables.stand_ins import stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
@@ -242,6 +243,10 @@ class _Builder:
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
     ) -> Scalar:
         found: Scalar = None
+        if column.value in AGAINST_TARGET and (
+            arithmetic := set(filter(None, map(other_arithmetic, records)))
+        ):
+            self._footnote(not_compared(row, arithmetic.pop()))
         try:
             found = relative(column, records, baseline) if column.baseline else figure(column, records)
         except Incomparable as reason:
