@@ -82,7 +82,7 @@ BLANK = re.compile(r"\.\.\.|GROUP=\S+|SETTING=\S+|OMP_NUM_THREADS=\d+")
 ROLES = ("target", "draft")
 
 
-class Parsed(Exception):  # noqa: N818
+class Parsed(Exception):
     """A command's arguments were parsed; it would begin to work."""
 
 
@@ -193,12 +193,12 @@ def parsed(target: str, arguments: list[str], patch: pytest.MonkeyPatch) -> None
     patch.setattr(sys, "argv", [target, *arguments])
     if target.endswith(".py") and "argparse" not in (ROOT / target).read_text(encoding="utf-8"):
         return
-    with pytest.raises(Parsed), warnings.catch_warnings():
+    start = runpy.run_path if target.endswith(".py") else runpy.run_module
+    place = str(ROOT / target) if target.endswith(".py") else target
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the module was imported before
-        if target.endswith(".py"):
-            runpy.run_path(str(ROOT / target), run_name="__main__")
-        else:
-            runpy.run_module(target, run_name="__main__", alter_sys=False)
+        with pytest.raises(Parsed):
+            start(place, run_name="__main__")
 
 
 def words_of(written: Written, folder: Path) -> tuple[str, ...]:
@@ -226,7 +226,9 @@ def run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
             text = (ROOT / script).read_text(encoding="utf-8")
             assert all(flag in text for flag in flags if flag.startswith("--"))
         case ["pip", "install", *_]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+                "optional-dependencies"
+            ]
             named = re.search(r"\[(.+)\]", words[-1])
             assert not named or set(named[1].split(",")) <= set(extras)
         case ["wandb", verb, *_]:

@@ -17,6 +17,7 @@ from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
+from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
 COLUMNS = [
@@ -152,3 +153,19 @@ def test_a_column_has_the_digits_of_its_smallest_value() -> None:
 def test_a_field_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(InputError, match="apert"):
         made(rows={"by": ["method"], "apert": True})
+
+
+def test_a_text_that_another_arithmetic_computed_is_not_compared_with_the_targets() -> None:
+    """The record keeps its figure; the table has that of the plain method alone, and says why."""
+    column = {"key": "exact", "heading": "Exact match", "value": "exact_match", "unit": "share"}
+    cells = [
+        record(name, {"exact_match": 1.0, "speed": 1.0}, config={"method": {"name": name}})
+        for name in ("std", "mllm_npu")
+    ]
+    spec = TableSpec.parse("mine", {"title": "Mine", "rows": {"by": ["method"]}, "columns": [column]})
+    table = build(spec, cells, {}, {cell.key for cell in cells})
+    assert {row.id: row.entries[0].ours for row in table.rows} == {"std": 1.0, "mllm_npu": None}
+    (reason,) = [note for note in table.footnotes if note.startswith("mllm_npu computes with 8-bit")]
+    assert "did not run" in reason
+    assert "exact_match" not in known_values(cells[1])
+    assert cells[1].figure("exact_match") == known_values(cells[0])["exact_match"] == 1.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 from repro.core.registry import discover, lookup, names
 from repro.records.record import Record, Scalar
 
-
 AGAINST_TARGET = ("exact_match", "rouge_l", "rouge_l_tokens", "ties")
 """Values that compare an answer's text with the target's own."""
 
