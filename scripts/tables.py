@@ -5,6 +5,7 @@ python scripts/tables.py quickstart lever/fig10       these
 python scripts/tables.py --results results            all tables of results, the committed ones
 python scripts/tables.py lever --results results      those of a paper
 python scripts/tables.py quickstart --format tex --out paper/
+python scripts/tables.py quickstart --two-column --no-intervals --columns speedup over_edgellm    for a paper
 python scripts/tables.py --convert FOLDER             bring a folder of the older layout to the present one
 """
 
@@ -21,28 +22,40 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
-from repro.experiments.summaries.sweep_table import SWEEPS
+from repro.experiments.summaries.sweep_table import SWEEPS, recorded_section
 from repro.experiments.sweep import computes_nothing, write_read
-from repro.experiments.tables import asked_of, made_table, overrides_of, update_index
+from repro.experiments.tables import Asked, asked_of, made_table, overrides_of, update_index
 from repro.records.results import Results, open_results
 from repro.reports.convert import convert
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
+from repro.reports.formats.paper import PaperTable, add_options, paper_table
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
 
 
 def regenerate(
-    name: str, results: Results, samples: Samples, out: Path, formats: Sequence[str], console: Console
+    name: str,
+    results: Results,
+    samples: Samples,
+    out: Path,
+    formats: Sequence[str],
+    console: Console,
+    paper: PaperTable | None = None,
 ) -> None:
-    """Build one table, or a page that has no cells; show it and write it.
+    """Build one table, or a page that has no cells; show it and write it, or `paper.tex` and `paper.bib`.
 
     Raises:
         InputError: there is no such experiment, or it has no table.
     """
     members = results.members(name)
+    if name.startswith(SWEEPS):
+        section = recorded_section(name, results.root)
+        table = made_table(Asked(name), section, members, results.records(members), samples=samples)
+        files = (paper or PaperTable()).write(table, out, load_bibliography())
+        return show(console, page(table), files)
     config = composed(*overrides_of(name, members))
     section = table_section(config)
     if section is None:
@@ -54,6 +67,8 @@ def regenerate(
     asked = asked_of(name, members, axes(config))
     records = results.records(members)
     table = made_table(asked, section, members, records, samples=samples, root=results.root)
+    if paper:
+        return show(console, page(paper.chosen(table)), paper.write(table, out, bibliography))
     files = write_all(table, out, bibliography, formats)
     spec = asked.spec(section)
     if spec.timeline and records:
@@ -78,8 +93,8 @@ def wanted(names: Sequence[str], results: Results) -> list[str]:
     known = experiment_names()
     made = [name for name in written(results.root) if not name.endswith("/errors")]
     made = list(dict.fromkeys([*made, *results.tables()]))
-    # A table under sweeps/ has no experiment: its own command makes it again.
-    made = [name for name in made if not name.startswith(SWEEPS)]
+    # A table under sweeps/ has no experiment: its own command makes it again, for a paper it is built here.
+    made = [name for name in made if not name.startswith(SWEEPS) or name in names]
     found: list[str] = []
     for name in names:
         own = [one for one in made if one.startswith(f"{name}/")]
@@ -102,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
     parser.add_argument("--out", type=Path, help="folder for the tables; that of the results by default")
     parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the older layout")
+    add_options(parser)
     options = parser.parse_args(arguments)
     try:
         if options.convert:
@@ -113,7 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in wanted(options.tables, results):
             try:
                 with nullcontext() if options.out else results.locked():
-                    regenerate(name, results, samples, options.out or results.root, options.formats, screen())
+                    out, paper = options.out or results.root, paper_table(options)
+                    regenerate(name, results, samples, out, options.formats, screen(), paper)
             except InputError as wrong:  # the other tables do not need this one
                 errors.append(str(wrong))
         if not errors:

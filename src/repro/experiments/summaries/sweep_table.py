@@ -16,12 +16,13 @@ from typing import Any
 import yaml
 
 from repro.core.overrides import shown
+from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.progress.notes import Note
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member
 from repro.records.record import Record, content_hash
 from repro.records.results import Results
-from repro.reports.files import write_files
+from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
 from repro.reports.spec.expand import expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
@@ -116,6 +117,19 @@ class SweepTable:
             "# Copied to conf/experiment/NAME.yaml, `python -m repro experiment=NAME` makes this table.\n"
             f"{_yaml({'grid': self.grid} | table)}"
         )
+
+
+def recorded_section(name: str, results: Path) -> dict[str, Any]:
+    """The section of a sweep's table that was made before, written out, with the sweep's command.
+
+    Raises:
+        InputError: the file of its experiment is not there.
+    """
+    text = read_yaml(path_of(results, name, "yaml"))
+    content = parse_yaml(text, f"{name}/experiment.yaml")
+    command = re.search("`(.+)`", text)
+    section = expand(name.rpartition("/")[2], content["table"], content)
+    return section | ({"command": command[1]} if command else {})
 
 
 def sweep_table(
