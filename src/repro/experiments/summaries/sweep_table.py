@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import yaml
 
 from repro.core.overrides import shown
+from repro.core.registry import lookup
+from repro.core.registry import names as registry_names
 from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.progress.notes import Note
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
@@ -24,8 +26,10 @@ from repro.records.record import Record, content_hash
 from repro.records.results import Results
 from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
-from repro.reports.spec.expand import expand
+from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
+from repro.reports.spec.spec import SEPARATOR
 from repro.reports.tables.known import known_value
 
 GENERATION = (
@@ -48,6 +52,9 @@ SWEEPS = "sweeps/"
 """Begins the names of these tables."""
 
 TASK = "task_score"
+
+MOST_NAMED = 6
+"""Values that a title lists; of more it gives the number."""
 
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
@@ -147,29 +154,92 @@ def sweep_table(
     if not any(record.done for record in records):
         return None
     overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
+    keys = dict.fromkeys(key for note in notes for key in note.chosen)  # a cell lacks other methods' settings
+    notes = [replace(note, chosen={key: note.chosen.get(key) for key in keys}) for note in notes]
     plain = [note.chosen for note in notes]
     notes, overrides = _portable(notes, overrides)
-    axes = [key for key in notes[0].chosen if len({note.chosen.get(key) for note in notes}) > 1]
+    axes = [key for key in keys if len({note.chosen[key] for note in notes}) > 1]
     own, rows = _row_labels(axes, notes)
     labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
     rows = rows or ["method"]
+    names = load_names()
+    ids = dict.fromkeys(tuple(note.labels.get(name, "") for name in rows) for note in labelled)
+    printed = [tuple(names.find(ANY, *pair).name for pair in zip(rows, row, strict=True)) for row in ids]
     metrics = load_metrics()
     compared_by = _metrics([record for record in records if record.done], metrics)
     columns = [_column(metric, records) for metric in compared_by]
+    if "decode_tokens_per_s" in {metric.name for metric in compared_by} and (base := _baseline(rows, ids)):
+        columns.insert(1, _speedup(base))
     bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
     drawn = [name for name in DRAWN if name in {metric.name for metric in compared_by}][:PANELS]
-    compared, circumstances = f"{', '.join(rows)} compared", _circumstances(rows, labelled, records)
+    compared, circumstances = _compared_words(rows, printed), _circumstances(rows, labelled, records)
     title = f"{compared} ({circumstances})"
-    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "apart": True}, "columns": columns}
+    order = {
+        SEPARATOR.join(row): COMMA.join(filter(None, name)) for row, name in zip(ids, printed, strict=True)
+    }
+    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "names": order, "apart": True}}
+    section["columns"] = columns
     section |= {"best": True}
+    notes_below = _without_effect(axes, labelled, store)
     if bare:
-        section["notes"] = [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+        notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+    if notes_below:
+        section["notes"] = notes_below
     if drawn:
         section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
     labels = {name: _interpolation(key, groups) for key, name in own.items() if key not in nested}
     cells = _cells(nested, plain, notes)
     return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
+
+
+def _baseline(rows: Sequence[str], ids: Iterable[tuple[str, ...]]) -> str:
+    """The first method of the rows that decodes plainly, if others are there to compare with it; else ""."""
+    if "method" not in rows:
+        return ""
+    methods = dict.fromkeys(row[rows.index("method")] for row in ids)
+    known = registry_names("method")
+    plain = [name for name in methods if name in known and getattr(lookup("method", name), "plain", False)]
+    return plain[0] if plain and len(methods) > 1 else ""
+
+
+def _speedup(method: str) -> dict[str, Any]:
+    """The column of the speedup over a method in the same circumstances."""
+    heading = f"Speedup over {load_names().find(ANY, 'method', method).name}"
+    return {"metric": "decode_speed", "key": "speedup", "heading": heading, "against": {"method": method}}
+
+
+def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> str:
+    """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
+    words = []
+    for i, name in enumerate(rows):
+        values = [value for value in dict.fromkeys(row[i] for row in printed) if value]
+        listed = (
+            f"{len(values)} values"
+            if len(values) > MOST_NAMED
+            else " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+        )
+        before = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
+        words.append(f"{before.get(name, f'{name} ')}{listed}")
+    return ", ".join(words).replace(", on ", " on ")
+
+
+def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) -> list[str]:
+    """A sentence for each override that changes no figure of cells that differ in it alone."""
+    found: dict[str, dict[str, None]] = {}
+    for axis in axes:
+        alike: dict[tuple[object, ...], list[Note]] = {}
+        for note in notes:
+            rest = tuple(value for key, value in note.chosen.items() if key != axis)
+            alike.setdefault(rest, []).append(note)
+        for group in alike.values():
+            records = [record for note in group if (record := store.get(note.key)) and record.done]
+            if len({note.chosen[axis] for note in group}) > 1 and len(records) == len(group):
+                if len({note.key for note in group}) > 1 and all(
+                    r.values == records[0].values for r in records
+                ):
+                    found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
+    return [f"{axis} changes no figure of {', '.join(methods)} here." for axis, methods in found.items()]
 
 
 def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list[Note], dict[str, str]]:
@@ -245,7 +315,7 @@ def _label(axis: str, taken: Collection[str]) -> str:
 
 
 def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
-    given = {name: note.chosen.get(key) for key, name in own.items()}
+    given = {name: note.chosen[key] for key, name in own.items()}
     return {name: value for name, value in given.items() if value not in (None, "None")}
 
 
@@ -310,11 +380,15 @@ def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence
     """The labels and the amount of work that all cells share."""
     first = notes[0].labels
     shared = [name for name in first if len({note.labels.get(name) for note in notes}) == 1]
-    words = [first[n] for n in shared if n not in (*rows, "agreement") and first[n] not in ("none", "None")]
-    for setting in ("prompts", "max_tokens"):
+    words = [
+        load_names().find(ANY, name, first[name]).name
+        for name in shared
+        if name not in (*rows, "agreement") and first[name] not in ("none", "None")
+    ]
+    for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
         given = {record.provenance.config.get(setting) for record in records}
-        if len(given) == 1 and setting not in rows:
-            words.append(f"{setting} {given.pop()}")
+        if len(given) == 1 and None not in given and setting not in rows:
+            words.append(amount.format(given.pop()))
     return ", ".join(dict.fromkeys(words))
 
 
@@ -322,7 +396,7 @@ def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, st
     """A readable name of the sweep with a hash of its overrides."""
     words = []
     for axis in axes:
-        values = list(dict.fromkeys(note.chosen[axis] for note in notes))
+        values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != "None"]
         words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
         "-."

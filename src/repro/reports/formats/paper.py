@@ -14,9 +14,18 @@ from textwrap import wrap
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.reports.files import write_files
-from repro.reports.formats.columns import breakable, fitted, latex
+from repro.reports.formats.columns import PrintedColumn, breakable, fitted, latex
 from repro.reports.formats.latex import to_latex
-from repro.reports.formats.layout import Grid, grid, interval_line, page, shared_marks
+from repro.reports.formats.layout import (
+    UNITS,
+    UNVARIED,
+    Grid,
+    grid,
+    interval_line,
+    own_words,
+    page,
+    shared_marks,
+)
 from repro.reports.reference.bibliography import citations
 from repro.reports.tables.table import MARKS, Table
 
@@ -28,6 +37,7 @@ SIZES = {"footnotesize": (4.25, 6.0), "scriptsize": (3.98, 4.0)}
 
 NARROW, WIDE = ".,:;[]()'|!ijlt ", "mwMW"
 STYLES = ("float", "full")
+BEST = f" {MARKS['best'][0]}"
 CHOICES = ("columns", "rows", "no_intervals", "two_column", "style")
 
 
@@ -64,66 +74,83 @@ class PaperTable:
         return write_files(table.experiment, folder, {"paper.tex": text, "paper.bib": bib})
 
     def chosen(self, table: Table) -> Table:
-        """The table with these rows and columns, and intervals if they are wanted."""
+        """The table with these rows and columns, and intervals if they are wanted.
+
+        A float without named columns leaves out those that are the same in every row, which a footnote says,
+        and the last ones if there is no room for them.
+        """
         keys = [column.key for column in table.columns]
         places = [_place("column", key, keys) for key in self.columns] or [*range(len(keys))]
         ids, names = [row.id for row in table.rows], [row.name for row in table.rows]
         at = [names.index(row) if row in names else _place("row", row, ids) for row in self.rows]
-        rows = []
-        for row in (table.rows[i] for i in at or range(len(ids))):
-            entries = [row.entries[i] for i in places]
-            if not self.intervals:
-                entries = [replace(entry, spread=None, band=None) for entry in entries]
-            rows.append(replace(row, entries=tuple(entries)))
-        return replace(table, rows=tuple(rows), columns=tuple(table.columns[i] for i in places))
+        rows = [table.rows[i] for i in at or range(len(ids))]
+        if not self.intervals:
+            rows = [
+                replace(r, entries=tuple(replace(e, spread=None, band=None) for e in r.entries)) for r in rows
+            ]
+        table = replace(table, rows=tuple(rows))
+        if self.columns or self.style == "full":
+            return _with_columns(table, places)
+        same = {i: words for i in places if (words := _in_every_row(table, i))}
+        kept = [i for i in places if i not in same]
+        while len(kept) > 1 and self._form(grid(_with_columns(table, kept))) is None:
+            kept.pop()
+        left = [table.columns[i].heading for i in places if i not in {*same, *kept}]
+        said = [f"In every row: {', '.join(same.values())}."] if same else []
+        said += [f"Left out, to fit {self.width:.0f} points: {', '.join(left)}."] if left else []
+        return replace(_with_columns(table, kept), footnotes=(*table.footnotes, *said))
 
     def latex(self, table: Table) -> str:
-        """One float: caption, rules, numbers aligned, the sentence on how figures were made below.
+        """One float: caption, rules, numbers aligned, the best ones bold, how figures were made below.
 
         Raises:
             InputError: the table is wider than `width` in small print with turned headings.
         """
         words = grid(table)
-        size, turned = self._form(words, [column.key for column in table.columns])
-        columns = fitted(words, float("inf"))
+        form = self._form(words)
+        if form is None:
+            keys = ", ".join(column.key for column in table.columns)
+            raise InputError(
+                f"{keys} do not fit {self.width:.0f} points in small print; choose fewer with --columns, or "
+                "leave intervals out with --no-intervals"
+            )
+        size, turned = form
+        unmarked = tuple(tuple(text.removesuffix(BEST) for text in line) for line in words.lines)
+        columns = fitted(replace(words, lines=unmarked), float("inf"))
         heads = " & ".join(_heading(name, turned) for name in _names(words))
         lines = [
-            " & ".join(c.cell(t) for c, t in zip(columns, line, strict=True)) + r" \\" for line in words.lines
+            " & ".join(_cell(column, text) for column, text in zip(columns, line, strict=True)) + r" \\"
+            for line in words.lines
         ]
         below = " ".join(_below(table))
         packages = ["booktabs", "siunitx", "textcomp", *(["graphicx"] if turned else [])]
         notes = [f"% {line}" for note in page(table).notes for line in wrap(note, 110)]
-        return "\n".join(
-            [
-                rf"% needs \usepackage{{{','.join(packages)}}}; cite with \bibliography{{paper}}",
-                r"\begin{table}",
-                rf"\centering\{size}\setlength{{\tabcolsep}}{{{SIZES[size][1] / 2:g}pt}}",
-                rf"\caption{{{breakable(table.caption)}}}\label{{tab:{table.experiment.replace('/', '-')}}}",
-                rf"\begin{{tabular}}{{@{{}}{''.join(column.form for column in columns)}@{{}}}}",
-                r"\toprule",
-                rf"{heads} \\",
-                r"\midrule",
-                *lines,
-                r"\bottomrule",
-                r"\end{tabular}",
-                *([rf"\par\smallskip\raggedright {breakable(below)}\par"] if below else []),
-                r"\end{table}",
-                *notes,
-            ]
-        ) + "\n"
-
-    def _form(self, words: Grid, keys: Sequence[str]) -> tuple[str, bool]:
-        """The largest print that fits, and whether its headings are turned."""
-        least = 0.0
-        for size in SIZES:
-            for turned in (False, True):
-                least = _width(words, size, turned)
-                if least <= self.width:
-                    return size, turned
-        raise InputError(
-            f"the table needs {least:.0f} points in small print, and there are {self.width:.0f}; choose fewer "
-            f"columns with --columns ({', '.join(keys)}), or leave intervals out with --no-intervals"
+        return (
+            "\n".join(
+                [
+                    rf"% needs \usepackage{{{','.join(packages)}}}; cite with \bibliography{{paper}}",
+                    r"\begin{table}",
+                    rf"\centering\{size}\setlength{{\tabcolsep}}{{{SIZES[size][1] / 2:g}pt}}\sisetup{{detect-weight=true}}",
+                    rf"\caption{{{breakable(table.caption)}}}\label{{tab:{table.experiment.replace('/', '-')}}}",
+                    rf"\begin{{tabular}}{{@{{}}{''.join(column.form for column in columns)}@{{}}}}",
+                    r"\toprule",
+                    rf"{heads} \\",
+                    r"\midrule",
+                    *lines,
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    *([rf"\par\smallskip\raggedright {breakable(below)}\par"] if below else []),
+                    r"\end{table}",
+                    *notes,
+                ]
+            )
+            + "\n"
         )
+
+    def _form(self, words: Grid) -> tuple[str, bool] | None:
+        """The largest print that fits, and whether its headings are turned; `None` if none does."""
+        forms = ((size, turned) for size in SIZES for turned in (False, True))
+        return next((form for form in forms if _width(words, *form) <= self.width), None)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +178,30 @@ def _place(what: str, name: str, names: Sequence[str]) -> int:
     return names.index(name)
 
 
+def _with_columns(table: Table, places: Sequence[int]) -> Table:
+    rows = tuple(replace(row, entries=tuple(row.entries[i] for i in places)) for row in table.rows)
+    return replace(table, rows=rows, columns=tuple(table.columns[i] for i in places))
+
+
+def _in_every_row(table: Table, place: int) -> str:
+    """A column's heading with its value, if that is the same in all of at least `UNVARIED` rows; else ""."""
+    column = table.columns[place]
+    words = {own_words(row.entries[place], column, tuple(MARKS)) for row in table.rows}
+    if (
+        len(table.rows) < UNVARIED
+        or len(words) > 1
+        or any(row.entries[place].published for row in table.rows)
+    ):
+        return ""
+    return f"{column.heading} {words.pop()} {UNITS.get(column.unit, column.unit)}".strip()
+
+
+def _cell(column: PrintedColumn, text: str) -> str:
+    """A cell's LaTeX; the best value of its column is bold in place of its sign."""
+    plain = text.removesuffix(BEST)
+    return (r"\bfseries " if plain != text else "") + column.cell(plain)
+
+
 def _names(words: Grid) -> list[str]:
     return [name for heading in words.headings for name in heading.flat]
 
@@ -174,7 +225,7 @@ def _width(words: Grid, size: str, turned: bool) -> float:
     total = -gap
     for i, name in enumerate(_names(words)):
         heads = [2 * digit] if turned else [_length(part, digit) for part in _stacked(name)]
-        total += gap + max(*heads, *(_length(line[i], digit) for line in words.lines))
+        total += gap + max(*heads, *(_length(line[i].removesuffix(BEST), digit) for line in words.lines))
     return total
 
 
@@ -190,5 +241,8 @@ def _below(table: Table) -> list[str]:
     """How figures were made, what brackets and signs mean: what a reader of the float alone must know."""
     used = {mark for row in table.rows for entry in row.entries for mark in entry.marks}
     shared = shared_marks(table)
+    bold = ["Bold: best of its column."] if "best" in used else []
+    used -= {"best"}
     legend = [f"{MARKS[mark][0]} {MARKS[mark][1]}." for mark in MARKS if mark in used and mark not in shared]
-    return [*([table.how_made] if table.how_made else []), *interval_line(table), *legend]
+    every = [note for note in table.footnotes if note.startswith("In every row: ")]
+    return [*every, *([table.how_made] if table.how_made else []), *interval_line(table), *bold, *legend]

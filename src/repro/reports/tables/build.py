@@ -236,8 +236,22 @@ class _Builder:
     def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
         if column.relative_to:
             return self._of(column.relative_to, column)
+        if column.against:
+            return self._of(self._row_against(row, column.against), column)
         where = {**column.where, **column.over}
         return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
+
+    def _row_against(self, row: str, against: Mapping[str, str]) -> str:
+        """The id of the row with these labels and otherwise this row's, or none at all; "" without one."""
+        own = self._labels(row, self.groups[row])
+        wanted = {**own, **against}
+        for other, records in self.groups.items():
+            labels = self._labels(other, records)
+            if all(
+                label == wanted[name] or (not label and name not in against) for name, label in labels.items()
+            ):
+                return other
+        return ""
 
     def _ours(
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
