@@ -234,11 +234,11 @@ def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) 
             alike.setdefault(rest, []).append(note)
         for group in alike.values():
             records = [record for note in group if (record := store.get(note.key)) and record.done]
-            if len({note.chosen[axis] for note in group}) > 1 and len(records) == len(group):
-                if len({note.key for note in group}) > 1 and all(
-                    r.values == records[0].values for r in records
-                ):
-                    found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
+            values = {note.chosen[axis] for note in group}
+            keys = {note.key for note in group}
+            same = all(record.values == records[0].values for record in records)
+            if len(values) > 1 and len(keys) > 1 and len(records) == len(group) and same:
+                found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
     return [f"{axis} changes no figure of {', '.join(methods)} here." for axis, methods in found.items()]
 
 

@@ -128,11 +128,14 @@ class PaperTable:
         return (
             "\n".join(
                 [
-                    rf"% needs \usepackage{{{','.join(packages)}}}; cite with \bibliography{{paper}}",
+                    rf"% needs \usepackage{{{','.join(packages)}}}",
+                    r"% cite with \bibliography{paper}",
                     r"\begin{table}",
-                    rf"\centering\{size}\setlength{{\tabcolsep}}{{{SIZES[size][1] / 2:g}pt}}\sisetup{{detect-weight=true}}",
-                    rf"\caption{{{breakable(table.caption)}}}\label{{tab:{table.experiment.replace('/', '-')}}}",
-                    rf"\begin{{tabular}}{{@{{}}{''.join(column.form for column in columns)}@{{}}}}",
+                    rf"\centering\{size}\setlength{{\tabcolsep}}{{{SIZES[size][1] / 2:g}pt}}",
+                    r"\sisetup{detect-weight=true}",
+                    rf"\caption{{{breakable(table.caption)}}}",
+                    rf"\label{{tab:{table.experiment.replace('/', '-')}}}",
+                    rf"\begin{{tabular}}{{{''.join(column.form for column in columns)}}}",
                     r"\toprule",
                     rf"{heads} \\",
                     r"\midrule",
@@ -222,7 +225,7 @@ def _stacked(name: str) -> list[str]:
 def _width(words: Grid, size: str, turned: bool) -> float:
     """Estimated points of the table."""
     digit, gap = SIZES[size]
-    total = -gap
+    total = 0.0
     for i, name in enumerate(_names(words)):
         heads = [2 * digit] if turned else [_length(part, digit) for part in _stacked(name)]
         total += gap + max(*heads, *(_length(line[i].removesuffix(BEST), digit) for line in words.lines))

@@ -53,9 +53,9 @@ class ColumnSpec:
     them that still counts as agreement. `timed` is false for values that need neither clock nor costs
     (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak).
 
-    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`, the row with
-    the labels `against` and otherwise this row's (those that it lacks left out), or the same row's records with
-    the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
+    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`; the row
+    with the labels `against` and otherwise this row's, but for labels that it lacks; or the same row's
+    records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
     `difference` from it, or `reduction` below it in percent.
     """
 

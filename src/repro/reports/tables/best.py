@@ -26,7 +26,8 @@ def _column(column: ColumnSpec, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _best(column: ColumnSpec, entries: Sequence[Entry]) -> float | None:
-    """The column's best value as it is shown; `None` without a direction, a difference or an interval of a tie."""
+    """The column's best value as it is shown; `None` if there is no direction or difference, or a tie without
+    intervals."""
     shown = {round(e.ours, column.digits) for e in entries if isinstance(e.ours, (int, float))}
     if len(shown) < 2 or not column.better:
         return None
