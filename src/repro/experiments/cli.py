@@ -36,6 +36,7 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
+from repro.experiments.beside import as_typed, carried
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -81,7 +82,7 @@ def publish() -> None:
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
     """Resolve the configuration into plain dictionaries, without `hydra`, `grid`, `table` and `without`."""
-    left = {"hydra", "grid", "table", *without}
+    left = {"hydra", "grid", "table", "beside", *without}
     return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
 
 
@@ -110,7 +111,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("config", overrides=list(overrides), return_hydra_config=True)
+        return compose("config", overrides=carried(overrides), return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:
@@ -260,7 +261,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
 
 def asked(config: DictConfig) -> Asked:
     """What a sweep's command asked of its experiment."""
-    given = [str(one) for one in config.hydra.overrides.task]
+    given = [as_typed(str(override)) for override in config.hydra.overrides.task]
     return Asked(str(config.name), matter(str(config.name), given), frozenset(axes(config)))
 
 
@@ -272,7 +273,7 @@ def axes(config: DictConfig) -> set[str]:
 
 def given(config: DictConfig) -> dict[str, str]:
     """The overrides of a sweep's command line as they were typed, by key."""
-    return dict(_split(override) for override in config.hydra.overrides.task)
+    return dict(_split(as_typed(str(override))) for override in config.hydra.overrides.task)
 
 
 def _split(override: str) -> tuple[str, str]:
@@ -409,7 +410,8 @@ def checked(arguments: list[str]) -> list[str]:
     elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
     if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
         check_overrides(ordered)
-    return ordered
+    sweep = {"-m", "--multirun"} & {*ordered} or any(one.startswith("experiment=") for one in ordered)
+    return carried(ordered, bool(sweep))
 
 
 def complete(arguments: list[str]) -> bool:
@@ -470,11 +472,11 @@ def main() -> None:
             raise
         if _watcher is not None:
             _watcher.close()
-        print(stopped(sys.argv, _watcher), file=sys.stderr)
+        print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(130)
     except Exception as wrong:
         if whole or _watcher is None or not is_launchers(wrong):
             raise
         _watcher.close()
-        print(worker_died(sys.argv, _watcher), file=sys.stderr)
+        print(worker_died([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(1)

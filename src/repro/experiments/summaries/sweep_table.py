@@ -19,6 +19,7 @@ from repro.core.overrides import shown
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
 from repro.core.yaml_file import parse_yaml, read_yaml
+from repro.experiments.beside import beside
 from repro.experiments.progress.notes import Note
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member
@@ -96,7 +97,8 @@ class SweepTable:
     def grid(self) -> dict[str, Any]:
         """The grid of its experiment."""
         listed = {name for cell in self.cells for name in cell}
-        grid: dict[str, Any] = {key: value for key, value in self.overrides.items() if key not in listed}
+        axes = {key: value for key, value in self.overrides.items() if not beside(key)}
+        grid: dict[str, Any] = {key: value for key, value in axes.items() if key not in listed}
         return grid | ({"cells": [*self.cells]} if self.cells else {})
 
     def write_experiment(self, results: Path) -> dict[str, Path]:
@@ -188,8 +190,18 @@ def sweep_table(
     if drawn:
         section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
-    labels = {name: _interpolation(key, groups) for key, name in own.items() if key not in nested}
+    labels = {
+        name: _interpolation(key, groups, "''" if any(each[key] is None for each in plain) else "null")
+        for key, name in own.items()
+        if key not in nested
+    }
     cells = _cells(nested, plain, notes)
+    if any(map(beside, overrides)):
+        each = (portable(given) for given in plain)
+        cells = tuple(
+            {k: v for k, v in one.items() if v is not None and k.partition(".")[0] not in OF_THE_RUN}
+            for one in each
+        )
     return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
 
 
@@ -239,7 +251,11 @@ def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) 
             same = all(record.values == records[0].values for record in records)
             if len(values) > 1 and len(keys) > 1 and len(records) == len(group) and same:
                 found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
-    return [f"{axis} changes no figure of {', '.join(methods)} here." for axis, methods in found.items()]
+    names = load_names()
+    return [
+        f"{axis} changes no figure of {', '.join(names.find(ANY, 'method', m).name for m in methods)} here."
+        for axis, methods in found.items()
+    ]
 
 
 def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list[Note], dict[str, str]]:
@@ -319,13 +335,13 @@ def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in given.items() if value not in (None, "None")}
 
 
-def _interpolation(key: str, groups: Collection[str]) -> str:
-    """What an experiment's file writes for the label of an override."""
+def _interpolation(key: str, groups: Collection[str], otherwise: str) -> str:
+    """What an experiment's file writes for the label of an override; `otherwise` where a cell lacks it."""
     key = key.lstrip("+")
     if key in groups and "@" not in key:
         return f"${{hydra:runtime.choices.{key}}}"
     setting = f"{key.rpartition('@')[2]}.name" if "@" in key else key
-    return f"${{oc.select:{setting},null}}"
+    return f"${{oc.select:{setting},{otherwise}}}"
 
 
 def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
