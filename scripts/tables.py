@@ -52,8 +52,8 @@ def regenerate(
     """
     members = results.members(name)
     if name.startswith(SWEEPS):
-        section = recorded_section(name, results.root)
-        table = made_table(Asked(name), section, members, results.records(members), samples=samples)
+        of_sweep = recorded_section(name, results.root)
+        table = made_table(Asked(name), of_sweep, members, results.records(members), samples=samples)
         files = (paper or PaperTable()).write(table, out, load_bibliography())
         return show(console, page(table), files)
     config = composed(*overrides_of(name, members))

@@ -29,6 +29,7 @@ from repro.data.config import builder_of, read_config, scoring_of
 from repro.data.scoring import GeneratedText
 from repro.data.template import Row
 from repro.experiments.composing import load_components
+from repro.metrics.evaluated import require_registered
 from repro.records.record import Record, Scalar
 from repro.records.results import Results, open_results
 from repro.reports.tables.known import known_values, not_compared, other_arithmetic
@@ -104,6 +105,7 @@ def compute(found: Found, store: Results, data_dir: str | None, console: Console
     from repro.check import differences  # late, with torch
 
     record = found.record
+    require_registered(record.provenance.config.get("metrics") or (), f"record {record.key[:12]}")
     cell = _cell(record, data_dir)
     if cell.key != record.key:
         raise InputError(

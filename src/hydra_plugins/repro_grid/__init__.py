@@ -97,7 +97,9 @@ class GridSweeper(BasicSweeper):
 
         In an experiment the others' cells have labels of their own, and its own cell stays.
         """
-        chosen = {asked: values for asked, values in varied.items() if f"{asked.group}={asked.component}" in job}
+        chosen = {
+            asked: values for asked, values in varied.items() if f"{asked.group}={asked.component}" in job
+        }
         if not chosen:
             yield job
             return

@@ -1,7 +1,7 @@
 """Settings of one component beside the rest: `chain_sd.length=2,4` holds where the method is chain_sd.
 
-Hydra knows no such setting, so it travels as `+beside.chain_sd.length='2,4'` to the sweeper, which gives it to
-the cells of that component. Owns both spellings and the labels of such cells. Must not know Hydra.
+Hydra knows no such setting, so it travels as `+beside.chain_sd.length='2,4'` to the sweeper, which gives it
+to the cells of that component. Owns both spellings and the labels of such cells. Must not know Hydra.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BesideSetting:
     def is_default(self, value: str) -> bool:
         """Whether the component has this value by itself."""
         cls = lookup(self.group, self.component)
-        return any(f.name == self.setting and word(f.default) == value for f in fields(cls))  # type: ignore[arg-type]
+        return any(f.name == self.setting and word(f.default) == value for f in fields(cls))
 
 
 def beside(key: str) -> BesideSetting | None:
@@ -55,7 +55,7 @@ def beside(key: str) -> BesideSetting | None:
     group = next((group for group in GROUPS if component in names(group)), None)
     if group is None:
         return None
-    known = [f.name for f in fields(lookup(group, component))]  # type: ignore[arg-type]
+    known = [f.name for f in fields(lookup(group, component))]
     if setting.partition(".")[0] not in known:
         sentence = unknown("setting", setting, known)
         raise InputError(f"{group} {component} has no setting {setting!r}{sentence[sentence.index('.') :]}")
@@ -74,8 +74,8 @@ def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
         asked = beside(key) if equals else None
         if asked and not sweep:
             raise InputError(
-                f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell write "
-                f"{asked.group}={asked.component} {asked.override}={value}"
+                f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
+                f"write {asked.group}={asked.component} {asked.override}={value}"
             )
         found.append(f"{CARRIED}{key}={word(value)}" if asked else override)
     return found

@@ -21,6 +21,7 @@ from repro.core.registry import names as registry_names
 from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.beside import beside
 from repro.experiments.progress.notes import Note
+from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member
 from repro.records.record import Record, content_hash
@@ -365,6 +366,7 @@ def _asked(record: Record) -> list[str]:
     """
     found: list[str] = []
     for metric in map(str, record.provenance.config.get("metrics") or ()):
+        metric = stem_of(metric) if is_evaluated(metric) else metric
         named = [metric] if metric in record.values else []
         named = named or [name for name in record.values if name.startswith(f"{metric}_")]
         found += named or [name for name in record.values if name == TASK]

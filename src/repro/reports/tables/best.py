@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import Entry, Table
 
@@ -33,7 +34,11 @@ def _best(column: ColumnSpec, entries: Sequence[Entry]) -> float | None:
         return None
     best = max(shown) if column.better == "higher" else min(shown)
     tied = [e for e in entries if isinstance(e.ours, (int, float)) and round(e.ours, column.digits) == best]
-    return best if len(tied) == 1 or all(entry.interval for entry in tied) else None
+    return (
+        best
+        if len(tied) == 1 or all(entry.interval and not narrow(entry.interval) for entry in tied)
+        else None
+    )
 
 
 def _marked(entry: Entry, best: float | None, digits: int) -> Entry:
