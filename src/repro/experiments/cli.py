@@ -292,7 +292,7 @@ def _chosen(config: DictConfig, override: Override) -> Any:
     if isinstance(value, (int, float)):
         found = OmegaConf.select(config, override.key_or_group)
         return found if isinstance(found, (int, float)) else value
-    return value if isinstance(value, (list, dict)) else str(value)
+    return value if value is None or isinstance(value, (list, dict)) else str(value)
 
 
 def table_section(config: DictConfig) -> dict[str, Any] | None:

@@ -58,6 +58,9 @@ TASK = "task_score"
 MOST_NAMED = 6
 """Values that a title lists; of more it gives the number."""
 
+LACKING = ""
+"""The value of a setting in cells that lack it, since they are of another method."""
+
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
 
@@ -72,7 +75,7 @@ class SweepTable:
         notes: the sweep's notes, whose labels name their rows.
         labels: labels that the experiment's file must give its cells, by name, as interpolations.
         overrides: the command's overrides, by key.
-        cells: values of overrides that are mappings or lists, each with the label that names it.
+        cells: values of overrides that are mappings, lists or null, each with the label that names it.
     """
 
     name: str
@@ -158,7 +161,7 @@ def sweep_table(
         return None
     overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
     keys = dict.fromkeys(key for note in notes for key in note.chosen)  # a cell lacks other methods' settings
-    notes = [replace(note, chosen={key: note.chosen.get(key) for key in keys}) for note in notes]
+    notes = [replace(note, chosen={key: note.chosen.get(key, LACKING) for key in keys}) for note in notes]
     plain = [note.chosen for note in notes]
     notes, overrides = _portable(notes, overrides)
     axes = [key for key in keys if len({note.chosen[key] for note in notes}) > 1]
@@ -192,16 +195,20 @@ def sweep_table(
         section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
     labels = {
-        name: _interpolation(key, groups, "''" if any(each[key] is None for each in plain) else "null")
+        name: _interpolation(key, groups, "''" if any(each[key] == LACKING for each in plain) else "null")
         for key, name in own.items()
         if key not in nested
     }
     cells = _cells(nested, plain, notes)
     if any(map(beside, overrides)):
-        each = (portable(given) for given in plain)
         cells = tuple(
-            {k: v for k, v in one.items() if v is not None and k.partition(".")[0] not in OF_THE_RUN}
-            for one in each
+            {
+                k: v
+                for k, v in portable(each).items()
+                if v != LACKING and k.partition(".")[0] not in OF_THE_RUN
+            }
+            | {f"labels.{nested[key]}": note.chosen[key] for key in nested}
+            for each, note in zip(plain, notes, strict=True)
         )
     return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
 
@@ -273,10 +280,9 @@ def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list
 
 
 def _nested(own: Mapping[str, str], chosen: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Those overrides with a label of its own whose values are mappings or lists: they are no labels."""
-    return {
-        k: name for k, name in own.items() if any(isinstance(each.get(k), (dict, list)) for each in chosen)
-    }
+    """Those overrides with a label of its own that have a mapping, a list or null, which are no labels."""
+    other = (dict, list, type(None))
+    return {key: name for key, name in own.items() if any(isinstance(each[key], other) for each in chosen)}
 
 
 def _cells(
@@ -287,7 +293,7 @@ def _cells(
     for each, note in zip(chosen, notes, strict=True):
         values = portable({key: each[key] for key in nested})
         listed = {key: [value] if isinstance(value, list) else value for key, value in values.items()}
-        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested if each[key] is not None}
+        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested}
         found.setdefault(tuple(note.chosen[key] for key in nested), {**listed, **labels})
     return tuple(found.values()) if nested else ()
 
@@ -332,8 +338,7 @@ def _label(axis: str, taken: Collection[str]) -> str:
 
 
 def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
-    given = {name: note.chosen[key] for key, name in own.items()}
-    return {name: value for name, value in given.items() if value not in (None, "None")}
+    return {name: value for key, name in own.items() if (value := note.chosen[key]) != LACKING}
 
 
 def _interpolation(key: str, groups: Collection[str], otherwise: str) -> str:
@@ -414,7 +419,7 @@ def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, st
     """A readable name of the sweep with a hash of its overrides."""
     words = []
     for axis in axes:
-        values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != "None"]
+        values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != LACKING]
         words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
         "-."
