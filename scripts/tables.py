@@ -30,9 +30,9 @@ from repro.reports.convert import convert
 from repro.reports.figures.timeline import chosen, write_timeline
 from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
-from repro.reports.formats.paper import PaperTable, add_options, paper_table
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
+from repro.reports.paper import PaperTable, add_options, paper_table
 from repro.reports.reference.bibliography import load_bibliography
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_grids import jobs
 
 from repro.core.errors import InputError
-from repro.experiments.beside import as_typed, beside, carried
 from repro.experiments.cli import checked
 from repro.experiments.guide.explaining import no_setting
 from repro.records.results import Results
+from repro.reports.spec.beside import as_typed, beside, carried
 from tiny_project import Project, write_project
 
 
@@ -27,25 +26,6 @@ def table_rows(folder: Path) -> list[str]:
     rows = [line for line in lines if line.startswith("| ")][1:]
     return [
         " ".join(line.split(" | ")[:2]).removeprefix("| ") for line in rows if not line.startswith("| ---")
-    ]
-
-
-def test_a_setting_holds_where_the_component_is_chosen() -> None:
-    found = jobs("method=std,chain_sd", *carried(["chain_sd.length=2,4"]))
-    assert found == [
-        ["method=std"],
-        ["method=chain_sd", "method.length=2"],
-        ["method=chain_sd", "method.length=4"],
-    ]
-
-
-def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
-    """Chain-SD drafts 8 tokens by itself."""
-    found = jobs(*carried(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
-    assert found == [
-        ["method=std"],
-        ["method=chain_sd"],
-        ["method=chain_sd", "method.length=2", "++labels.method='chain_sd, length 2'"],
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from latex_structure import problems, tabulars
 from records import record
 from repro.core.errors import InputError
-from repro.reports.formats.paper import TWO_COLUMNS, PaperTable, add_options, paper_table
+from repro.reports.paper import TWO_COLUMNS, PaperTable, add_options, paper_table
 from repro.reports.reference.bibliography import load_bibliography
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 
 from repro.core.errors import InputError
 from repro.core.overrides import word
-from repro.experiments.beside import CARRIED, BesideSetting, beside, label
+from repro.reports.spec.beside import CARRIED, BesideSetting, beside, label
 
 LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all

@@ -36,7 +36,6 @@ from repro.core.overrides import word
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
 from repro.experiments import composing
-from repro.experiments.beside import as_typed, carried
 from repro.experiments.composing import Composer, load_components
 from repro.experiments.guide.completing import KEEP_AT, completed
 from repro.experiments.guide.explaining import check_overrides, in_order, no_setting, no_such, unreadable
@@ -55,6 +54,7 @@ from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothi
 from repro.experiments.tables import Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.record import canonical
+from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
 

@@ -54,8 +54,8 @@ from repro.core.foreign import (
 from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.beside import carried
 from repro.models.checkpoints.origin import model_file
+from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
 
 COMPANION = "companion/"

@@ -16,7 +16,6 @@ from typing import Any
 
 from repro.core.foreign import require_recorded
 from repro.core.paths import conf_dir
-from repro.experiments.beside import beside, label
 from repro.experiments.composing import load_components
 from repro.records.identity import portable_override
 from repro.records.packed import Member
@@ -26,6 +25,7 @@ from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
+from repro.reports.spec.beside import beside, label
 from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands

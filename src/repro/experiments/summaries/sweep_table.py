@@ -19,7 +19,6 @@ from repro.core.overrides import shown
 from repro.core.registry import lookup
 from repro.core.registry import names as registry_names
 from repro.core.yaml_file import parse_yaml, read_yaml
-from repro.experiments.beside import beside
 from repro.experiments.progress.notes import Note
 from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
@@ -29,6 +28,7 @@ from repro.records.results import Results
 from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
 from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.beside import beside
 from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
 from repro.reports.spec.spec import SEPARATOR
