@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import InputError
-from repro.metrics.evaluated import figures, require_registered, stem_of, version_of_code
+from repro.metrics.evaluated import code_digest, figures, require_registered, stem_of
 from repro.records.identity import portable_place
+from repro.scenarios.registry import is_current
 from tiny_project import Project, write_project
 
 CODE = """
@@ -44,11 +45,11 @@ def test_a_folder_s_metric_scores_answers_and_their_first_references(
     assert found == {"evaluate_longer": 0.5}
 
 
-def test_the_code_is_part_of_the_version(tmp_path: Path) -> None:
-    first = version_of_code(metric(tmp_path))
-    assert first == version_of_code(metric(tmp_path)) != 0
-    assert first != version_of_code(metric(tmp_path, 2.0))
-    assert version_of_code("evaluate:bleu") == 0
+def test_the_code_is_part_of_the_inputs(tmp_path: Path) -> None:
+    first = code_digest(metric(tmp_path))
+    assert first == code_digest(metric(tmp_path))
+    assert first != code_digest(metric(tmp_path, 2.0))
+    assert code_digest("evaluate:bleu") == "evaluate:bleu"
 
 
 def test_a_cell_s_answers_are_scored_and_its_record_has_no_folder_of_this_machine(
@@ -62,6 +63,7 @@ def test_a_cell_s_answers_are_scored_and_its_record_has_no_folder_of_this_machin
     assert record.figure("evaluate_longer") == 1.0
     assert record.provenance.config["metrics"] == ["evaluate:longer"]
     assert record.key != project.record("method=chain_sd").key
+    assert is_current(record), "the folder is not at hand, and nothing says that its code changed"
     with pytest.raises(InputError, match="whose code would run"):
         require_registered(record.provenance.config["metrics"], "a record")
 

@@ -36,15 +36,15 @@ def stem_of(name: str) -> str:
     return f"evaluate_{Path(name.removeprefix(PREFIX)).stem}".lower()
 
 
-def version_of_code(name: str) -> int:
-    """A number that changes with the code of a metric's folder; 0 for one of the hub."""
+def code_digest(name: str) -> str:
+    """A hash of the code of a metric's folder; of one of the hub its name."""
     folder = Path(name.removeprefix(PREFIX)).expanduser()
     if not folder.is_dir():
-        return 0
+        return name
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return int(digest.hexdigest()[:12], 16)
+    return digest.hexdigest()
 
 
 @cache

@@ -22,7 +22,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
-from repro.metrics.evaluated import is_evaluated, stem_of, version_of_code
+from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
@@ -218,6 +218,7 @@ class GenerationScenario(Scenario):
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
+        hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
         if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
@@ -258,7 +259,6 @@ class GenerationScenario(Scenario):
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
         asked = [name for name in asked if not is_evaluated(name)]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
-        own |= {f"metric {stem_of(name)}": version_of_code(name) for name in self.evaluated}
         return own | versions.COSTS | versions.WEIGHTS
 
     @property
