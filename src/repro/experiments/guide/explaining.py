@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import GROUPS, described, option_names
+from repro.experiments.guide.choices import GROUPS, LAUNCHERS, described, is_installed, option_names
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -28,7 +28,7 @@ def no_such(what: str, name: str, choices: Collection[str]) -> str:
         return unknown(what, name, choices)
     near = nearest(name, choices)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} All {len(choices)}: python -m repro.list {group}"
+    return f"there is no {what} {name!r}.{hint} All {len(choices)}: repro list {group}"
 
 
 def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
@@ -53,6 +53,8 @@ def check_overrides(overrides: Iterable[str]) -> None:
     Raises:
         InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, or
             an override of an experiment's `grid`, which its sweep has read before.
+            )
+            a launcher that is not installed.
     """
     from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
 
@@ -64,6 +66,10 @@ def check_overrides(overrides: Iterable[str]) -> None:
             raise InputError(
                 f"{override} would come too late: the sweep is the file's grid; vary a setting itself, as in "
                 f"{setting}=A,B, or give one component's beside the rest, as in chain_sd.length=2,4"
+            )
+        if key == "hydra/launcher" and value in LAUNCHERS and not is_installed(value):
+            raise InputError(
+                f"{override} is not installed; `pip install 'repro[{LAUNCHERS[value]}]'` brings it"
             )
         top, slash, rest = group.partition("/")
         known = option_names(top)
