@@ -20,7 +20,7 @@ FENCED = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 STARTS = (
     r"(?:python -m (?:repro|studies|pytest)\b|python \w+/\w+\.py|bash scripts/|pip install|repro -"
-    r"|repro (?:table|fetch|device|calibrate|errors|list|show|compare|check)\b)"
+    r"|repro (?:table|fetch|device|calibrate|errors|list|show|compare|check)\b|repro \w+=)"
 )
 COMMAND = re.compile(STARTS)
 WRITTEN = re.compile(rf"{STARTS}(?:[^\n`\\]|\\+\n)*")
@@ -84,7 +84,8 @@ def _strings(path: Path) -> Iterator[str]:
     joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     inside = {id(part) for node in joined for part in ast.walk(node)}
     for node in joined:
-        yield "".join(str(v.value) if isinstance(v, ast.Constant) else "NAME" for v in node.values)
+        text = "".join(str(v.value) if isinstance(v, ast.Constant) else "NAME" for v in node.values)
+        yield re.sub("(NAME)+", "NAME", text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
             yield node.value

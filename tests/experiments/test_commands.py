@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from wandb.cli.cli import cli as wandb_cli
 
 from commands import COMMAND, ROOT, SETTINGS, Written, written_commands
+from repro.__main__ import VERBS
 from repro.core.overrides import word
 from repro.core.paths import conf_dir
 from repro.core.registry import registered
@@ -51,6 +52,7 @@ LATER = {
 LATER |= {"mine": "chain_sd", "my_questions": "humaneval", "my_model": "smollm2_135m", "distinct": "rouge_l"}
 """What commands before make, or a package of the user's brings, and what stands for it here."""
 LATER |= {"model/checkpoint@target.checkpoint=NAME": "model/checkpoint@target.checkpoint=gpt2"}
+LATER |= {"engine=NAME": "engine=llama_cpp_cpu", "device=NAME": "device=oneplus_12"}
 LATER |= {"+model@NAME=NAME": "+model@draft_2=smollm2_135m"}
 LATER |= {
     "model@NAME=NAME": "model@target=smollm2_135m",
@@ -73,9 +75,15 @@ NEEDS = {
     "engine=ghidorah_memory": "device=jetson_xavier_nx",
     "target.rounded=null": "model@target=vicuna_7b",
     "draft.rounded=null": "model@draft=vicuna_7b",
+    "device.main=npu": "service=elastilm trace=six_apps device=xiaomi_14",
     "calibrate_draft_to=[ID,ID]": "setup=ghidorah_gsm8k method=ghidorah",
 }
 """What settings alone rest on, beside what the file that names them says."""
+FORMATS = {
+    "method=lever": "model@target=qwen3_8b_q4_0 model@draft=qwen3_0_6b_q4_0",
+    "method=mllm_npu": "model@target=qwen1_5_1_8b_int8",
+}
+"""Models whose format an NPU computes in, for methods that need one."""
 ABSENT = {"ortools", "lm_eval", "xllamacpp", "llama_cpp"}
 """Packages of the extras, which this environment may lack."""
 BLANK = re.compile(r"\.\.\.|GROUP=\S+|SETTING=\S+|OMP_NUM_THREADS=\d+")
@@ -140,6 +148,8 @@ def resting_on(written: Written, words: list[str]) -> list[str]:
             choices.append("device=local_cpu")
     if group == "model" and "target.checkpoint" in keys:
         choices.append("method=std")
+    for method in FORMATS.keys() & {*choices, *words}:
+        choices += FORMATS[method].split()
     return [choice for choice in dict.fromkeys(choices) if choice.partition("=")[0] not in keys]
 
 
@@ -212,7 +222,9 @@ def words_of(written: Written, folder: Path) -> tuple[str, ...]:
 def run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
     """Take a command; an error if it is not taken."""
     match words:
-        case ["python", "-m", "repro", *arguments]:
+        case ["repro", verb, *arguments] | ["python", "-m", "repro", verb, *arguments] if verb in VERBS:
+            parsed("repro", [verb, *arguments], patch)
+        case ["repro", *arguments] | ["python", "-m", "repro", *arguments]:
             taken(arguments)
         case ["python", "-m", "pytest", *_]:
             pass
@@ -235,8 +247,6 @@ def run(words: Sequence[str], patch: pytest.MonkeyPatch) -> None:
             assert verb in wandb_cli.commands
         case ["eval", inner]:
             taken(inner.strip("$()").split()[1:])
-        case ["repro", "-sc", *arguments]:
-            taken(["-sc", *arguments])
         case [".venv-test/bin/pre-commit", "install"]:
             assert (ROOT / ".pre-commit-config.yaml").exists()
         case [("grep" | "xzgrep"), *_]:
@@ -249,6 +259,7 @@ def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_text("{}", encoding="utf-8")
     monkeypatch.setattr("repro.scenarios.settings.cuda_stream", lambda: object())
+    monkeypatch.setattr("repro.experiments.guide.explaining.is_installed", lambda launcher: True)
     found: dict[tuple[str, ...], Written] = {}
     written = [w for w in written_commands() if str(w.path.relative_to(ROOT)) not in WRONG or w.text in RIGHT]
     written = [w for w in written if COMMAND.search(w.text) or not SETTINGS.fullmatch(w.text) or is_ours(w)]
@@ -260,7 +271,7 @@ def test_every_command_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             try:
                 run(words, patch)
             except (Exception, SystemExit, pytest.fail.Exception) as error:
-                bare = isinstance(error, SystemExit) and (len(words) == 3 or not error.code)
+                bare = isinstance(error, SystemExit) and (len(words) < 4 or not error.code)
                 if not bare and getattr(error, "name", None) not in ABSENT:
                     wrong[str(command)] = f"{type(error).__name__}: {error}"[:300]
     assert not wrong, "\n".join(f"{command}\n    {error}" for command, error in wrong.items())
