@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     regenerate(name, results, samples, out, options.formats, screen(), paper)
             except InputError as wrong:  # the other tables do not need this one
                 errors.append(str(wrong))
-        if not errors:
+        if not errors and paper_table(options) is None:
             update_index(results)
     except InputError as wrong:
         errors = [str(wrong)]

@@ -48,7 +48,7 @@ MORE = """\
   repro list                                 all groups; a group's names; a name's own settings
   repro check                                compute committed results again and compare
   repro table, show, compare                 a table again; a cell's answers; two records or tables
-  repro fetch, device, calibrate, errors     checkpoints; what devices can do; this machine; how far off
+  repro fetch, device, calibrate, errors     checkpoints; devices; this machine; how far off we are
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`
   README.md, docs/sweeps.md                  examples; launchers, progress, going on after a stop"""
