@@ -1,13 +1,12 @@
 """Every method on every kind of machine with nothing but names: it runs, or a sentence says where it runs."""
 
-import re
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir, project_root
+from repro.core.paths import conf_dir
 from repro.core.registry import registered
 from repro.experiments.cli import plain
 from repro.experiments.guide.explaining import check_overrides
@@ -99,28 +98,7 @@ def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def texts() -> list[Path]:
-    """Pages and YAML files that tell users what to write."""
-    root = project_root()
-    return [root / "README.md", *sorted(root.glob("docs/*.md")), *sorted(root.glob("conf/**/*.yaml"))]
-
-
-def test_every_command_that_chooses_a_checkpoint_is_taken() -> None:
-    """In a model's file for that model, elsewhere for the default ones."""
-    commands = [
-        (path, part, role, name)
-        for path in texts()
-        for part, role, name in re.findall(
-            r"(model/(?:checkpoint|shape))@(target|draft)\.\w+=(\w+)", path.read_text(encoding="utf-8")
-        )
-    ]
-    assert len(commands) >= 33
-    for path, part, role, name in commands:
-        field = part.rpartition("/")[2]
-        own = [f"model@{role}={path.stem}"] if path.parent.name == "model" else []
-        overrides = [*own, f"{part}@{role}.{field}={name}"]
-        check_overrides(overrides)
-        assert composed(*overrides)[role][field].name == name, path.name
+def test_a_checkpoint_that_there_is_not_has_near_misses() -> None:
     with pytest.raises(InputError, match="Did you mean gemma3_270m"):
         check_overrides(["model/checkpoint@target.checkpoint=gemma3_270"])
 

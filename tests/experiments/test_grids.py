@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
 from repro.experiments.composing import with_sweep
+from repro.reports.spec.beside import carried
 from repro.reports.spec.grid import ExperimentGrid
 
 
@@ -103,3 +104,22 @@ def test_limits_are_counts(name: str, value: Any) -> None:
 def test_a_part_without_a_value_is_an_error() -> None:
     with pytest.raises(InputError, match="cells: there is no value of x"):
         jobs(cells=[{"y": 1, "x": []}])
+
+
+def test_a_setting_holds_where_the_component_is_chosen() -> None:
+    found = jobs("method=std,chain_sd", *carried(["chain_sd.length=2,4"]))
+    assert found == [
+        ["method=std"],
+        ["method=chain_sd", "method.length=2"],
+        ["method=chain_sd", "method.length=4"],
+    ]
+
+
+def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
+    """Chain-SD drafts 8 tokens by itself."""
+    found = jobs(*carried(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
+    assert found == [
+        ["method=std"],
+        ["method=chain_sd"],
+        ["method=chain_sd", "method.length=2", "++labels.method='chain_sd, length 2'"],
+    ]

@@ -55,6 +55,7 @@ from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.models.checkpoints.origin import model_file
+from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
 
 COMPANION = "companion/"
@@ -438,7 +439,8 @@ class SharedCompositions:
         Raises:
             InputError: one is no setting; the results may be another's.
         """
-        composed = compose("config", [*require_recorded(overrides)], return_hydra_config=True)
+        overrides = carried(require_recorded(overrides))
+        composed = compose("config", overrides, return_hydra_config=True)
         sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
         batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)

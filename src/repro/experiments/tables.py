@@ -25,7 +25,8 @@ from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.beside import beside, label
+from repro.reports.spec.spec import SEPARATOR, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
@@ -90,7 +91,27 @@ class Asked:
         rows = spec.rows
         if groups & set(rows.by):
             rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
+        rows = replace(rows, names=_with_beside(rows.names, self.settings))
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
+
+
+def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str, str]:
+    """The rows' names, with cells of other settings of a component behind that component's row."""
+    found = {}
+    for row, name in names.items():
+        found[row] = name
+        parts = row.split(SEPARATOR)
+        for setting in settings:
+            key, _, values = setting.partition("=")
+            asked = beside(key)
+            if asked is None or asked.component not in parts:
+                continue
+            for value in values.split(","):
+                if not asked.is_default(value):
+                    own, printed = (label([(asked, value)], words) for words in (False, True))
+                    place = SEPARATOR.join(own if part == asked.component else part for part in parts)
+                    found[place] = place.replace(own, printed)
+    return found
 
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:

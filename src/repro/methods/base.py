@@ -193,6 +193,9 @@ class Method(ABC, Serving):
     Attributes:
         version: raised by hand when the method's outcomes change (docs/identity.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
+        arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
+            with the target's. "" if a run computes what the method would.
+        plain: whether it decodes one token a pass with the target, so that others are compared with it.
         round_metric: registered metric that summarizes the rounds.
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
         companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
@@ -205,6 +208,8 @@ class Method(ABC, Serving):
     engine: ClassVar[str] = ""
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
+    arithmetic: ClassVar[str] = ""
+    plain: ClassVar[bool] = False
     round_metric: ClassVar[str] = "acceptance"
 
     def check(self, sampling: Sampling) -> None:

@@ -19,10 +19,11 @@ from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
 
-def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
+def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[str, str]:
     """The labels that an experiment adds to the standard ones; null labels are left out.
 
     They place a cell in a table and are not part of its key: a cell may have other labels in another table.
+    A standard label may have something added (`chain_sd, length 2`).
 
     Raises:
         InputError: they are not a mapping of single values, or one has the name of a standard label.
@@ -32,7 +33,7 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
     if not isinstance(given, Mapping):
         raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
     for name, value in given.items():
-        if name in taken:
+        if name in standard and not str(value).startswith(f"{standard[name]}, "):
             raise InputError(f"labels.{name} is a label that every cell has already; choose another name")
         if isinstance(value, (Mapping, list)):
             raise InputError(f"labels.{name} is {value!r}; it must be a single value")

@@ -122,7 +122,9 @@ class HeadModel(Model):
         if config.dtype not in self.dtypes:
             raise InputError(f"{config.name}: {unknown('dtype', config.dtype, self.dtypes)}")
         if config.rounded:
-            raise InputError(f"{config.name} is a draft head, and heads are not rounded; choose rounded=null")
+            raise InputError(
+                f"{config.name} is a draft head, and heads are not rounded; choose draft.rounded=null"
+            )
         theirs, own = self.target.decoder_config, self.head_config
         if (theirs.vocab, theirs.hidden) != (own.target_vocab, own.target_hidden):
             raise InputError(

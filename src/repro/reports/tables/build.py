@@ -22,6 +22,7 @@ from repro.reports.tables.aggregate import Incomparable, counterparts, figure, i
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.how_made import how_made, words_of
+from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
 from repro.reports.tables.stand_ins import stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
@@ -235,13 +236,31 @@ class _Builder:
     def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
         if column.relative_to:
             return self._of(column.relative_to, column)
+        if column.against:
+            return self._of(self._row_against(row, column.against), column)
         where = {**column.where, **column.over}
         return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
+
+    def _row_against(self, row: str, against: Mapping[str, str]) -> str:
+        """The id of the row with these labels and otherwise this row's, or none at all; "" without one."""
+        own = self._labels(row, self.groups[row])
+        wanted = {**own, **against}
+        for other, records in self.groups.items():
+            labels = self._labels(other, records)
+            if all(
+                label == wanted[name] or (not label and name not in against) for name, label in labels.items()
+            ):
+                return other
+        return ""
 
     def _ours(
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
     ) -> Scalar:
         found: Scalar = None
+        if column.value in AGAINST_TARGET and (
+            arithmetic := set(filter(None, map(other_arithmetic, records)))
+        ):
+            self._footnote(not_compared(row, arithmetic.pop()))
         try:
             found = relative(column, records, baseline) if column.baseline else figure(column, records)
         except Incomparable as reason:

@@ -298,6 +298,7 @@ def quality(
     said = [decode(g.tokens) for g in generations]
     target_said = None if own is None else [decode(tokens) for tokens in own]
     scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, said, target_said)
+    values |= task_scores.evaluated(cell.evaluated, cell.dataset, cell.rows.rows, said)
     lines = answers.lines(generations, said, own, target_said, cell.rows.rows, cell.config["skip"])
     if target_said is not None:
         alike = rouge_by_prompt(said, target_said)

@@ -22,6 +22,7 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
+from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
@@ -32,7 +33,7 @@ from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
-from repro.records.identity import dataset_asked, device_asked, model_asked
+from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import laws, versions
@@ -91,12 +92,14 @@ class GenerationScenario(Scenario):
             self._require_rates()
         for name in config["metrics"]:
             discover("repro.metrics")
-            lookup("metric", str(name))
+            if not is_evaluated(str(name)):
+                lookup("metric", str(name))
+        self.evaluated = [name for name in map(str, config["metrics"]) if is_evaluated(name)]
         self.task_metrics = task_scores.asked_of(config["metrics"], self.dataset)
         if self.cost_only:
-            if self.task_metrics:
+            if scoring := [*self.task_metrics, *self.evaluated]:
                 raise InputError(
-                    f"the target has no checkpoint, hence no answers for {self.task_metrics[0]} to score; "
+                    f"the target has no checkpoint, hence no answers for {scoring[0]} to score; "
                     "choose a target that has one, or other metrics"
                 )
             check_cost_only(config, [self.models[role] for role in self.places])
@@ -177,7 +180,7 @@ class GenerationScenario(Scenario):
     @property
     def plain_metrics(self) -> list[str]:
         """The metrics asked for that do not score answers by their task."""
-        own = {task_scores.MAIN, *self.task_metrics}
+        own = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
         return [name for name in self.config["metrics"] if name not in own]
 
     @property
@@ -229,6 +232,7 @@ class GenerationScenario(Scenario):
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
+        hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
         if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
@@ -241,6 +245,8 @@ class GenerationScenario(Scenario):
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
         asked = {name: self.config[name] for name in ASKED}
+        if self.evaluated:
+            asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
         if self.places != self.method.places():
             asked["resident"] = self.config["resident"]
@@ -265,6 +271,7 @@ class GenerationScenario(Scenario):
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
+        asked = [name for name in asked if not is_evaluated(name)]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
         return own | versions.COSTS | versions.WEIGHTS
 
