@@ -21,7 +21,7 @@ from repro.validation.phones.class_specification import ClassNumber, class_speci
 from repro.validation.phones.classes import pad
 from repro.validation.phones.comparison import Comparison
 from repro.validation.phones.emulated_rows import emulated_values
-from repro.validation.phones.engine_files import _different, check_engines, composed, file_name
+from repro.validation.phones.engine_files import _different, check_engines, composed
 from repro.validation.phones.page import lines, markdown, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.quantities import DECODE, Quantity, quantities
@@ -133,7 +133,7 @@ def test_every_class_composes_with_every_chip_that_has_its_processor() -> None:
     for engine in engines:
         content = read_mapping(conf_dir() / "engine" / f"{engine}.yaml")
         for soc in sheets():
-            device = read_mapping(conf_dir() / "device" / f"{file_name(soc)}.yaml")
+            device = read_mapping(conf_dir() / "device" / f"{chip_file(soc)}.yaml")
             if content["main"] in device["processors"]:
                 described = with_engine(device, content)
                 assert machine(described).main == content["main"]

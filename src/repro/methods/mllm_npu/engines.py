@@ -106,6 +106,7 @@ class MLC(PlainEngine):
     """MLC-LLM on the GPU."""
 
     engine: ClassVar[str] = "mlc_gpu"
+    needs: ClassVar[tuple[str, ...]] = ("gpu",)
     processor: ClassVar[str] = "gpu"
 
 
@@ -115,6 +116,7 @@ class TFLite(PlainEngine):
     """TFLite on the GPU."""
 
     engine: ClassVar[str] = "tflite_gpu"
+    needs: ClassVar[tuple[str, ...]] = ("gpu",)
     processor: ClassVar[str] = "gpu"
 
 
@@ -127,4 +129,6 @@ class PowerInfer2(PlainEngine):
     """
 
     engine: ClassVar[str] = "powerinfer2_npu"
+    format: ClassVar[str] = "w8a8"
+    needs: ClassVar[tuple[str, ...]] = ("npu",)
     prefills_on: ClassVar[str] = "npu"

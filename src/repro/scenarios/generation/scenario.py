@@ -37,7 +37,7 @@ from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
-from repro.scenarios.emulation import EmulatedCell
+from repro.scenarios.emulation import EmulatedCell, require_processors
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
 from repro.scenarios.generation.heads_fit import HeadMatch
 from repro.scenarios.settings import (
@@ -75,9 +75,10 @@ class GenerationScenario(Scenario):
         """See `Scenario`."""
         config = with_resident(config)
         self.method: Method = component("method", config["method"])
-        self.cell = EmulatedCell(config, self.method.engine)
+        self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         super().__init__(self.cell.config)
         _require_sessions(self.method)
+        require_processors(self.name, self.method.needs, self.cell.described)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
         self.dataset = data.parse(config["dataset"])
