@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import facts, machine
-from repro.device.engines.engine_file import with_engine
+from repro.device.engines.engine_file import chip_file, with_engine
 from repro.fitting.problem import Solution, solve
 from repro.validation.phones.chips import sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, class_problem, fit_classes

@@ -253,9 +253,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         for resource in device["processors"]
     }
     for resource, one in processors.items():
-        processors[resource] = replace(
-            one, adds=added or one.adds, watts=0.0 if constant else one.watts
-        )
+        processors[resource] = replace(one, adds=added or one.adds, watts=0.0 if constant else one.watts)
     return Machine(
         name=name,
         main=_main(name, device),

@@ -198,7 +198,7 @@ class Method(ABC, Serving):
         companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
             in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
         engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
-        needs: processors without which it is another method; elsewhere a device's fastest one takes their ops.
+        needs: processors without which it is another method; others' ops go to a device's fastest one.
         format: format in which it is defined, for models whose files name none; "" for the engine's.
     """
 

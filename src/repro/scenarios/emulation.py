@@ -1,4 +1,4 @@
-"""The emulated machine of a cell: its device file, as the chosen engine uses it, and the format of its models.
+"""The emulated machine of a cell: its device file, as the chosen engine uses it, and its models' format.
 
 Owns which engine a configuration means, and in which format models are costed whose files name none. Must not
 know what runs on the machine.
@@ -78,7 +78,7 @@ class EmulatedCell:
             layer_bytes: bytes of a layer of each model by role, with which names of ops begin.
         """
         programs = self.described.get("engines") or {}
-        tables = merged(self.described.get("processors"), programs.get(self.program))
+        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
         rows: dict[str, set[float]] = defaultdict(set)
         layers: dict[str, set[float]] = defaultdict(set)
         for span in spans:
@@ -124,7 +124,9 @@ def require_processors(method: str, needs: Sequence[str], described: Mapping[str
     has = described.get("processors") or {}
     for processor in needs:
         if processor not in has:
-            able = [name for name in device_files() if processor in (device_file(name).get("processors") or {})]
+            able = [
+                name for name in device_files() if processor in (device_file(name).get("processors") or {})
+            ]
             raise InputError(
                 f"{method} runs on a {processor.upper()}, and {described['name']} has none that an engine "
                 f"uses (it has {', '.join(has)}); choose one of {', '.join(able)}"

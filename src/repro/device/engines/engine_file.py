@@ -324,9 +324,9 @@ def public_engine(
     chip = chip_of(device)
     classes = {processor: read_engine(name) for processor, name in (chip.get(PUBLIC) or {}).items()}
     named = CLASSES.get(program, program)
-    if named in engine_files() and read_engine(named).get(OVER) == CHIP:
-        if (on := read_engine(named)["main"]) in chip["processors"]:
-            classes[on] = read_engine(named)
+    of_program = read_engine(named) if named in engine_files() else {}
+    if of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
+        classes[of_program["main"]] = of_program
     first = str(device.get("main", ""))
     if chosen:
         first = str(chosen["main"])
@@ -368,7 +368,7 @@ def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
 def engine_of(
     device: Mapping[str, Any], engine: Mapping[str, Any] | None, program: str = ""
 ) -> Mapping[str, Any] | None:
-    """The engine that a configuration chose: an engine file, those that `own` and `public` stand for, or `None`.
+    """The engine that a configuration chose: an engine file, what `own` and `public` stand for, or `None`.
 
     The engine that it extends is written out in it, so that a record has all numbers.
 

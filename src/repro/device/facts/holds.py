@@ -1,4 +1,4 @@
-"""Where the numbers of a processor hold: the rows and the sizes of layers at which they were measured or fitted.
+"""Where a processor's numbers hold: the rows and the sizes of layers at which they were measured or fitted.
 
 Part of what explains numbers: no cost and no key depends on it.
 """

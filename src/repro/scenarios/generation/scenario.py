@@ -76,7 +76,8 @@ class GenerationScenario(Scenario):
         config = with_resident(config)
         self.method: Method = component("method", config["method"])
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
-        super().__init__(self.cell.config)
+        config = self.cell.config
+        super().__init__(config)
         _require_sessions(self.method)
         require_processors(self.name, self.method.needs, self.cell.described)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
