@@ -90,6 +90,7 @@ class Provenance:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
         object.__setattr__(self, "matched", in_ten_digits(self.matched))
         object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
+        object.__setattr__(self, "extrapolated", tuple(self.extrapolated))
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:

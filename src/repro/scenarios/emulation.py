@@ -18,6 +18,8 @@ from repro.device.engines.engine_file import (
     FORMAT,
     OVER,
     OWN,
+    PUBLIC,
+    chip_of,
     device_file,
     device_files,
     engine_of,
@@ -119,14 +121,18 @@ def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:
     }
 
 
+def _public_processors(device: Mapping[str, Any]) -> Iterable[str]:
+    """The processors of a device that a class of engines uses; all if its chip names no class."""
+    found: Iterable[str] = chip_of(device).get(PUBLIC) or device.get("processors") or ()
+    return found
+
+
 def require_processors(method: str, needs: Sequence[str], described: Mapping[str, Any]) -> None:
     """InputError if a device lacks a processor without which a method is another one."""
     has = described.get("processors") or {}
     for processor in needs:
         if processor not in has:
-            able = [
-                name for name in device_files() if processor in (device_file(name).get("processors") or {})
-            ]
+            able = [name for name in device_files() if processor in _public_processors(device_file(name))]
             raise InputError(
                 f"{method} runs on a {processor.upper()}, and {described['name']} has none that an engine "
                 f"uses (it has {', '.join(has)}); choose one of {', '.join(able)}"

@@ -83,7 +83,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
             f"{name}: {of} is no emulated device, so it runs repro's own engine; choose engine=own"
         )
     if engine.get(OVER) == CHIP:
-        found = on_chip(found, engine)
+        found = on_chip(device, engine)
     parts = list(_parts(name, engine, device))
     for part in parts:
         _require_fitting(name, part, of, found.get("processors") or {})

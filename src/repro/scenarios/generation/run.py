@@ -347,7 +347,7 @@ def found(
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
         "extrapolated": extrapolated,
-        "notes": (*_notes(cell, device, values), *map("extrapolated: {}".format, extrapolated), *notes),
+        "notes": (*_notes(cell, device, values), *notes),
     }
 
 
