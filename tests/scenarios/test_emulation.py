@@ -25,7 +25,12 @@ SLOW = {"value": 9, "unit": "ms", "source": "assumed", "note": "invented"}
 
 def config(*overrides: str) -> dict[str, Any]:
     return cell_config(
-        "device=xiaomi_14", "method=mnn_cpu", "model@draft=smollm2_135m_draft", *BLANK, *overrides
+        "device=xiaomi_14",
+        "engine=own",
+        "method=mnn_cpu",
+        "model@draft=smollm2_135m_draft",
+        *BLANK,
+        *overrides,
     )
 
 

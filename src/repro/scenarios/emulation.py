@@ -1,42 +1,65 @@
-"""The emulated machine of a cell: its device file, as the chosen engine uses it.
+"""The emulated machine of a cell: its device file, as the chosen engine uses it, and its models' format.
 
-Owns which engine a configuration means. Must not know what runs on the machine.
+Owns which engine a configuration means, and in which format models are costed whose files name none. Must not
+know what runs on the machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
-from repro.device.engines.engine_file import OWN, described, engine_of
+from repro.device.engines.engine_file import (
+    CHIP,
+    FORMAT,
+    OVER,
+    OWN,
+    engine_of,
+    merged,
+    on_chip,
+    with_engine,
+)
+from repro.device.facts.holds import HOLDS, outside
+from repro.device.trace import Span
+from repro.models.costs.model_cost import precision
+
+COMPUTED = "computed"
+"""The format of models that are costed as they compute."""
 
 
 class EmulatedCell:
     """A configuration's device file with its engine over it, and the machine that both describe.
 
     Attributes:
-        config: the configuration, with the engine's numbers in place of a name, as a record stores it.
+        config: the configuration as a record stores it: with the engine's numbers in place of a name, the
+            chip's in place of the board's where the engine takes shares of those, and the models' formats.
         described: the device file with the engine's numbers; enters the key.
         program: the engine's program that the method chooses; "" for none.
     """
 
-    def __init__(self, config: Mapping[str, Any], program: str = "") -> None:
+    def __init__(self, config: Mapping[str, Any], program: str = "", format: str = "") -> None:
         """Put the engine over the device.
 
         Args:
             config: a resolved configuration; one without `engine` has all numbers in its device.
             program: the program that the method asks for; an engine that was chosen and has none runs as it
                 is.
+            format: the format that the method is defined with; "" for any.
 
         Raises:
-            InputError: as `with_engine`.
+            InputError: as `with_engine`; or the format is unknown.
         """
-        asked = config.get("engine")
-        engine = engine_of(config["device"], asked)
-        self.config = config if asked is None else {**config, "engine": engine or {"name": OWN}}
-        self.described = described(config)
+        asked, device = config.get("engine"), config["device"]
+        engine = engine_of(device, asked, program)
+        if engine and engine.get(OVER) == CHIP and device.get("kind") != "local":
+            device = on_chip(device, engine)
+            engine = {key: value for key, value in engine.items() if key != OVER}
+        stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
+        self.config = {**config, **stored, **_formats(config, format or (engine or {}).get(FORMAT, ""))}
+        self.described = with_engine(device, engine)
         chosen = isinstance(asked, Mapping) and asked.get("name") != OWN
         self.program = "" if chosen and not self.described.get("engines") else program
 
@@ -44,7 +67,50 @@ class EmulatedCell:
         """The machine; InputError for a number that is missing, malformed or out of range."""
         return machine(self.described, self.program)
 
+    def extrapolated(self, spans: Iterable[Span], layer_bytes: Mapping[str, float]) -> tuple[str, ...]:
+        """What of a run lies outside of the ranges that its processors' numbers hold for, in sentences.
+
+        Args:
+            spans: the run's ops.
+            layer_bytes: bytes of a layer of each model by role, with which names of ops begin.
+        """
+        programs = self.described.get("engines") or {}
+        tables = merged(self.described.get("processors"), programs.get(self.program) or {})
+        rows: dict[str, set[float]] = defaultdict(set)
+        layers: dict[str, set[float]] = defaultdict(set)
+        for span in spans:
+            role = span.name.partition(" ")[0]
+            if span.flops and role in layer_bytes:
+                rows[span.on].add(span.rows)
+                layers[span.on].add(layer_bytes[role] / 1e6)
+        return tuple(
+            f"{processor}: {far}"
+            for processor, ends in sorted(rows.items())
+            for far in outside(
+                (tables.get(processor) or {}).get(HOLDS) or {},
+                {"rows": [*ends], "layer_mb": [*layers[processor]]},
+            )
+        )
+
     @property
     def fitted_cells(self) -> set[str]:
         """Ids of the published values that its numbers were fitted to."""
         return {cell for fact in facts(self.described) for cell in fact.cells}
+
+
+def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:
+    """The models that are costed in the format asked for, or else in a given one, by role.
+
+    A model file that names its precision keeps it. On a real device what computes is what is timed.
+    """
+    chosen = config.get(FORMAT) or format
+    if chosen and chosen != COMPUTED:
+        precision(chosen)
+    if FORMAT not in config or not chosen or chosen == COMPUTED or config["device"].get("kind") == "local":
+        return {}
+    models = {role: model for role, model in config.items() if isinstance(model, Mapping)}
+    return {
+        role: {**model, "precision": chosen}
+        for role, model in models.items()
+        if {"checkpoint", "precision"} <= model.keys() and model["precision"] is None
+    }

@@ -127,4 +127,5 @@ class PowerInfer2(PlainEngine):
     """
 
     engine: ClassVar[str] = "powerinfer2_npu"
+    format: ClassVar[str] = "w8a8"
     prefills_on: ClassVar[str] = "npu"

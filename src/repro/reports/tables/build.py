@@ -294,6 +294,7 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _fitted(r, column, determined),
+        "extrapolated": lambda r: column.timed and bool(r.provenance.extrapolated),
         "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }

@@ -339,11 +339,14 @@ def found(
 ) -> dict[str, Any]:
     """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
+    layers = {role: cell.model(role).model_cost.layer_bytes for role in cell.places}
+    extrapolated = cell.cell.extrapolated(device.trace.spans, layers) if cell.emulated else ()
     return {
         "fitted": tuple(sorted(fitted)),
         "matched": asdict(matched) if matched else None,
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
+        "extrapolated": extrapolated,
         "notes": (*_notes(cell, device, values), *notes),
     }
 
