@@ -31,13 +31,6 @@ REFUSED = {
 kernels are timed for real."""
 
 
-PROGRAMS = {
-    *product(("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu"), DEVICES[1:4]),
-    *product(["powerinfer2_npu"], DEVICES[2:4]),
-}
-"""Baselines of mllm-NPU, whose rates are of its phones."""
-
-
 def ours() -> list[str]:
     """The methods of this project, without those of other tests."""
     return sorted(name for name, cls in registered("method").items() if cls.__module__.startswith("repro."))
@@ -51,7 +44,7 @@ def test_every_pair_is_made_or_refused_before_anything_starts() -> None:
             made(plain(composed(f"method={method}", f"device={device}")))
         except InputError as sentence:
             refused[method, device] = str(sentence)
-    assert refused.keys() == REFUSED | PROGRAMS
+    assert refused.keys() == REFUSED
     for (method, _), sentence in refused.items():
         other = sentence.partition("choose device=")[2].split()[0]
         assert made(plain(composed(f"method={method}", f"device={other}"))).name == method
@@ -75,7 +68,7 @@ def test_the_default_target_comes_with_what_a_method_needs(method: str, draft: s
 def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
     """One prompt and 8 tokens of the default models, which its wheel brings."""
     wrong = {}
-    for method, device in sorted({*product(ours(), DEVICES)} - REFUSED - PROGRAMS, key=lambda pair: pair[1]):
+    for method, device in sorted({*product(ours(), DEVICES)} - REFUSED, key=lambda pair: pair[1]):
         config = plain(composed(f"method={method}", f"device={device}", "prompts=1", "max_tokens=8"))
         config |= {"results": str(tmp_path / "results"), "outputs": str(tmp_path / "outputs"), "repeats": 1}
         config |= {"wandb": {**config["wandb"], "mode": "disabled"}, "data_dir": None, "cooldown": 0.0}
@@ -83,7 +76,7 @@ def test_every_pair_that_is_made_runs(tmp_path: Path) -> None:
             note = Sweep(config).cell(config)
         except InputError as sentence:
             note = Note("", {}, "failed", error=str(sentence))
-        if note.state != "done" and "no rate for precision 'fp32'" not in str(note.error):  # formats, below
+        if note.state != "done":
             wrong[method, device] = note.error
     assert wrong == {}
 
