@@ -38,12 +38,12 @@ WORDS = {
 
 KNOWN = (
     *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
-    *("engine", "engines", "public"),
+    *("engine", "engines", "public", "format"),
     *(*SECTIONS, *WORDS),
 )
 """What a device file may say."""
 
-TEXTS = ("name", "kind", "main", "verifies", "soc", "chip", "note", *WORDS)
+TEXTS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORDS)
 
 
 @dataclass(frozen=True)

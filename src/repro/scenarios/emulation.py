@@ -58,7 +58,7 @@ class EmulatedCell:
             device = on_chip(device, engine)
             engine = {key: value for key, value in engine.items() if key != OVER}
         stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
-        self.config = {**config, **stored, **_formats(config, format or (engine or {}).get(FORMAT, ""))}
+        self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
         chosen = isinstance(asked, Mapping) and asked.get("name") != OWN
         self.program = "" if chosen and not self.described.get("engines") else program

@@ -29,18 +29,22 @@ PUBLIC = "public"
 STANDING = (OWN, PUBLIC)
 """Engine files that hold no numbers and stand for others."""
 
-NAMED = ("engine", "public", "chip")
-"""Entries of a device file that name other files."""
 
 CLASSES = {"tflite_gpu": "litert_gpu"}
 """The class of a program that a method names, where it has another name."""
+
+FORMAT = "format"
+"""The entry that says in which format people run models on an engine, or on a device without one."""
+
+NAMED = ("engine", "public", "chip", FORMAT)
+"""Entries of a device file that name other files or a format, and say nothing of its speed."""
 
 OVER, CHIP = "over", "chip"
 """The entry, and its value, of an engine that takes shares of data sheets' numbers: it goes over those of the
 device's chip, in place of what a paper says that the device reaches."""
 
-FORMAT = "format"
-"""The entry that says in which format people run models on an engine."""
+ABOVE_FLOOR = "above_floor"
+"""The entry that says why times are far above what bytes and operations alone need."""
 
 PROGRAMS = "programs"
 PARTS = (*SECTIONS, *WORDS, PROGRAMS)
@@ -52,7 +56,7 @@ ROLES = ("main", "verifies")
 EXTENDS = "extends"
 """The entry that names another engine, whose numbers come before those of this one."""
 
-KNOWN = ("name", "papers", "note", EXTENDS, OVER, FORMAT, *ROLES, "devices", *PARTS)
+KNOWN = ("name", "papers", "note", EXTENDS, OVER, FORMAT, ABOVE_FLOOR, *ROLES, "devices", *PARTS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -123,7 +127,7 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     for key in engine:
         if key not in KNOWN:
             raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
-    for key in ("name", "note", OVER, FORMAT, *ROLES):
+    for key in ("name", "note", OVER, FORMAT, ABOVE_FLOOR, *ROLES):
         if not isinstance(engine.get(key, ""), str):
             raise InputError(f"{name}: {key} is {engine[key]!r}; it must be a text")
     papers = engine.get("papers", [])

@@ -16,7 +16,7 @@ import yaml
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import is_fact
-from repro.device.engines.engine_file import CHIP, FORMAT, OVER, chip_file, with_engine
+from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file, with_engine
 from repro.device.facts.holds import HOLDS
 from repro.fitting.problem import Values
 from repro.validation.phones.chips import PRECISIONS, sheets, soc_device
@@ -91,6 +91,8 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     values = fit.solution.values
     content: dict[str, Any] = {"name": engine, "papers": [], OVER: CHIP, "main": processor}
     content[FORMAT] = "w8a8" if processor == "npu" else "q4_0"
+    if engine in class_specification().above_floor:
+        content[ABOVE_FLOOR] = class_specification().above_floor[engine]
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
     numbers = content["processors"][processor]
     numbers[HOLDS] = holds(own)
