@@ -6,8 +6,8 @@ know what runs on the machine.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 from repro.device.cost import Machine
@@ -23,8 +23,11 @@ from repro.device.engines.engine_file import (
     with_engine,
 )
 from repro.device.facts.holds import HOLDS, outside
-from repro.device.trace import Span
+from repro.device.trace import Trace
 from repro.models.costs.model_cost import precision
+
+OF_ANSWERS = ("prefill", "decode")
+"""Phases of a run that its figures are of; others load and profile."""
 
 COMPUTED = "computed"
 """The format of models that are costed as they compute."""
@@ -67,29 +70,30 @@ class EmulatedCell:
         """The machine; InputError for a number that is missing, malformed or out of range."""
         return machine(self.described, self.program)
 
-    def extrapolated(self, spans: Iterable[Span], layer_bytes: Mapping[str, float]) -> tuple[str, ...]:
-        """What of a run lies outside of the ranges that its processors' numbers hold for, in sentences.
+    def extrapolated(self, trace: Trace, layer_bytes: Mapping[str, float]) -> tuple[str, ...]:
+        """What of a run's prefills and decoding lies outside of the ranges of its engine, in sentences.
 
         Args:
-            spans: the run's ops.
+            trace: the run's ops and phases.
             layer_bytes: bytes of a layer of each model by role, with which names of ops begin.
         """
         programs = self.described.get("engines") or {}
         tables = merged(self.described.get("processors"), programs.get(self.program) or {})
-        rows: dict[str, set[float]] = defaultdict(set)
-        layers: dict[str, set[float]] = defaultdict(set)
-        for span in spans:
-            role = span.name.partition(" ")[0]
-            if span.flops and role in layer_bytes:
-                rows[span.on].add(span.rows)
-                layers[span.on].add(layer_bytes[role] / 1e6)
+        holds = {name: table[HOLDS] for name, table in tables.items() if HOLDS in (table or {})}
+        phases = sorted((phase for phase in trace.phases if phase.name in OF_ANSWERS), key=lambda p: p.start)
+        starts = [phase.start for phase in phases]
+        used: dict[tuple[str, str], dict[str, set[float]]] = {}
+        for span in trace.spans if holds else ():
+            role, place = span.name.partition(" ")[0], bisect_right(starts, span.start) - 1
+            inside = place >= 0 and span.start < phases[place].end
+            if inside and span.on in holds and span.flops and role in layer_bytes:
+                ends = used.setdefault((phases[place].name, span.on), {"rows": set(), "layer_mb": set()})
+                ends["rows"].add(span.rows)
+                ends["layer_mb"].add(layer_bytes[role] / 1e6)
         return tuple(
-            f"{processor}: {far}"
-            for processor, ends in sorted(rows.items())
-            for far in outside(
-                (tables.get(processor) or {}).get(HOLDS) or {},
-                {"rows": [*ends], "layer_mb": [*layers[processor]]},
-            )
+            f"{phase} on {processor}: {far}"
+            for (phase, processor), ends in sorted(used.items())
+            for far in outside(holds[processor], {name: [*some] for name, some in ends.items()})
         )
 
     @property

@@ -340,7 +340,7 @@ def found(
     """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
     layers = {role: cell.model(role).model_cost.layer_bytes for role in cell.places}
-    extrapolated = cell.cell.extrapolated(device.trace.spans, layers) if cell.emulated else ()
+    extrapolated = cell.cell.extrapolated(device.trace, layers) if cell.emulated else ()
     return {
         "fitted": tuple(sorted(fitted)),
         "matched": asdict(matched) if matched else None,
