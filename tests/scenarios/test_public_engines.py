@@ -9,7 +9,13 @@ import pytest
 from repro.core.errors import InputError
 from repro.device.cost import Curve, Processor
 from repro.device.device_file import machine
-from repro.device.engines.engine_file import device_files, device_with_engine, read_engine
+from repro.device.engines.engine_file import (
+    device_file,
+    device_files,
+    device_with_engine,
+    engine_of,
+    read_engine,
+)
 from repro.device.op import Op
 from repro.experiments.cli import cell_config
 from repro.scenarios.emulation import EmulatedCell
@@ -75,12 +81,23 @@ def test_a_program_that_a_method_names_runs_its_processor() -> None:
     assert gpu.bandwidth == pytest.approx(76.8e9 * share["value"])
 
 
-@pytest.mark.parametrize("method", ["mllm_npu", "powerinfer2_npu"])
-@pytest.mark.parametrize("device", ["jetson_orin_nx", "orin", "local_cpu", "sunrise_x5"])
-def test_an_npus_method_is_refused_where_there_is_none(method: str, device: str) -> None:
-    with pytest.raises(InputError, match=r"NPU, and .* has none .*choose one of .*xiaomi_14") as refused:
-        cell(f"device={device}", f"method={method}")
-    assert "sunrise_x5" not in str(refused.value).partition("choose one of")[2]
+@pytest.mark.parametrize(
+    ("device", "engine", "numbers"),
+    [
+        ({"papers": []}, "own", "elastilm"),  # a user's own device names what runs on it
+        ({"papers": []}, "public", "elastilm"),
+        ({"papers": ["elastilm"]}, "own", "elastilm"),
+        ({"papers": ["elastilm"]}, "public", "llama_cpp_cpu"),
+        ({"engine": ""}, "own", "llama_cpp_cpu"),
+    ],
+)
+def test_a_device_is_used_as_its_file_says_and_a_papers_as_people_use_its_chip(
+    device: dict[str, Any], engine: str, numbers: str
+) -> None:
+    file = {**device_file("xiaomi_14"), "engine": "elastilm"} | device
+    chosen = engine_of(file, {"name": engine})
+    assert chosen is not None
+    assert read_engine(numbers)["name"] in chosen["name"]
 
 
 def test_every_emulated_device_answers_by_name() -> None:

@@ -14,6 +14,7 @@ from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import (
     CHIP,
+    CLASSES,
     FORMAT,
     OVER,
     OWN,
@@ -41,6 +42,7 @@ class EmulatedCell:
             chip's in place of the board's where the engine takes shares of those, and the models' formats.
         described: the device file with the engine's numbers; enters the key.
         program: the engine's program that the method chooses; "" for none.
+        stand_in: a sentence where another engine stands for the program that the method asks for; "" for none.
     """
 
     def __init__(self, config: Mapping[str, Any], program: str = "", format: str = "") -> None:
@@ -48,8 +50,8 @@ class EmulatedCell:
 
         Args:
             config: a resolved configuration; one without `engine` has all numbers in its device.
-            program: the program that the method asks for; an engine that was chosen and has none runs as it
-                is.
+            program: the program that the method asks for; an engine that has none runs as it is, unless it is
+                the one that the device file names.
             format: the format that the method is defined with; "" for any.
 
         Raises:
@@ -63,8 +65,12 @@ class EmulatedCell:
         stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
         self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
-        chosen = isinstance(asked, Mapping) and asked.get("name") != OWN
-        self.program = "" if chosen and not self.described.get("engines") else program
+        papers = asked is None or (asked["name"] == OWN and config["device"].get("engine"))
+        self.program = program if papers or self.described.get("engines") else ""
+
+        name = str((engine or {}).get("name", ""))
+        missing = program and not self.program and CLASSES.get(program, program) not in name
+        self.stand_in = f"no public engine is {program}: figures are of {name}" if missing and name else ""
 
     def machine(self) -> Machine:
         """The machine; InputError for a number that is missing, malformed or out of range."""

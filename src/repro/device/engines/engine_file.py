@@ -21,10 +21,11 @@ from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact, require_entries
 
 OWN = "own"
-"""The engine that stands for the one that a device file names: what its paper ran there."""
+"""The engine that stands for the one that a device file names, or else for `PUBLIC`."""
 
 PUBLIC = "public"
-"""The engine that stands for the classes that a chip names: what people run on each of its processors."""
+"""The engine that stands for the classes that a chip names: what people run on each of its processors; on a
+device that is no paper's and names an engine, for that one."""
 
 STANDING = (OWN, PUBLIC)
 """Engine files that hold no numbers and stand for others."""
@@ -396,10 +397,9 @@ def engine_of(
     for key in engine:
         if key not in ("name", "note", "papers"):
             raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name',))}")
-    named_by_user = device.get("engine") and not device.get("papers")
-    if engine["name"] == PUBLIC and device.get("kind") != "local" and not named_by_user:
-        return public_engine(device, program)
-    return written_out(read_engine(str(device["engine"]))) if device.get("engine") else None
+    if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
+        return written_out(read_engine(str(device["engine"])))
+    return None if device.get("kind") == "local" else public_engine(device, program)
 
 
 def described(config: Mapping[str, Any]) -> dict[str, Any]:
