@@ -42,7 +42,7 @@ class EmulatedCell:
             chip's in place of the board's where the engine takes shares of those, and the models' formats.
         described: the device file with the engine's numbers; enters the key.
         program: the engine's program that the method chooses; "" for none.
-        stand_in: a sentence where another engine stands for the program that the method asks for; "" for none.
+        stand_in: a sentence where another engine stands for the program that the method asks for, or "".
     """
 
     def __init__(self, config: Mapping[str, Any], program: str = "", format: str = "") -> None:
@@ -61,7 +61,7 @@ class EmulatedCell:
         engine = engine_of(device, asked, program)
         if engine and engine.get(OVER) == CHIP and device.get("kind") != "local":
             device = on_chip(device, engine)
-            engine = {key: value for key, value in engine.items() if key != OVER}
+            engine = {key: value for key, value in engine.items() if key != OVER or "main" not in engine}
         stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
         self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
