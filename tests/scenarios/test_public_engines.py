@@ -62,7 +62,7 @@ def test_a_record_says_all_that_was_composed(engine: str, name: str) -> None:
 
 
 def test_the_data_sheet_alone_is_the_chips() -> None:
-    """8 Gen 3: 34 TOPS and 76.8 GB/s by HeteroInfer's Table 2; the paper's file prints 73 TOPS and 56 GB/s."""
+    """8 Gen 3: HeteroInfer's 34 TOPS and 76.8 GB/s, where the phone's file has mllm-NPU's 73 and 56."""
     npu = cell("device=xiaomi_14", "method=std", "engine=datasheet").cell.machine().processors["npu"]
     assert (npu.peak["int8"], npu.bandwidth) == pytest.approx((34e12, 76.8e9))
 
