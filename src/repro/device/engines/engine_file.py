@@ -329,7 +329,7 @@ def public_engine(
     classes = {processor: read_engine(name) for processor, name in (chip.get(PUBLIC) or {}).items()}
     named = CLASSES.get(program, program)
     of_program = read_engine(named) if named in engine_files() else {}
-    if of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
+    if classes and of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
         classes[of_program["main"]] = of_program
     first = str(device.get("main", ""))
     if chosen:
