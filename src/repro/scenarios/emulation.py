@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
+from repro.core.registry import require_choice
 from repro.device.cost import Machine
 from repro.device.device_file import facts, machine
 from repro.device.engines.engine_file import (
@@ -25,7 +26,7 @@ from repro.device.engines.engine_file import (
 )
 from repro.device.facts.holds import HOLDS, outside
 from repro.device.trace import Trace
-from repro.models.costs.model_cost import precision
+from repro.models.costs.model_cost import PRECISIONS
 
 OF_ANSWERS = ("prefill", "decode")
 """Phases of a run that its figures are of; others load and profile."""
@@ -113,9 +114,9 @@ def _formats(config: Mapping[str, Any], format: str) -> dict[str, Any]:
 
     A model file that names its precision keeps it. On a real device what computes is what is timed.
     """
+    if config.get(FORMAT) is not None:
+        require_choice(FORMAT, config[FORMAT], (*PRECISIONS, COMPUTED))
     chosen = config.get(FORMAT) or format
-    if chosen and chosen != COMPUTED:
-        precision(chosen)
     if FORMAT not in config or not chosen or chosen == COMPUTED or config["device"].get("kind") == "local":
         return {}
     models = {role: model for role, model in config.items() if isinstance(model, Mapping)}

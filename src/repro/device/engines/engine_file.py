@@ -300,8 +300,18 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
 
     Flash, the size of memory and idle power are the board's own. Of the processors those are left that the
     engine has numbers of, if it has any.
+
+    Raises:
+        InputError: processors or the bandwidth of memory were changed, which would be replaced.
     """
     chip = chip_of(device)
+    files = [file for file in map(device_file, device_files()) if file.get("name") == device.get("name")]
+    replaced = [(file["processors"], file["dram"]["bandwidth"]) for file in (device, chip, *files)]
+    if files and replaced[0] not in replaced[1:]:
+        raise InputError(
+            f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
+            f"under engine {engine['name']}; add engine=own to change them"
+        )
     runs = chip["processors"].keys() & (engine.get("processors") or chip["processors"]).keys()
     return {
         **{key: value for key, value in device.items() if key not in NAMED},
