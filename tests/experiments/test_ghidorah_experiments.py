@@ -73,8 +73,8 @@ def test_named_rows_of_fig_9_are_those_that_the_sweep_makes() -> None:
 def test_a_method_has_the_width_of_its_label(method: str) -> None:
     """In the cells as Hydra's sweeper has them, where a label is not resolved yet."""
     sweeper = instantiate(cli.composed("experiment=ghidorah/fig9").hydra.sweeper)
-    (cell,) = (one for one in sweeper.cells if one["method"] == method)
-    overrides = [f"{name}={value}" for name, value in cell.items()]
+    (cell,) = (one for one in sweeper.cells if one["method"] == [method])
+    overrides = [f"{name}={value}" for name, [value] in cell.items()]
     config = plain(composed("setup=ghidorah_mbpp", *overrides, "+labels.width=16"))
     assert (config["method"]["name"], config["method"]["width"]) == (method, 16)
 

@@ -15,6 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 import records
+from repro.core.overrides import override, word
 from repro.core.paths import conf_dir
 from repro.experiments import cli, sweep
 from repro.experiments.progress.notes import Note, note_down
@@ -64,7 +65,8 @@ def test_numbers_that_a_cell_has_alike_are_chosen_alike() -> None:
 def test_a_folder_that_is_used_again_has_no_cells_of_the_sweep_before(project: Project) -> None:
     folder = f"hydra.sweep.dir={project.out}/same"
     assert project.here(SWEEP, "method=std,draft,chain_sd", folder).returncode == 0
-    done = project.here(SWEEP, "method=std", "max_tokens=3", folder, f"results={project.out}/other")
+    other = override("results", project.out / "other")
+    done = project.here(SWEEP, "method=std", "max_tokens=3", folder, other)
     assert done.returncode == 0, done.stderr
     assert "1 cells" in done.stdout
     assert len(rows(project.out / "other")) == 1
@@ -142,15 +144,13 @@ def test_a_metric_that_is_asked_for_by_name_is_shown(project: Project) -> None:
     ("axis", "values"),
     [
         ("+dataset.max_words", ["{prompt: 20}", "{prompt: 1}"]),
-        ("labels.list", ["[1,2]", "[2,1]"]),
+        ("metrics", ["[]", "[exact_match]"]),
+        ("prompt_tokens", ["null", "4"]),
     ],
 )
-def test_mappings_and_lists_that_vary_come_back_from_the_experiment_file(
+def test_values_that_are_no_text_come_back_from_the_experiment_file(
     project: Project, monkeypatch: pytest.MonkeyPatch, axis: str, values: list[str]
 ) -> None:
-    if axis.startswith("labels"):
-        axis = "metrics"
-        values = ["[]", "[exact_match]"]
     done = project.here(SWEEP, "method=std", f"{axis}={','.join(values)}")
     assert done.returncode in (0, 1), done.stderr
     (path,) = (project.out / "results").rglob("experiment.yaml")
@@ -170,8 +170,9 @@ def test_no_folder_of_the_machine_is_in_what_a_sweep_commits(project: Project) -
     for name in ("a", "b"):
         (project.out / name).mkdir()
         (project.out / name / "target").symlink_to(project.root / "target")
-    folders = ",".join(f"{project.out}/{name}/target" for name in ("a", "b"))
-    done = project.here(SWEEP, "method=std,draft", f"target.checkpoint.folder={folders}")
+    first, second = (str(project.out / name / "target") for name in ("a", "b"))
+    folders = f"{override('target.checkpoint.folder', first)},{word(second)}"
+    done = project.here(SWEEP, "method=std,draft", folders)
     assert done.returncode == 0, done.stderr
     texts = {
         path: path.read_text(encoding="utf-8", errors="replace")

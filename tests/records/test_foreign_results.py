@@ -285,6 +285,14 @@ def test_a_pipe_is_not_waited_for(results: Results) -> None:
     assert sum("is no regular file" in said for said in results.problems()) == 2
 
 
+def test_a_folder_where_a_file_of_cells_should_be(results: Results) -> None:
+    place = results.root / "paper/fig3/cells.jsonl"
+    place.mkdir(parents=True)
+    assert speeds(results) == [1.0, 2.0, 3.0]
+    (problem,) = results.problems()
+    assert str(place) in problem
+
+
 def test_a_lock_is_not_made_through_a_link(results: Results, outside: Path) -> None:
     mine = record("std", {"speed": 1.0}, key="00000002")
     acts: dict[str, Any] = {

@@ -19,7 +19,9 @@ def override(name: str, value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A setting as a table shows it: mappings and lists as the command line writes them."""
+    """A setting as a table shows it: mappings and lists as the command line writes them, null as none."""
+    if value is None:
+        return "none"  # as a label's text; "null" would be no label
     return word(value) if isinstance(value, (Mapping, list, tuple)) else str(value)
 
 

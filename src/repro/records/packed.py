@@ -324,7 +324,7 @@ def _walk(root: Path) -> _Walk:
         found += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
         names[:] = [name for name in names if name != LOOSE]
         changed_ns[folder] = _changed_ns(folder)
-        if CELLS in files:
+        if CELLS in files or CELLS in names:  # a folder of that name is said to be none
             tables.append(Path(folder).relative_to(root).as_posix())
     return _Walk(tuple(sorted(tables)), changed_ns, tuple(sorted(found)))
 

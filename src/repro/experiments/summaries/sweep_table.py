@@ -61,7 +61,7 @@ class SweepTable:
         notes: the sweep's notes, whose labels name their rows.
         labels: labels that the experiment's file must give its cells, by name, as interpolations.
         overrides: the command's overrides, by key.
-        cells: values of overrides that are mappings or lists, each with the label that names it.
+        cells: values of overrides that are mappings, lists or null, each with the label that names it.
     """
 
     name: str
@@ -171,10 +171,9 @@ def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list
 
 
 def _nested(own: Mapping[str, str], chosen: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Those overrides with a label of its own whose values are mappings or lists: they are no labels."""
-    return {
-        k: name for k, name in own.items() if any(isinstance(each.get(k), (dict, list)) for each in chosen)
-    }
+    """Those overrides with a label of its own that have a mapping, a list or null, which are no labels."""
+    other = (dict, list, type(None))
+    return {key: name for key, name in own.items() if any(isinstance(each[key], other) for each in chosen)}
 
 
 def _cells(
@@ -185,7 +184,7 @@ def _cells(
     for each, note in zip(chosen, notes, strict=True):
         values = portable({key: each[key] for key in nested})
         listed = {key: [value] if isinstance(value, list) else value for key, value in values.items()}
-        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested if each[key] is not None}
+        labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested}
         found.setdefault(tuple(note.chosen[key] for key in nested), {**listed, **labels})
     return tuple(found.values()) if nested else ()
 
@@ -230,8 +229,7 @@ def _label(axis: str, taken: Collection[str]) -> str:
 
 
 def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
-    given = {name: note.chosen.get(key) for key, name in own.items()}
-    return {name: value for name, value in given.items() if value not in (None, "None")}
+    return {name: note.chosen[key] for key, name in own.items()}
 
 
 def _interpolation(key: str, groups: Collection[str]) -> str:

@@ -75,8 +75,8 @@ class Tracker:
             InputError: a setting or a variable is unknown or malformed.
         """
         given = {str(name): value for name, value in section.items() if value is not None}
-        place = given.pop("dir", None) or os.environ.get("WANDB_DIR") or str(folder)
-        if not isinstance(place, str):
+        place = given.pop("dir", os.environ.get("WANDB_DIR") or str(folder))
+        if not (isinstance(place, str) and place):
             raise InputError(f"wandb.dir is {place!r}; it must be the path of a folder")
         given = _of_environment() | given
         found = replace(typed(cls, given, "wandb"), folder=Path(from_home(place)))
