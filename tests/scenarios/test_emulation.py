@@ -25,7 +25,12 @@ SLOW = {"value": 9, "unit": "ms", "source": "assumed", "note": "invented"}
 
 def config(*overrides: str) -> dict[str, Any]:
     return cell_config(
-        "device=xiaomi_14", "method=mnn_cpu", "model@draft=smollm2_135m_draft", *BLANK, *overrides
+        "device=xiaomi_14",
+        "engine=own",
+        "method=mnn_cpu",
+        "model@draft=smollm2_135m_draft",
+        *BLANK,
+        *overrides,
     )
 
 
@@ -58,11 +63,12 @@ def test_another_engine_is_another_machine_and_another_key() -> None:
 
 
 def test_an_engine_without_programs_runs_whatever_the_method_names() -> None:
-    chosen = config() | {"device": {**config()["device"], "engine": ""}}
+    chosen = config() | {"device": {**config()["device"], "engine": "elastilm"}}
     with pytest.raises(InputError, match=r"program mnn_cpu; .* choose device=\w+ or xiaomi_14"):
         made(chosen | {"engine": {"name": OWN}})
     cell = EmulatedCell(chosen | {"engine": {"name": "Any", "reads": "serial"}}, "mnn_cpu")
     assert cell.program == ""
+    assert cell.stand_in == "no public engine is mnn_cpu: figures are of Any"
     assert cell.machine().serial_reads
 
 

@@ -201,11 +201,13 @@ class Method(ABC, Serving):
         companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
             in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
         engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
+        format: format in which it is defined, for models whose files name none; "" for the engine's.
     """
 
     clock: ClassVar[str] = ""
     companion: ClassVar[str] = "draft"
     engine: ClassVar[str] = ""
+    format: ClassVar[str] = ""
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
     arithmetic: ClassVar[str] = ""

@@ -19,8 +19,8 @@ from repro.records.record import content_hash
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
 
-PROSE = frozenset({"source", "note", "soc", "papers"})
-"""Entries of a device file that explain its numbers; not part of keys."""
+PROSE = frozenset({"source", "note", "soc", "papers", "holds"})
+"""Entries of a device file that explain its numbers, or say where they hold; not part of keys."""
 
 PREFIXED = re.compile(r"[a-z]+:[~/.]")
 """A place behind a word, as in `evaluate:/home/me/mine`."""

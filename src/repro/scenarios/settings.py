@@ -9,12 +9,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders
 from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
-from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
-from repro.device.engines.engine_file import OWN, described
+from repro.device.engines.engine_file import OWN, PUBLIC, described, device_file, device_files
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -106,12 +104,18 @@ def kind_of(device: Mapping[str, Any]) -> str:
 
 
 def require_device(
-    device: Mapping[str, Any], name: str, kind: str, processors: Collection[str], program: str
+    device: Mapping[str, Any],
+    engine: Mapping[str, Any] | None,
+    name: str,
+    kind: str,
+    processors: Collection[str],
+    program: str,
 ) -> None:
     """InputError, which names devices that can, unless a device is what a method needs.
 
     Args:
         device: the device file, with its engine's numbers.
+        engine: the engine that was chosen; devices are named that can with their own one or the public one.
         name: the method's.
         kind: `emulated` or `local`; "" for both.
         processors: that the device must have.
@@ -124,8 +128,9 @@ def require_device(
 
     if can(device):
         return
-    files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
-    used = {choice: described({"device": file, "engine": {"name": OWN}}) for choice, file in files.items()}
+    files = {choice: device_file(choice) for choice in device_files()}
+    own = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
+    used = {choice: described({"device": file, "engine": own}) for choice, file in files.items()}
     others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []

@@ -128,4 +128,5 @@ class PowerInfer2(PlainEngine):
 
     arithmetic: ClassVar[str] = "8-bit activations in the prefill, and a part of the neurons afterwards"
     engine: ClassVar[str] = "powerinfer2_npu"
+    format: ClassVar[str] = "w8a8"
     prefills_on: ClassVar[str] = "npu"

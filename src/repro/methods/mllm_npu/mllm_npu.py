@@ -61,6 +61,7 @@ class MllmNpu(Method):
     """
 
     arithmetic: ClassVar[str] = "8-bit weights and activations with outliers beside them"
+    format: ClassVar[str] = "w8a8"
     version: ClassVar[int] = 2  # 1 launched once a subgraph, and sent linears beyond 4 GB to the CPU
 
     chunk: int = 256

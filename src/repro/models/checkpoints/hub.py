@@ -6,17 +6,22 @@ HF_ENDPOINT and HF_TOKEN have their usual `huggingface_hub` meaning.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import constants
 
 from repro.models.checkpoints.origin import Hub
 from repro.models.checkpoints.validate import MEDUSA, missing_from
+from repro.models.checkpoints.weight_files import read_json
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 # Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
 UNWANTED = ["*/*", "consolidated*"]
+CONFIG = "config.json"
+Check = Callable[[Mapping[str, Any]], object]
 CONNECT_SECONDS = 5.0
 CONVERTER = "SFconvertbot"
 
@@ -47,15 +52,19 @@ def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
     return Path(found) if missing_from(Path(found), tokenizer) is None else None
 
 
-def download(hub: Hub) -> Path:
+def download(hub: Hub, check: Check = dict) -> Path:
     """Download the snapshot into the hub cache; an interrupted download is resumed.
+
+    Args:
+        hub: what to download.
+        check: what is done with `config.json` before any other file is downloaded.
 
     Raises:
         Unavailable: no network, no such repository, no access, or no safetensors in it.
         InputError: not enough disk space.
     """
     import httpx2
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.utils._paths import filter_repo_objects
 
     try:
@@ -69,7 +78,10 @@ def download(hub: Hub) -> Path:
                 f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
                 f"are never loaded; {_advice(hub.repo)}"
             )
-        require_space(Path(constants.HF_HUB_CACHE), sum(sizes[name] for name in wanted), hub.repo)
+        cache = constants.HF_HUB_CACHE
+        require_space(Path(cache), sum(sizes[name] for name in wanted), hub.repo)
+        if CONFIG in wanted:
+            check(read_json(Path(hf_hub_download(hub.repo, CONFIG, revision=hub.revision, cache_dir=cache))))
         found = snapshot_download(
             hub.repo,
             revision=hub.revision,

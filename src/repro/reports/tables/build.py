@@ -313,6 +313,7 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _fitted(r, column, determined),
+        "extrapolated": lambda r: column.timed and _outside(r, column),
         "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
@@ -320,6 +321,21 @@ def reservations(
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)
+
+
+OF_DECODING = ("decode_", "target_", "draft", "provisional_", "time_per_token")
+OF_PREFILLS = ("prefill_", "ttft")
+"""Beginnings of figures of one phase alone."""
+
+
+def _outside(record: Record, column: ColumnSpec) -> bool:
+    """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
+    names = [name for name in (column.value, column.total, column.per) if name]
+    parts = {"prefill": OF_DECODING, "decode": OF_PREFILLS}
+    return any(
+        not all(name.startswith(parts[said.partition(" ")[0]]) for name in names)
+        for said in record.provenance.extrapolated
+    )
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:

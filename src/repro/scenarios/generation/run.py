@@ -344,11 +344,14 @@ def found(
 ) -> dict[str, Any]:
     """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
+    layers = {role: cell.model(role).model_cost.layer_bytes for role in cell.places}
+    extrapolated = cell.cell.extrapolated(device.trace, layers) if cell.emulated else ()
     return {
         "fitted": tuple(sorted(fitted)),
         "matched": asdict(matched) if matched else None,
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
+        "extrapolated": extrapolated,
         "notes": (*_notes(cell, device, values), *notes),
     }
 
@@ -356,6 +359,8 @@ def found(
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
     yield from stored_notes(*(cell.model(role).folder for role in cell.places))
+    if cell.cell.stand_in:
+        yield cell.cell.stand_in
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):

@@ -74,10 +74,11 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
-        config = with_resident(config)
+        config, engine = with_resident(config), config.get("engine")
         self.method: Method = component("method", config["method"])
-        self.cell = EmulatedCell(config, self.method.engine)
-        super().__init__(self.cell.config)
+        self.cell = EmulatedCell(config, self.method.engine, self.method.format)
+        config = self.cell.config
+        super().__init__(config)
         _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
@@ -86,8 +87,9 @@ class GenerationScenario(Scenario):
         self.models = {role: model_of(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
-        method, cell = self.method, self.cell
-        require_device(cell.described, self.name, method.clock, method.processors, cell.program)
+        method, device = self.method, self.cell.described
+        needs = method.clock, method.processors, self.cell.program
+        require_device(device, engine, self.name, *needs)
         if self.emulated:
             self._require_rates()
         for name in config["metrics"]:
