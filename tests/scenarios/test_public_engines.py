@@ -65,6 +65,8 @@ def test_the_data_sheet_alone_is_the_chips() -> None:
     """8 Gen 3: HeteroInfer's 34 TOPS and 76.8 GB/s, where the phone's file has mllm-NPU's 73 and 56."""
     npu = cell("device=xiaomi_14", "method=std", "engine=datasheet").cell.machine().processors["npu"]
     assert (npu.peak["int8"], npu.bandwidth) == pytest.approx((34e12, 76.8e9))
+    board = cell("device=jetson_orin_nx", "method=std", "engine=datasheet").cell.machine()
+    assert board.processors["gpu"].bandwidth == pytest.approx(102.4e9), "128 bits of LPDDR5 at 6,400 MT/s"
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,9 @@ class EmulatedCell:
         """
         asked, device = config.get("engine"), config["device"]
         engine = engine_of(device, asked, program)
-        if engine and engine.get(OVER) == CHIP and device.get("kind") != "local":
+        if engine and engine.get(OVER) == CHIP and "main" in engine and device.get("kind") != "local":
             device = on_chip(device, engine)
-            engine = {key: value for key, value in engine.items() if key != OVER or "main" not in engine}
+            engine = {key: value for key, value in engine.items() if key != OVER}
         stored = {} if asked is None else {"device": device, "engine": engine or {"name": OWN}}
         self.config = {**config, **stored, **_formats(config, format or (engine or device).get(FORMAT, ""))}
         self.described = with_engine(device, engine)
