@@ -51,10 +51,9 @@ def check_overrides(overrides: Iterable[str]) -> None:
     """Check the groups that overrides choose from, before anything is composed.
 
     Raises:
-        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, or
-            an override of an experiment's `grid`, which its sweep has read before.
-            )
-            a launcher that is not installed.
+        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, a
+            launcher that is not installed, or an override of an experiment's `grid`, which its sweep has read
+            before.
     """
     from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
 
@@ -76,10 +75,7 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if not (equals and known) or key.startswith("~"):
             continue
         if group in PARTS:
-            top, known = (
-                group,
-                [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")],
-            )
+            top, known = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
         elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:
@@ -102,6 +98,8 @@ def _single(value: str) -> list[str]:
 def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     """The sentence for an unknown setting `key` of the section `path`, which has the settings `parent`."""
     names = [str(name) for name in parent if name != "name"]
+    if path == "labels":
+        return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
     if not path:
         return _without_first(unknown("setting", key, names), f"there is no setting {key!r}")
     section = f"{path} {parent['name']}" if "name" in parent else path
