@@ -92,5 +92,5 @@ def test_a_number_out_of_range_is_found_before_any_work(setting: str, message: s
 
 
 def test_an_engine_that_does_not_exist_is_named_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"no engine 'llama'\. .*python -m repro\.list engines"):
+    with pytest.raises(InputError, match=r"no engine 'llama'\. All .*repro list engines"):
         config("engine=llama")

@@ -8,7 +8,7 @@ gave a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -304,10 +304,9 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     Raises:
         InputError: processors or the bandwidth of memory were changed, which would be replaced.
     """
-    chip = chip_of(device)
-    files = [file for file in map(device_file, device_files()) if file.get("name") == device.get("name")]
-    replaced = [(file["processors"], file["dram"]["bandwidth"]) for file in (device, chip, *files)]
-    if files and replaced[0] not in replaced[1:]:
+    chip, stem = chip_of(device), chip_file(str(device.get("name", "")))
+    files = map(device_file, sorted(device_files(), key=lambda name: name != stem))  # its own comes first
+    if _replaced(device) != _replaced(chip) and _is_changed(device, files):
         raise InputError(
             f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
             f"under engine {engine['name']}; add engine=own to change them"
@@ -318,6 +317,21 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
         "processors": {p: chip["processors"][p] for p in chip["processors"] if p in runs or not runs},
         "dram": {**device["dram"], "bandwidth": chip["dram"]["bandwidth"]},
     }
+
+
+def _replaced(device: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What of a device file `on_chip` replaces."""
+    return device.get("processors"), (device.get("dram") or {}).get("bandwidth")
+
+
+def _is_changed(device: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a device has the name of a file, and of no file the numbers."""
+    named = False
+    for file in files:
+        if _replaced(file) == _replaced(device):
+            return False
+        named |= file.get("name") == device.get("name")
+    return named
 
 
 def public_engine(
