@@ -64,6 +64,9 @@ EXPERIMENT = "experiment"
 
 Needless = Callable[[str, Any], bool]
 
+OWN_WEIGHTS = "own"
+"""The choice of `weights` under which each billed model computes itself."""
+
 _published: list[str] = []
 
 
@@ -77,6 +80,14 @@ def publish(*groups: str) -> None:
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
+
+
+def own_or(own: Any, stand_in: Any, *, _root_: DictConfig) -> Any:
+    """What `${own_or:OWN,STAND_IN}` is in a configuration, and in a defaults list with these choices."""
+    return own if _root_.get("weights") == OWN_WEIGHTS else stand_in
+
+
+OmegaConf.register_new_resolver("own_or", own_or, replace=True)
 
 
 class SearchPath(SearchPathPlugin):
