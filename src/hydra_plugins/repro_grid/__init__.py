@@ -23,6 +23,9 @@ LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
 cells alike; these wait for the configuration of each cell."""
 
+WHEN = "when."
+"""Before a setting in `cells`: the part holds where the sweep's axis has this value, as `when.weights: own`."""
+
 
 class GridSweeper(BasicSweeper):
     """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
@@ -82,7 +85,8 @@ class GridSweeper(BasicSweeper):
             )
         outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
         inner = _once((point for part in parts for point in _points(part)), _point)
-        jobs = [[*job, *point] for job in product(*outer) for point in inner]
+        points = [(_conditions(point), [one for one in point if not one.startswith(WHEN)]) for point in inner]
+        jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
@@ -91,6 +95,11 @@ class GridSweeper(BasicSweeper):
         loader: Any = self.hydra_context and self.hydra_context.config_loader
         if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
             loader.check_together()
+
+
+def _conditions(point: Iterable[str]) -> set[str]:
+    """The settings of the axes that a point of `cells` asks for."""
+    return {setting.removeprefix(WHEN) for setting in point if setting.startswith(WHEN)}
 
 
 def _resolvable(value: object) -> str:

@@ -110,7 +110,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("config", overrides=list(overrides), return_hydra_config=True)
+        return compose("config", overrides=composing.unswept(overrides), return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -431,6 +431,12 @@ class Composer(Loader):
         return {**self.__dict__, "_ahead": {}, "_announce": None, "check_together": None}
 
 
+def unswept(overrides: Iterable[str]) -> list[str]:
+    """The overrides that say the same of all cells, which alone can be composed outside a sweep."""
+    parsed = OverridesParser.create().parse_overrides([*overrides])
+    return [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+
+
 class SharedCompositions:
     """The cells of sweeps; those with the same choices of groups share a composition.
 
@@ -449,7 +455,7 @@ class SharedCompositions:
         Raises:
             InputError: one is no setting; the results may be another's.
         """
-        composed = compose("config", [*require_recorded(overrides)], return_hydra_config=True)
+        composed = compose("config", unswept(require_recorded(overrides)), return_hydra_config=True)
         sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
         batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)

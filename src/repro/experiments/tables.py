@@ -25,7 +25,7 @@ from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.spec import ColumnSpec, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
@@ -34,6 +34,9 @@ from repro.scenarios.registry import is_current
 
 NAMES = ("experiment", "name")
 """Overrides that name an experiment."""
+
+WEIGHTS = "weights"
+"""The setting that says what computes, and the label of cells whose models do."""
 
 HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
 """Settings that change no outcome: where things lie and what is done with them."""
@@ -84,6 +87,8 @@ class Asked:
         names instead of fixed ones, which may state another setting.
         """
         spec = TableSpec.parse(self.folder, section)
+        if any(_key(one) == WEIGHTS and "," in one for one in self.overrides):
+            spec = replace(spec, columns=_beside(spec.columns))
         if not self.settings:
             return spec
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
@@ -91,6 +96,24 @@ class Asked:
         if groups & set(rows.by):
             rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
+
+
+def _beside(columns: Iterable[ColumnSpec]) -> tuple[ColumnSpec, ...]:
+    """Each column twice: of the cells in which stand-ins compute, and of those in which the models do.
+
+    The former have no label `weights`, so that their tables are as they were.
+    """
+    kinds = {"": ("", "stand-in"), "own": ("_own", "own weights")}
+    return tuple(
+        replace(
+            column,
+            key=f"{column.key}{suffix}",
+            heading=f"{column.heading}, {words}",
+            where={**column.where, WEIGHTS: label},
+        )
+        for column in columns
+        for label, (suffix, words) in kinds.items()
+    )
 
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ CELLS = "cells"
 
 RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
 
+WHEN = "when."
+"""Before a setting in `cells`: the part holds where the axis of that name has this value."""
+
 MOST = 20_000
 """Cells above which a grid is not written out; its sweep has a limit of its own (conf/hydra/sweeper)."""
 
@@ -88,7 +91,8 @@ class ExperimentGrid:
         if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
-        return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
+        pairs = ((point, inner) for point in outer for part in self.parts for inner in _product(part))
+        return [point | _settings(inner) for point, inner in pairs if _holds(inner, point)]
 
 
 def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
@@ -111,6 +115,15 @@ def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
 
 def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
     return sum(prod(map(len, part.values())) for part in parts)
+
+
+def _holds(part: Point, axes: Point) -> bool:
+    """Whether the axes have the values under which a part holds."""
+    return all(axes.get(name.removeprefix(WHEN)) == v for name, v in part.items() if name.startswith(WHEN))
+
+
+def _settings(part: Point) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not name.startswith(WHEN)}
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

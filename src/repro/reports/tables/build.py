@@ -58,8 +58,8 @@ def build(
 
 
 def matches(record: Record, where: Mapping[str, str]) -> bool:
-    """Whether a record has all these labels."""
-    return all(record.labels.get(name) == label for name, label in where.items())
+    """Whether a record has all these labels; "" is none of that name."""
+    return all(record.labels.get(name, "") == label for name, label in where.items())
 
 
 def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
