@@ -51,7 +51,7 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
-from repro.experiments.tables import Asked, matter
+from repro.experiments.tables import WEIGHTS, Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.record import canonical
 from repro.scenarios.registry import GROUPS, scenario_of
@@ -267,7 +267,8 @@ def asked(config: DictConfig) -> Asked:
 def axes(config: DictConfig) -> set[str]:
     """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
     sweeper = config.hydra.sweeper
-    return {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    varied = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    return varied - {WEIGHTS}  # of own weights the table is another one
 
 
 def given(config: DictConfig) -> dict[str, str]:

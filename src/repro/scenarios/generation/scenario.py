@@ -46,6 +46,7 @@ from repro.scenarios.settings import (
     kind_of,
     model_of,
     require_device,
+    with_own_weights,
     with_resident,
 )
 
@@ -73,7 +74,7 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
-        config = with_resident(config)
+        config = with_own_weights(with_resident(config))
         self.method: Method = component("method", config["method"])
         self.cell = EmulatedCell(config, self.method.engine)
         super().__init__(self.cell.config)
