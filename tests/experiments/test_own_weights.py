@@ -1,7 +1,9 @@
-"""`weights=own` on each paper's main table, on tiny checkpoints in a hub's cache: transformers' own tokens."""
+"""`weights=own` on each paper's main table, from tiny checkpoints in a hub's cache: transformers' tokens."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,12 @@ import torch
 import transformers as hf
 
 from invented_rows import INVENTED
+from repro.core.paths import conf_dir
 from repro.data.config import read_config
+from repro.experiments.cli import needless
+from repro.experiments.composing import composing_in
 from repro.methods.base import Generation
+from repro.models.analysis.likelihood import Reader
 from repro.models.checkpoints import hub
 from repro.scenarios.generation import run
 from tiny_hub import place, write
@@ -70,6 +76,31 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
     return found
 
 
+Scored = tuple[tuple[int, ...], tuple[int, ...], float]
+"""A context, a continuation and its likelihood in nats."""
+
+
+@pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch) -> list[Scored]:
+    """What was scored."""
+    found: list[Scored] = []
+    score = Reader.score
+
+    def heard(reader: Reader, pairs: Any) -> Any:
+        made = score(reader, pairs)
+        found.extend((*map(tuple, pair), one.nats) for pair, one in zip(pairs, made, strict=True))
+        return made
+
+    monkeypatch.setattr(Reader, "score", heard)
+    return found
+
+
+def sweep(*overrides: str) -> list[tuple[str, ...]]:
+    """The cells of a sweep."""
+    with composing_in(conf_dir(), needless) as compositions:
+        return compositions.cells(overrides)
+
+
 def greedy(folder: Path, generation: Generation) -> list[int]:
     """What transformers answers to the same prompt."""
     request = generation.request
@@ -77,7 +108,7 @@ def greedy(folder: Path, generation: Generation) -> list[int]:
     kind = hf.AutoModelForSeq2SeqLM if encodes else hf.AutoModelForCausalLM
     model = kind.from_pretrained(folder, dtype=torch.float32)
     prompt = torch.tensor([request.prompt])
-    made = model.generate(prompt, do_sample=False, max_new_tokens=request.max_tokens, num_beams=1)
+    made = model.generate(prompt, do_sample=False, max_new_tokens=request.max_tokens, use_cache=False)
     return made[0, 1 if encodes else prompt.shape[1] :].tolist()
 
 
@@ -88,6 +119,23 @@ def judge(folder: Path, answers: list[Generation], count: int) -> None:
         expected = greedy(folder, generation)
         assert generation.tokens == expected[: len(generation.tokens)]
         assert len(generation.tokens) == len(expected) or generation.tokens[-1] in generation.request.stop
+
+
+def scored_alike(model: hf.PreTrainedModel, scored: list[Scored], nats: float) -> list[bool]:
+    """Whether each continuation was scored as transformers scores it, to so many nats."""
+    found = []
+    for context, continuation, own in scored:
+        with torch.no_grad():
+            logps = model(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
+        places = range(len(context) - 1, len(context) + len(continuation) - 1)
+        expected = sum(float(logps[at, token]) for at, token in zip(places, continuation, strict=True))
+        found.append(abs(own - expected) < nats)
+    return found
+
+
+def loaded(folder: Path) -> hf.PreTrainedModel:
+    """The checkpoint as transformers has it."""
+    return hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def ran(paper: Paper, *arguments: str) -> list[Any]:
@@ -139,33 +187,78 @@ def test_ghidorah_table_1(paper: Paper, answers: list[Generation]) -> None:
     assert all(r.rows <= 16 for answer in answers for r in answer.rounds)
 
 
-def test_mllm_npu_table_5(paper: Paper) -> None:
-    write(paper.root / "hub", "qwen1_5_1_8b_chat")
+MLLM = {
+    "qwen1_5_1_8b": "qwen1_5_1_8b_chat",
+    "gemma_2b": "gemma_2b_it",
+    "phi_2": "phi_2",
+    "llama_2_7b": "llama_2_7b_chat",
+    "mistral_7b": "mistral_7b_instruct",
+}
+"""The paper's models with the checkpoints that compute them."""
+
+
+@pytest.mark.parametrize("model", MLLM)
+def test_mllm_npu_table_5(paper: Paper, scored: list[Scored], model: str) -> None:
+    write(paper.root / "hub", MLLM[model])
     (record,) = ran(
         paper,
-        *("experiment=mllm_npu/table5", "weights=own", "model@target=qwen1_5_1_8b", "dataset=hellaswag"),
+        *("experiment=mllm_npu/table5", "weights=own", f"model@target={model}", "dataset=hellaswag"),
         *("compression=fp16", "prompts=2"),
     )
-    assert record.provenance.weights == "real"
+    assert len(scored) >= 4
+    assert all(scored_alike(loaded(place(paper.root / "hub", MLLM[model])).half().float(), scored, 0.03))
+    assert (record.provenance.weights, record.labels["weights"]) == ("real", "own")
 
 
-def test_elastilm_fig_14(paper: Paper) -> None:
+def test_mllm_npu_table_5_has_the_papers_models(paper: Paper) -> None:
+    """They stand in the grid of own weights alone; the models that are at hand stand in the other."""
+    labels = {
+        weights: {cell[-1] for cell in sweep("experiment=mllm_npu/table5", f"weights={weights}")}
+        for weights in ("own", "stand_in")
+    }
+    assert labels["own"] == {f"model@target={model}" for model in MLLM}
+    at_hand = ("smollm2_135m", "gemma3_270m", "qwen2_5_coder_0_5b")
+    assert labels["stand_in"] == {f"model@target={model}" for model in at_hand}
+    both = sweep("experiment=mllm_npu/table5", "weights=stand_in,own")
+    assert len(both) == 5 * 5 * (len(MLLM) + len(at_hand))
+
+
+def test_elastilm_fig_14(paper: Paper, scored: list[Scored]) -> None:
     write(paper.root / "hub", "llama_7b")
     (record,) = ran(
         paper,
-        *("experiment=elastilm/fig14", "weights=own", "service=elastilm", "trace.alpha=0", "device=xiaomi_14"),
-        *("service.decider=random", "service.scorer=none", "prompts=2", "trace.requests=6", "corpus.texts=2"),
+        *(
+            "experiment=elastilm/fig14",
+            "weights=own",
+            "service=elastilm",
+            "trace.alpha=0",
+            "device=xiaomi_14",
+        ),
+        *("service.decider=random", "service.scorer=random", "prompts=2", "trace.requests=6"),
+        "corpus.texts=1",
     )
-    assert record.values["full_accuracy"] is not None
+    alike = scored_alike(loaded(place(paper.root / "hub", "llama_7b")), scored, 1e-3)
+    assert 2 <= sum(alike) < len(alike), (
+        "the full model's answers are transformers', those of cut levels are not"
+    )
+    assert record.provenance.config["target"]["checkpoint"]["name"] == "llama_7b"
 
 
 def test_both_stand_beside_each_other(paper: Paper) -> None:
-    """One command has a row's stand-in, its own weights and the published value."""
-    for name in ("qwen3_8b", "qwen3_0_6b", "eagle3_qwen3_8b", "smollm2_135m_instruct"):
+    """One command has the stand-in's value, that of own weights and the published one."""
+    for name in ("qwen3_8b", "smollm2_135m_instruct"):
         write(paper.root / "hub", name)
     records = ran(
         paper,
-        *("experiment=lever/table5", "weights=stand_in,own", "dataset=mbpp", "method=chain_sd"),
-        *("model@draft=qwen3_0_6b_q4_0", "draft.checkpoint.folder=null", "prompts=2", "max_tokens=4"),
+        *("experiment=lever/table5", "weights=stand_in,own", "dataset=mbpp", "method=flash_ar"),
+        *("model@draft=qwen3_0_6b_q4_0", "prompts=2", "max_tokens=4"),
     )
-    assert len(records) == 2
+    kinds = [record.labels.get("weights", "stand_in") for record in records]
+    assert sorted(kinds) == ["own", "stand_in"]
+    (text,) = (text.decode() for name, text in paper.tables().items() if name.endswith(".csv"))
+    cells = {(row["id"], row["column"]): row for row in csv.DictReader(io.StringIO(text))}
+    beside = [cells["Qwen3-0.6B / flash_ar", key] for key in ("mbpp", "mbpp_own")]
+    assert all(float(cell["ours"]) > 0 for cell in beside)
+    assert len({cell["cell"] for cell in beside}) == 2
+    published = [cells["EAGLE-3 for Qwen3-8B / lever", key] for key in ("mbpp", "mbpp_own")]
+    assert [cell["published_low"] for cell in published] == ["1.753", "1.753"]

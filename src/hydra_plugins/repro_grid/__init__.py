@@ -24,7 +24,7 @@ LATER = "@{"
 cells alike; these wait for the configuration of each cell."""
 
 WHEN = "when."
-"""Before a setting in `cells`: the part holds where the sweep's axis has this value, as `when.weights: own`."""
+"""Before a setting in `cells`, as in `when.weights: own`: the part holds where the axis has this value."""
 
 
 class GridSweeper(BasicSweeper):
