@@ -25,6 +25,7 @@ from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
 from repro.models.costs.model_cost import Shape
 from repro.records.build_cache import Unavailable
+from repro.scenarios.base import component
 
 BYTES = {"float32": 4, "bfloat16": 2}
 STORED_BYTES = 2
@@ -125,10 +126,9 @@ def _works(config: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], ModelWo
     """What each model of a cell computes, by what other cells have in common with it."""
     work = work_of(config)
     decodes = not any(config.get(name) for name in ("compression", "probe", "service"))
-    for role in ("target", "draft") if decodes else ("target",):
-        model = config.get(role)
-        if not model or not model.get("checkpoint"):
-            continue
+    roles = component("method", config["method"]).places() if decodes else ()
+    for role in dict.fromkeys(("target", *roles)) if config["target"].get("checkpoint") else ():
+        model = config[role]
         checkpoint = Checkpoint.from_mapping(model["checkpoint"])
         method = "" if decodes and role == "target" else work.method  # the target's own text is asked once
         key = (role, checkpoint.name, work.dataset, str(work.amount), method)
