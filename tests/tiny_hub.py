@@ -56,7 +56,7 @@ OWN: dict[str, tuple[str, int]] = {
     "smollm2_135m_instruct": ("llama-3.1", 0),
     "eagle3_qwen3_8b": ("eagle3", 0),
     "llama_3_1_8b_instruct": ("llama-3.1", 0),
-    "eagle3_llama_3_1_8b": ("eagle3", 0),
+    "eagle3_llama_3_1_8b": ("eagle3 of EAGLE", 0),
     "qwen1_5_1_8b_chat": ("qwen-1.5", 0),
     "qwen2_5_coder_1_5b_instruct": ("qwen-2.5", 0),
     "qwen2_5_coder_0_5b_instruct": ("qwen-2.5", 1),
@@ -85,7 +85,7 @@ def write(hub: Path, name: str) -> Path:
     if folder.exists():
         return folder
     scratch = Path(mkdtemp(dir=hub))
-    if family in ("medusa", "eagle3"):
+    if family == "medusa" or family.startswith("eagle3"):
         target = described(name).shares_embeddings_with
         assert target is not None
         _write_head(family, scratch, write(hub, target))
@@ -120,5 +120,7 @@ def _write_head(family: str, folder: Path, target: Path) -> None:
     if family == "medusa":  # as FasterDecoding's: pickled, and the target's final norm is not in it
         write_heads(folder, medusa_tensors(decoder.config.hidden, VOCAB, heads=HEADS), pickled=True)
         return
-    raw = raw_config(decoder, architectures=["Eagle3LlamaForCausalLM"])  # as AngelSlim's
+    # As AngelSlim's, or as EAGLE's own, which only their vocabulary tells from a decoder.
+    named = {"eagle3": "Eagle3LlamaForCausalLM", "eagle3 of EAGLE": "LlamaForCausalLM"}[family]
+    raw = raw_config(decoder, architectures=[named])
     write_head(folder, raw, tensors_of(raw))

@@ -175,6 +175,31 @@ def test_edgellm_table_4(
     assert record.provenance.config["draft"]["rounded"] is None
 
 
+OTHERS = [
+    (("setup=lever_llama_3_1_8b", "method=lever"), "llama_3_1_8b_instruct", "eagle3_llama_3_1_8b"),
+    (
+        ("model@target=qwen2_5_coder_1_5b", "model@draft=qwen2_5_coder_0_5b", "method=opt_tree"),
+        "qwen2_5_coder_1_5b_instruct",
+        "qwen2_5_coder_0_5b_instruct",
+    ),
+    (("model@target=qwen1_5_1_8b_int8", "method=prompt_lookup"), "qwen1_5_1_8b_chat", "qwen1_5_1_8b_chat"),
+    (("model@target=opt_125m_fp16", "method=flash_ar", "dataset=wikitext2"), "opt_125m", "opt_125m"),
+]
+"""Cells of the families and heads that no main table's first rows have."""
+
+
+@pytest.mark.parametrize(("made", "target", "draft"), OTHERS)
+def test_other_families(
+    paper: Paper, answers: list[Generation], made: tuple[str, ...], target: str, draft: str
+) -> None:
+    write(paper.root / "hub", target)
+    write(paper.root / "hub", draft)
+    asked = ("target.dtype=float32", "prompts=2", "max_tokens=12")
+    command = paper.here(*made, "weights=own", *asked)
+    assert command.returncode == 0, command.stderr + command.stdout
+    judge(place(paper.root / "hub", target), answers, 2)
+
+
 def test_ghidorah_table_1(paper: Paper, answers: list[Generation]) -> None:
     write(paper.root / "hub", "vicuna_7b_medusa")
     (record,) = ran(
