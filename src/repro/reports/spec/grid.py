@@ -14,6 +14,7 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.overrides import PLAIN, word
+from repro.core.registry import unknown
 
 CELLS = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
@@ -57,6 +58,9 @@ class ExperimentGrid:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
                 raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
+            for name in (str(n).removeprefix(WHEN) for n in part if str(n).startswith(WHEN)):
+                if name not in axes:
+                    raise InputError(f"{where}, cells: {WHEN}{name}: {unknown('axis', name, axes)}")
             if empty := [name for name, values in part.items() if values == []]:
                 raise InputError(f"{where}, cells: there is no value of {empty[0]}")
             parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
