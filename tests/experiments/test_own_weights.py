@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
+from omegaconf import OmegaConf
 
 from invented_rows import INVENTED
 from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
 from repro.experiments.cli import needless
 from repro.experiments.composing import composing_in
@@ -144,6 +146,16 @@ def ran(paper: Paper, *arguments: str) -> list[Any]:
     assert made.returncode == 0, made.stderr + made.stdout
     store = paper.store
     return [record for t in store.tables() for record in store.records(store.members(t))]
+
+
+def test_every_model_has_a_checkpoint_of_its_own() -> None:
+    """No stand-in is left in any model's file under `weights=own`, and no rounding."""
+    for path in sorted((conf_dir() / "model").glob("*.yaml")):
+        own = OmegaConf.to_container(OmegaConf.create({**read_mapping(path), "weights": "own"}), resolve=True)
+        (checkpoint,) = (part["checkpoint"] for part in own["defaults"] if "checkpoint" in part)
+        assert checkpoint.startswith("smollm2") == path.stem.startswith("smollm2"), path.name
+        assert (conf_dir() / "model" / "checkpoint" / f"{checkpoint}.yaml").is_file(), path.name
+        assert own.get("rounded") is None, path.name
 
 
 @pytest.mark.parametrize("draft", ["eagle3_qwen3_8b", "qwen3_0_6b_q4_0"])
