@@ -5,8 +5,7 @@ Must not know how checkpoints are fetched, nor what a cell does with them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from repro.core.registry import unknown
 from repro.core.yaml_file import read_mapping
 from repro.experiments.cli import experiment_names, needless, plain
 from repro.experiments.composing import OWN_WEIGHTS, composing_in
-from repro.experiments.progress.timings import work_of
+from repro.experiments.progress.timings import stopwatch, work_of
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.origin import Checkpoint, find_local
 from repro.models.costs.model_cost import Shape
@@ -196,9 +195,9 @@ def host_rates() -> tuple[float, float]:
 def _seconds(do: Callable[[], object], times: int = 5) -> float:
     """The least of several runs after a first one."""
     do()
-    taken: Sequence[float] = []
+    taken = []
     for _ in range(times):
-        start = time.perf_counter()
+        clock = stopwatch()
         do()
-        taken = [*taken, time.perf_counter() - start]
+        taken.append(clock())
     return min(taken)
