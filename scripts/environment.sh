@@ -1,16 +1,16 @@
-# Python 3.11 environments with the pinned packages. Sourced by reproduce.sh and test.sh, from the checkout's root.
+# Environments of Python 3.11, 3.12 or 3.13 with the pinned packages. Sourced by reproduce.sh and test.sh, from the checkout's root.
 
-# Prints the first Python 3.11 among $PYTHON, python3.11, python3 and python.
+# Prints the first Python 3.11, 3.12 or 3.13 among $PYTHON, python3.11, python3.12, python3.13, python3 and python.
 find_python() {
     local name
-    for name in ${PYTHON:+"$PYTHON"} python3.11 python3 python; do
-        if "$name" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    for name in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3 python; do
+        if "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
             command -v "$name"
             return
         fi
     done
-    echo "error: repro needs Python 3.11, and none of ${PYTHON:+$PYTHON, }python3.11, python3, python is one;" >&2
-    echo "       install it, or name it: PYTHON=/path/to/python3.11 bash $0" >&2
+    echo "error: repro needs Python 3.11, 3.12 or 3.13, and ${PYTHON:+$PYTHON, }python3.11 to python3.13, python3" >&2
+    echo "       and python are none; install one, or name it: PYTHON=/path/to/python3.11 bash $0" >&2
     return 1
 }
 

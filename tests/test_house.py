@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import repro
-from repro.models.checkpoints.origin import PROJECT
+from repro.core.paths import project_root
 
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| (?P<where>[^|]+) \| (?P<more>[^|]*) ?\|$", re.MULTILINE)
-HOUSE = (PROJECT / "docs" / "house.md").read_text(encoding="utf-8")
+HOUSE = (project_root() / "docs" / "house.md").read_text(encoding="utf-8")
 ROWS = [row.groups() for row in ROW.finditer(HOUSE) if "`" in row["where"]]
 
 
 def place(path: str) -> Path | None:
     """A path of the page in the package or the checkout; None if it is in neither."""
-    there = (Path(repro.__file__).parent / path, PROJECT / path)
+    there = (Path(repro.__file__).parent / path, project_root() / path)
     return next((one for one in there if one.exists()), None)
 
 

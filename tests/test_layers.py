@@ -40,6 +40,7 @@ BELOW = {
         *("core", "device", "records", "models", "reports", "fitting", "scenarios"),
         *("experiments.cli", "experiments.composing", "experiments.tables"),  # tables of committed cells
     ),
+    "commands": ("core", "device", "records", "models", "reports", "experiments"),
     "experiments": (
         "core",
         "device",

@@ -30,14 +30,13 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from repro.core.overrides import override
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, project_root
 from repro.experiments import cli
 from repro.experiments.cli import plain, publish
 from repro.experiments.composing import _uncollected
 from repro.experiments.progress.notes import Note
 from repro.experiments.sweep import Sweep
 from repro.experiments.tables import Asked, matter
-from repro.models.checkpoints.origin import PROJECT
 from repro.records.record import Record
 from repro.records.results import Results
 from repro.scenarios.registry import GROUPS
@@ -170,7 +169,7 @@ class Project:
 
     def environment(self, *python_path: Path) -> dict[str, str]:
         """Of a process of its own: no hub, no caches but its own."""
-        paths = [*map(str, python_path), str(PROJECT / "src")]
+        paths = [*map(str, python_path), str(project_root() / "src")]
         own = {
             "PYTHONPATH": os.pathsep.join(paths),
             "REPRO_CACHE": str(self.root / "cache"),

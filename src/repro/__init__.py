@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["cells", "run", "sweep", "table"]
 
 
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
 def __getattr__(name: str) -> Any:
     """The functions of `__all__`, imported at their first use: `import repro` alone imports nothing more."""
     if name not in __all__:

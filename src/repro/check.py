@@ -1,10 +1,10 @@
-"""`python -m repro.check`: recompute committed cells and compare the results with the committed records.
+"""`repro check`: recompute committed cells and compare the results with the committed records.
 
-    python -m repro.check                           every cell of every table
-    python -m repro.check lever/fig10 mllm_npu      cells of these tables, or of all tables of a paper
-    python -m repro.check --sample 60               60 cells, sampled by the hashes of their keys
-    python -m repro.check --fixed                   the short list of conf/check.yaml, which CI runs
-    python -m repro.check lever/fig10 --prompts 2   the first two answers of each cell, round by round
+    repro check                           every cell of every table
+    repro check lever/fig10 mllm_npu      cells of these tables, or of all tables of a paper
+    repro check --sample 60               60 cells, sampled by the hashes of their keys
+    repro check --fixed                   the short list of conf/check.yaml, which CI runs
+    repro check lever/fig10 --prompts 2   the first two answers of each cell, round by round
 
 Says too which cells `conf/` would configure otherwise today. Owns the selection of cells and the comparison.
 Must not know how a cell is computed. Of earlier results only the records are read: computed caches go to a
@@ -278,7 +278,7 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. The exit status is 1 if a cell differs or too few were checked, 2 for bad input."""
     whole = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m repro.check", description=__doc__, formatter_class=whole)
+    parser = argparse.ArgumentParser("repro check", description=__doc__, formatter_class=whole)
     parser.add_argument("artifact", nargs="*", help="tables (lever/fig10) or papers (lever); all by default")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of their cells")
     parser.add_argument("--fixed", action="store_true", help="the list of conf/check.yaml")

@@ -1,8 +1,8 @@
-"""`python -m repro.compare A B`: two records, two tables or two folders of results, figure by figure.
+"""`repro compare A B`: two records, two tables or two folders of results, figure by figure.
 
-    python -m repro.compare 3f9a21 b0c4d7                    two records, by the beginnings of their keys
-    python -m repro.compare one/table.csv other/table.csv    two tables
-    python -m repro.compare results outputs/results          all tables of two folders
+    repro compare 3f9a21 b0c4d7                    two records, by the beginnings of their keys
+    repro compare one/table.csv other/table.csv    two tables
+    repro compare results outputs/results          all tables of two folders
 
 Owns the command's arguments and what it prints. `experiments.summaries.comparing` owns the comparison.
 """
@@ -42,7 +42,7 @@ MOST = 60
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns 0, or 2 for invalid input."""
     parser = argparse.ArgumentParser(
-        prog="python -m repro.compare",
+        prog="repro compare",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`python -m repro.list [GROUP [NAME]]`: what one can choose, with a few words each."""
+"""`repro list [GROUP [NAME]]`: what one can choose, with a few words each."""
 
 import sys
 

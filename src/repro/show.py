@@ -1,9 +1,9 @@
-"""`python -m repro.show`: print a cell's answers beside the target's own and the dataset's references.
+"""`repro show`: print a cell's answers beside the target's own and the dataset's references.
 
-    python -m repro.show                              the newest record
-    python -m repro.show 0047af96                     a record by its key, or the first digits of it
-    python -m repro.show quickstart/edgellm           by experiment and labels (method, device, dataset, ...)
-    python -m repro.show 0047af96 --compute           run a cell without stored answers again, for its answers
+    repro show                              the newest record
+    repro show 0047af96                     a record by its key, or the first digits of it
+    repro show quickstart/edgellm           by experiment and labels (method, device, dataset, ...)
+    repro show 0047af96 --compute           run a cell without stored answers again, for its answers
 
 Owns the choice of a record and the printed page. Must not know how answers come about. References are read
 from the dataset, where this machine has it: a record holds what models said, and nothing of a dataset.
@@ -165,7 +165,7 @@ def page(found: Found, data_dir: str | None, longest: int | None) -> Iterator[st
     if not found.answers:
         yield (
             "\nThis record holds no answers, since it was made before records kept them; "
-            f"`python -m repro.show {found.record.key[:12]} --compute` runs the cell for them."
+            f"`repro show {found.record.key[:12]} --compute` runs the cell for them."
         )
         return
     try:
@@ -275,7 +275,7 @@ def _number(value: Any) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line. The exit status is 2 for bad input."""
     whole = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m repro.show", description=__doc__, formatter_class=whole)
+    parser = argparse.ArgumentParser("repro show", description=__doc__, formatter_class=whole)
     parser.add_argument("cell", nargs="?", help="a key's first digits, or EXPERIMENT/LABEL,LABEL")
     parser.add_argument("--compute", action="store_true", help="run the cell again if it has no answers")
     parser.add_argument("--full", action="store_true", help=f"whole texts, not {LONGEST} characters of each")

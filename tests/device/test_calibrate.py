@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 
+from repro.commands import calibrate as script
 from repro.device.device_file import facts, machine
 from repro.device.direct_io import DirectFile
 from repro.device.engines.engine_file import with_engine
@@ -16,7 +17,6 @@ from repro.models.calibration import machine_files
 from repro.models.calibration.machine_files import Effort
 from repro.models.calibration.probe import PartTiming
 from repro.records import build_cache
-from scripts import calibrate as script
 
 # The pieces
 

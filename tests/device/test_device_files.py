@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from repro.commands import device
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import SOURCES, facts, machine
 from repro.device.engines.engine_file import device_with_engine
 from repro.device.op import CPU, FLASH, NPU, Op
-from scripts import devices
 
 DEVICES = {path.stem: device_with_engine(path.stem) for path in (conf_dir() / "device").glob("*.yaml")}
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")
@@ -283,7 +283,7 @@ def test_one_value_stands_for_a_whole_curve() -> None:
 
 @pytest.fixture(scope="module")
 def command() -> Any:
-    return devices
+    return device
 
 
 def counted(device: Mapping[str, Any], source: str) -> int:

@@ -62,7 +62,7 @@ def test_figures_stand_in_groups_with_their_units() -> None:
 def test_the_answers_and_files_are_named() -> None:
     cell = made()
     lines = screen(cell)
-    assert f"{'answers':<20} python -m repro.show {cell.key[:12]}" in lines
+    assert f"{'answers':<20} repro show {cell.key[:12]}" in lines
     assert f"{'record':<20} /r.json" in lines
     compressed = made(config={"prompts": 2, "compression": {"name": "w8a8"}})
     assert not any("repro.show" in line for line in screen(compressed)), "it has no answers"
@@ -106,7 +106,7 @@ def test_a_cell_says_where_its_record_and_timeline_lie(project: Project, tmp_pat
     assert f"{tmp_path}/outputs/{cell.provenance.trace}\n" in first.stdout
     assert "(computed in " in first.stdout
     assert "(computed before, " in mine.here("method=std").stdout
-    assert "0 of 1 cells to do" in mine.here("method=std", "sweep=list").stdout
+    assert "1 of 1 cells done" in mine.here("method=std", "sweep=list").stdout
 
 
 def test_a_failed_cell_says_where_its_traceback_is(project: Project, tmp_path: Path) -> None:

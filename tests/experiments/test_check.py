@@ -1,4 +1,4 @@
-"""`repro.check`: what is equal, what differs and is found, what cannot be checked, which cells are chosen."""
+"""`repro check`: what is equal, what differs and is found, what cannot be checked, which cells are chosen."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from repro.commands import errors
 from repro.core.digits import FRACTION, same_text
 from repro.core.paths import project_root
 from repro.experiments.cli import axes, composed, table_section
@@ -24,7 +25,6 @@ from repro.reports.files import FORMATS, PICTURES, written
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import citations, load_bibliography
 from repro.reports.reference.reference import load_cells
-from scripts import errors
 
 RESULTS = project_root() / "results"
 OUTCOMES = project_root() / "tests" / "outcomes.json"
@@ -78,7 +78,7 @@ def test_every_table_is_what_its_cells_make() -> None:
             path = RESULTS / name / f"table.{format}"
             if not same_text(path.read_text(encoding="utf-8"), str(FORMATS[format](table, bibtex))):
                 different.append(f"{name}/table.{format}")
-    assert different == [], "make them again with `python scripts/tables.py --results results`"
+    assert different == [], "make them again with `repro table --results results`"
 
 
 def digits(number: str) -> int:

@@ -1,4 +1,4 @@
-"""`python -m repro.compare`: two records and two folders of tables, with what the figures say about both."""
+"""`repro compare`: two records and two folders of tables, with what the figures say about both."""
 
 from __future__ import annotations
 

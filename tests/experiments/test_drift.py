@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from records import record as invented
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, project_root
-from repro.experiments.cli import publish
+from repro.experiments.cli import needless, plain, publish
+from repro.experiments.composing import composing_in
 from repro.experiments.drift import drifted
+from repro.experiments.sweep import Sweep
 from repro.experiments.tables import overrides_of
 from repro.records.identity import cell_key
 from repro.records.packed import Member
@@ -123,3 +127,30 @@ def test_every_committed_key_is_that_of_its_settings(monkeypatch: pytest.MonkeyP
             recorded[calibrated] = record.key
     assert key_today(record, prompts=record.provenance.config["prompts"] + 1) != record.key
     assert recorded.keys() == {False, True}
+
+
+def listed(conf: Path, *overrides: str) -> dict[str, str]:
+    """What `sweep=list` says of the quickstart's cells, by method, on a machine without datasets."""
+    publish()
+    states = {}
+    with composing_in(conf, needless) as compositions:
+        for cell in compositions.cells(["experiment=quickstart"]):
+            config = plain(compositions.config((*cell, *overrides)))
+            config |= {"results": str(project_root() / "results"), "sweep": "list", "data_dir": None}
+            note = Sweep(config, Console(file=io.StringIO())).cell(config)
+            states[config["method"]["name"]] = note.state
+    return states
+
+
+def test_a_list_is_of_settings_and_reads_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed override or number of a file is to do, in the cells that have it."""
+    monkeypatch.setattr("repro.data.load_rows", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr("repro.models.runtime.model.Model.digest", property(lambda _: pytest.fail("weights")))
+    assert set(listed(conf_dir()).values()) == {"done"}
+    assert set(listed(conf_dir(), "max_tokens=65").values()) == {"todo"}
+    conf = Path(shutil.copytree(conf_dir(), tmp_path / "conf"))
+    draft = conf / "model" / "shape" / "qwen3_0_6b.yaml"
+    draft.write_text(draft.read_text(encoding="utf-8").replace("layers: 28", "layers: 29"), encoding="utf-8")
+    states = listed(conf)
+    assert {method for method, state in states.items() if state == "done"} == {"std", "flash_ar"}
+    assert {*states.values()} == {"done", "todo"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from repro.models.checkpoints.origin import PROJECT
+from repro.core.paths import project_root
 from tiny_project import Project, write_project
 
 EXAMPLE = re.compile(r"`([\w./]+\.(?:toml|py|yaml|csv|bib))`[^`]*?:\n\n```\w+\n(.*?)```", re.DOTALL)
@@ -36,7 +36,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page's package, file by file; it has no `__init__.py`."""
     folder = tmp_path_factory.mktemp("my_package")
-    examples = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    examples = dict(EXAMPLE.findall((project_root() / "CONTRIBUTING.md").read_text(encoding="utf-8")))
     assert {
         "my_methods/conf/dataset/my_questions.yaml",
         "my_methods/conf/device/my_phone.yaml",

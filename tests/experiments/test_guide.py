@@ -12,11 +12,10 @@ import pytest
 
 from repro.core import registry
 from repro.core.errors import InputError
-from repro.core.paths import conf_dir
+from repro.core.paths import conf_dir, project_root
 from repro.experiments.guide import choices, explaining, help, listing, source
 from repro.experiments.guide.completing import completed
 from repro.experiments.guide.explaining import in_order, nearest
-from repro.models.checkpoints.origin import PROJECT
 
 FLAGS = {"-m": 0, "--multirun": 0, "--cfg": 1, "--info": -1, "--help": 0}
 
@@ -86,7 +85,7 @@ def test_a_wrong_name_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_listing_imports_nothing_heavy() -> None:
     code = "import sys; from repro.experiments.guide.listing import main; main(['methods', 'lever'])\n"
     code += "print(sorted({'torch', 'hydra', 'omegaconf', 'rich', 'numpy'} & set(sys.modules)))"
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(project_root() / "src")}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, encoding="utf-8"
     )

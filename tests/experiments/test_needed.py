@@ -1,16 +1,15 @@
-"""`scripts/fetch.py --for` names the papers' own checkpoints, their sizes and what they take."""
+"""`repro fetch --for` names the papers' own checkpoints, their sizes and what they take."""
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 
+from repro.commands.fetch import main
 from repro.core.errors import InputError
-from repro.core.paths import project_root
 from repro.experiments.needed import ModelWork, needs
 from tiny_checkpoints import NOWHERE, alone
 from tiny_hub import described, write
@@ -59,13 +58,12 @@ def test_hours_are_passes_over_all_weights() -> None:
 def test_it_opens_what_the_hubs_cache_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hub").mkdir()
     folders = [write(tmp_path / "hub", name) for name in ("vicuna_7b_medusa", "vicuna_7b_v1_3")]
-    fetch = runpy.run_path(str(project_root() / "scripts" / "fetch.py"))["main"]
-    assert fetch(["--for", "experiment=ghidorah/table1_vicuna", "--offline"]) == 0
+    assert main(["--for", "experiment=ghidorah/table1_vicuna", "--offline"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("ghidorah/table1_vicuna with weights=own: 2 checkpoints, ")
     assert all(f"at hand in {folder}" in printed for folder in folders)
     assert described("vicuna_7b_v1_3").hub is not None
-    assert fetch(["--for", "experiment=lever/table5", "--offline"]) == 1
+    assert main(["--for", "experiment=lever/table5", "--offline"]) == 1
     assert "qwen3_8b is in none of its places" in capsys.readouterr().err
 
 

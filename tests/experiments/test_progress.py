@@ -16,6 +16,8 @@ from repro.experiments.progress.notes import Note, Running, note_down, results_i
 from repro.experiments.progress.plan import State, SweepPlan, in_words
 from repro.experiments.progress.timings import CellWork, Timing, expected
 from repro.experiments.progress.watch import Watcher
+from repro.experiments.sweep import _with_reason
+from repro.records.effort import count, counting
 
 WORK = CellWork("lever", "Qwen3-8B", "humaneval", "emulated on cpu", 100)
 METHODS = ("std", "lever", "edgellm", "draft")
@@ -206,3 +208,24 @@ class TestWatcher:
         note_down(tmp_path, 0, done("lever", 4.0))
         watcher.close()
         assert out.getvalue() == "lever done in 4 s\n"
+
+
+def test_a_stage_is_told_after_some_seconds_and_a_new_one_again() -> None:
+    seen = ((0, "reading"), (4, "reading"), (6, "reading"), (30, "reading"), (31, "answering"))
+    said = lines(*((state({}, {1: Running(stage, 1, 4)}, {1: at}), float(at)) for at, stage in seen))
+    assert [line.split(", ")[1] for line in said] == ["lever reading 1/4", "lever answering 1/4"]
+
+
+def test_a_stage_says_why_it_takes_long() -> None:
+    """Once something was computed that is in no cache; a stage that says so itself is left as it is."""
+    said: list[str] = []
+    with counting() as effort:
+        tell = _with_reason(lambda stage, done, total: said.append(stage), effort)
+        tell("answering", 0, 2)
+        count(found=["a"])
+        tell("answering", 1, 2)
+        count(computed=["b"])
+        tell("answering", 2, 2)
+        tell("computing texts in shards", 2, 2)
+    new = "answering, computing what neither cache nor pack has,"
+    assert said == ["answering", "answering", new, "computing texts in shards"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.commands import calibrate
 from repro.core.paths import conf_dir, project_root
 from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
@@ -18,7 +19,6 @@ from repro.device.op import Op
 from repro.experiments.cli import checked, plain
 from repro.scenarios.registry import made
 from repro.scenarios.serving.scenario import ServingScenario
-from scripts import calibrate
 from tiny_project import composed, write_project
 
 PAGE = project_root() / "docs" / "tour.md"
@@ -35,7 +35,7 @@ CELLS |= {"method=mllm_npu": 4, "my_board": 2}
 def test_the_page_has_the_commands_of_the_tour() -> None:
     assert [command[:3] for command in COMMANDS].count(["python", "-m", "repro"]) == 7
     (written,) = [command for command in COMMANDS if command[:2] != ["python", "-m"]]
-    assert written[:3] == ["python", "scripts/calibrate.py", "--from-llama-bench"]
+    assert written[:3] == ["repro", "calibrate", "--from-llama-bench"]
 
 
 def _split(override: str) -> list[str]:

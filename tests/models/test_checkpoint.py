@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from repro.commands import fetch
 from repro.core.errors import InputError
 from repro.models.checkpoints.checkpoint import (
     Checkpoint,
@@ -15,7 +16,6 @@ from repro.models.checkpoints.checkpoint import (
     same_tokenizer,
     tokenizer,
 )
-from scripts import fetch
 from tiny_checkpoints import NOWHERE, REPO, alone, write_folder, write_snapshot, write_tokenizer
 
 __all__ = ["alone"]  # fixtures, used here under their own names

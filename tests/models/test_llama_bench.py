@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
+from repro.commands import calibrate as script
 from repro.core.paths import conf_dir
 from repro.device.device_file import facts, machine
 from repro.device.emulated import EmulatedDevice
 from repro.device.engines.engine_file import with_engine
 from repro.models.calibration.passes import PassTimer
 from repro.models.costs.model_cost import ModelCost, Precision, Shape
-from scripts import calibrate as script
 
 PARAMETERS = 1.0e9
 SIZE = 5.0e8

@@ -120,10 +120,7 @@ class TestErrors:
             "2 have none." in shown.notes
         )
         assert any("1 are off by no more than that" in note for note in shown.notes)
-        assert (
-            shown.notes[-1]
-            == "2026, commit c1, made by `python scripts/errors.py edgellm --results results`."
-        )
+        assert shown.notes[-1] == "2026, commit c1, made by `repro errors edgellm --results results`."
 
     def test_csv(self, found: Comparisons) -> None:
         lines = list(

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from latex_structure import cells, problems, tabulars
 from records import record
-from repro.models.checkpoints.origin import PROJECT
+from repro.core.paths import project_root
 from repro.reports.formats.columns import breakable
 from repro.reports.formats.latex import SIDEWAYS, UPRIGHT, placed, to_latex
 from repro.reports.formats.layout import Grid, Heading, Page, fixed, page
@@ -188,7 +188,7 @@ COMPILER = shutil.which("pdflatex") or shutil.which("lualatex") or shutil.which(
 @pytest.mark.skipif(COMPILER is None, reason="no LaTeX: pdflatex, lualatex or xelatex")
 def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
     """The committed tables in one document, without an error and without a line that is too wide."""
-    files = sorted((PROJECT / "results").glob("**/table.tex"))
+    files = sorted((project_root() / "results").glob("**/table.tex"))
     assert len(files) > 100
     packages = {
         name
@@ -213,7 +213,7 @@ def test_a_real_latex_compiles_every_table(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_structure_of_every_committed_table_is_sound() -> None:
-    files = sorted((PROJECT / "results").glob("**/table.tex"))
+    files = sorted((project_root() / "results").glob("**/table.tex"))
     assert len(files) > 100
     assert {str(file): found for file in files if (found := problems(file.read_text(encoding="utf-8")))} == {}
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from repro.commands import table
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.reports.marked_block import block, filled, markers
-from scripts import readme_table, tables
+from scripts import readme_table
 
 README = project_root() / "README.md"
 TABLE = project_root() / readme_table.TABLE
@@ -55,7 +56,7 @@ def test_a_readme_without_its_two_markers_is_an_error(readme: str) -> None:
 def test_the_quickstarts_table_can_be_made_again_from_records_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tables.main(["quickstart", "--results", str(tmp_path)]) == 0
+    assert table.main(["quickstart", "--results", str(tmp_path)]) == 0
     assert "No records" in capsys.readouterr().out
     text = (tmp_path / "quickstart" / "table.md").read_text(encoding="utf-8")
     assert "No records" in text

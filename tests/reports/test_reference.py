@@ -33,13 +33,13 @@ def line(name: str, low: str, high: str) -> str:
     return ",".join(values.get(column, "") for column in COLUMNS)
 
 
-def test_an_installation_without_its_checkout_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_has_its_own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert conf_dir() == project_root() / "conf"
     monkeypatch.setattr("repro.core.paths.__file__", str(tmp_path / "lib" / "repro" / "core" / "paths.py"))
-    with pytest.raises(InputError, match=r"no folder 'conf' in .*--editable"):
+    with pytest.raises(InputError, match=r"no folder 'conf' in .*install repro again"):
         conf_dir()
+    (tmp_path / "lib" / "repro" / "conf").mkdir(parents=True)
+    assert conf_dir() == tmp_path / "lib" / "repro" / "conf"
 
 
 def test_every_published_value_is_there() -> None:

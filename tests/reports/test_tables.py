@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from records import record
+from repro.commands import table as tables_command
 from repro.core import paths
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
@@ -30,7 +31,6 @@ from repro.reports.reference.reference import PublishedCell, load_cells
 from repro.reports.spec.spec import TableSpec
 from repro.reports.tables.build import build
 from repro.reports.tables.table import Table
-from scripts import tables as tables_command
 
 BIBTEX = {"lever": "@misc{lever,\n  title = {L}\n}", "repro": "@misc{repro,\n  title = {R}\n}"}
 SPEED = {"key": "speed", "heading": "Speed", "total": "tokens", "per": "seconds", "unit": "tokens/s"}
@@ -552,7 +552,7 @@ def test_every_paper_of_the_reference_has_an_entry() -> None:
 class TestScript:
     @pytest.fixture
     def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-        """`scripts/tables.py` over a configuration of its own, in a folder with two records."""
+        """`repro table` over a configuration of its own, in a folder with two records."""
         script = tables_command
         conf = tmp_path / "conf"
         (conf / "experiment" / "lever").mkdir(parents=True)

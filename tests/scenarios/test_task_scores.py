@@ -218,7 +218,7 @@ def test_the_first_different_token(one: str, other: str, at: int | None) -> None
     assert first_difference(one, other) == at
 
 
-# python -m repro.show
+# repro show
 
 
 def shown(project: Project, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -266,7 +266,7 @@ def test_a_record_without_answers_is_computed_again_for_them(
     (file,) = project.store.loose.folder.glob(f"{record.key}.*.answers.jsonl")
     file.unlink()
     before = (project.store.loose.folder / f"{record.key}.json").read_bytes()
-    assert f"`python -m repro.show {record.key[:12]} --compute` runs the cell" in shown(project, capsys)
+    assert f"`repro show {record.key[:12]} --compute` runs the cell" in shown(project, capsys)
     # Records hold no folders of this machine: a checkpoint is found by its name.
     monkeypatch.setenv("REPRO_MODELS", str(project.root))
     assert "gsm8k/1 (row 1)" in shown(project, capsys, "--compute")

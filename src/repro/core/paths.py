@@ -1,4 +1,4 @@
-"""Paths of the checkout, of its `conf/` folder, and of such folders in other packages.
+"""Paths of the project's data, in a checkout or an installation, and of other packages' `conf/` folders.
 
 Owns these paths. Must not know what the folders contain.
 """
@@ -17,22 +17,25 @@ CONF_ENTRY_POINTS = "repro.conf"
 
 
 def project_root() -> Path:
-    """The checkout that this code runs from.
+    """The folder of `conf/` and `assets/`: the checkout that this code runs from, else the installed package.
 
     Raises:
-        InputError: the package was installed without its checkout, so there is no `conf/`.
+        InputError: neither has a `conf/`.
     """
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "conf").is_dir():
-        raise InputError(
-            f"no folder 'conf' in {root}: repro runs from a clone of its repository; "
-            "install it there with `pip install --editable .`"
-        )
-    return root
+    package = Path(__file__).resolve().parents[1]
+    for root in (package, package.parents[1]):
+        if (root / "conf").is_dir():
+            return root
+    raise InputError(f"no folder 'conf' in {package}: this installation is not whole; install repro again")
+
+
+def in_checkout() -> bool:
+    """Whether the project's folders are those of a checkout, and not of an installation."""
+    return project_root() != Path(__file__).resolve().parents[1]
 
 
 def conf_dir() -> Path:
-    """The folder `conf/` of the checkout.
+    """The project's folder `conf/`.
 
     Raises:
         InputError: as `project_root`.
@@ -51,7 +54,7 @@ def from_home(path: str) -> str:
 
 
 def conf_folders() -> list[Path]:
-    """The folder `conf/` of the checkout, then those of packages of the entry point group `repro.conf`.
+    """The project's folder `conf/`, then those of packages of the entry point group `repro.conf`.
 
     A package whose folder cannot be found is left out with a warning.
 

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
 from repro.experiments.tables import WEIGHTS, Asked, matter
 from repro.experiments.tracking.tracker import Tracker
+from repro.records.provenance import usable_cores
 from repro.records.record import canonical
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
@@ -144,7 +146,7 @@ class Finish(Callback):
         _require_run(config, sweeps=True)
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        check = partial(_require_labels, config)
+        check = partial(_before_the_first, config)
         hydra.config_loader = Composer(hydra.config_loader, needless, _announce, check)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
@@ -198,13 +200,24 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
 
 def _announce(config: DictConfig) -> None:
-    """Tell the watcher of a composed cell."""
+    """Tell the watcher of a composed cell; a list has no work."""
     assert _watcher is not None
     try:
-        work = work_of(config)
+        work = None if config.sweep == "list" else work_of(config)
     except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
         work = None
     _watcher.plan.add(work, _labels(config))
+
+
+def _before_the_first(config: DictConfig) -> None:
+    """Check the table's labels, and share the cores among workers whose launcher does not."""
+    _require_labels(config)
+    workers = {"submitit_local": _watcher.plan.total if _watcher else 1, "submitit_slurm": 1}
+    launcher = str(config.hydra.runtime.choices["hydra/launcher"])
+    if launcher in workers:  # workers inherit it; joblib and ray set it themselves
+        on_node = config.hydra.launcher.get("cpus_per_task") if launcher == "submitit_slurm" else None
+        cores = on_node or usable_cores()
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers[launcher])))
 
 
 def _require_labels(config: DictConfig) -> None:
@@ -227,7 +240,7 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
     lost = [plan.name(number) for number in range(plan.total) if number not in results]
     if lost or not plan.total:
         tell_error(
-            f"{len(lost)} of {plan.total} cells left no note in {folder}: {'; '.join(lost)}\n"
+            f"{len(lost)} of {plan.total} cells left no note in {folder}: {_first_of(lost)}\n"
             "  the same command goes on with what is done"
         )
     first: dict[tuple[str, str], Note] = {}  # a cell that is listed twice is shown once
@@ -249,13 +262,18 @@ def finish(config: DictConfig, plan: SweepPlan) -> int:
         files = sweep.finish(Asked(own.name), own.written_out(), own.notes)
         files |= own.write_experiment(sweep.results)
     show_files(console, files)
-    failed = [note for note in notes if note.state == "failed"]
+    failed = [note for note in notes if note.error]  # a list has none of cells that failed before
     for error in dict.fromkeys(note.error for note in failed):
         cells = [" ".join(note.labels.values()) for note in failed if note.error == error]
-        tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {'; '.join(cells)}")
-    if failed:
+        tell_error(f"{error}\n  in {len(cells)} of {len(notes)} cells: {_first_of(cells)}")
+    if failed and sweep.mode != "list":
         console.print("sweep=retry runs failed cells alone", style="red")
     return len(failed) + len(lost)
+
+
+def _first_of(cells: Sequence[str]) -> str:
+    """Names of cells in a line, as many as fit there."""
+    return textwrap.shorten("; ".join(cells), WIDE - 40, placeholder=" ...")
 
 
 def asked(config: DictConfig) -> Asked:
@@ -354,7 +372,8 @@ def attempt(config: DictConfig, showing: Showing) -> Note:
         given = plain(config)
         return Sweep(given, screen()).cell(given, showing)
     except (InputError, OmegaConfBaseException) as wrong:
-        return Note("", _labels(config), "failed", error=" ".join(str(wrong).split()))
+        state = "invalid" if config.sweep == "list" else "failed"  # nothing was tried
+        return Note("", _labels(config), state, error=" ".join(str(wrong).split()))
     except (Exception, SystemExit) as wrong:  # neither cell nor input foresees it, so there is no record
         traceback.print_exc()
         return Note("", _labels(config), "failed", error=f"{type(wrong).__name__}: {wrong}")

@@ -21,24 +21,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
+from repro.experiments.cell_settings import MATCHED, decisive_settings
 from repro.experiments.cli import needless, plain, publish
 from repro.experiments.composing import SharedCompositions, composing_in
 from repro.experiments.summaries.sweep_table import SWEEPS
 from repro.experiments.tables import NAMES
-from repro.records.identity import model_asked, portable
+from repro.records.identity import model_asked
 from repro.records.packed import Member
 from repro.records.record import Record, canonical
 from repro.records.results import Results
 from repro.reports.files import ALTERED
-from repro.scenarios.registry import made
-
-MATCHED = {
-    "match": ("calibrate_draft_to",),
-    "confidences": ("draft_calibration",),
-    "calibration": ("calibration_prompts",),
-}
-"""Entries of a draft's calibration in what is asked, which are derived from these settings."""
-
 
 RAISED = ("dataset", "version")
 """The way to a version in a file, which is no drift: a raised one marks its cells as older."""
@@ -106,7 +98,7 @@ def _changes(record: Record, known: Mapping[SettingPlace, Collection[str]]) -> l
     """The settings of a record that no cell of today has, each with its values today."""
     return [
         f"{'.'.join(place.path)} {value} -> {' or '.join(sorted(known.get(place, ()))[:3]) or 'nothing'}"
-        for place, value in _leaves(_settings(record.provenance.config))
+        for place, value in _leaves(decisive_settings(record.provenance.config))
         if value not in known.get(place, ()) and place.path[-2:] != RAISED
     ]
 
@@ -137,20 +129,13 @@ def _choices(cell: tuple[str, ...]) -> list[tuple[str, ...]]:
     return found
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a configuration that can change an outcome, as records have them."""
-    found = dict(made({**portable(config), "labels": {}, "data_dir": None}).decisive_settings)
-    derived = [name for name in MATCHED if found.pop(name, None) is not None]
-    return found | {setting: config[setting] for name in derived for setting in MATCHED[name]}
-
-
 def _today(config: DictConfig) -> Iterator[tuple[SettingPlace, str]]:
     """The leaves of a cell's settings, its drafts and their match included, which not every method reads."""
     whole = plain(config, "labels")
     drafts = {n: v for n, v in whole.items() if n.startswith("draft") and isinstance(v, Mapping)}
     more = {name: model_asked(draft) for name, draft in drafts.items()}
     more |= {setting: whole[setting] for settings in MATCHED.values() for setting in settings}
-    return _leaves(more | _settings(whole))
+    return _leaves(more | decisive_settings(whole))
 
 
 def _leaves(settings: Mapping[str, Any]) -> Iterator[tuple[SettingPlace, str]]:

@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir, from_home
 from repro.core.registry import unknown
+from repro.experiments.cell_settings import record_like
 from repro.experiments.progress.notes import Note
 from repro.experiments.progress.timings import CellWork, Timing, expected, stopwatch, work_of
 from repro.experiments.progress.timings import keep as keep_timing
@@ -30,7 +31,7 @@ from repro.experiments.tables import Asked, made_table, update_index
 from repro.experiments.tracking.tracker import Tracker
 from repro.models.costs.model_cost import PRECISIONS
 from repro.records.build_cache import one_at_a_time
-from repro.records.effort import counting
+from repro.records.effort import ResultCount, counting
 from repro.records.packed import Member
 from repro.records.record import Record, Round, remove_left, write_atomically
 from repro.records.results import Results, open_results
@@ -108,12 +109,12 @@ class Sweep:
         Raises:
             InputError: no record can be made: the configuration is invalid, or the disk is not writable.
         """
+        cell = made(config)
+        if self.mode == "list":
+            return self._listed(cell)
         self.store.check_writable(NEED)
         self.tracker.check()
-        cell = made(config)
         known = self.store.get(cell.key)
-        if self.mode == "list":
-            return self._listed(cell, known)
         if known and known.done and self.mode != "force":
             if self.tracker.again:
                 self._track(known)
@@ -129,7 +130,7 @@ class Sweep:
                 cell.check()
                 with self._alone(cell), showing(work) as progress, counting() as effort:
                     clock = stopwatch()
-                    outcome = cell.run(progress)
+                    outcome = cell.run(_with_reason(progress, effort))
                     keep_timing(Timing(work, clock(), effort.share))
                 record = self._keep(outcome.record, outcome.rounds, outcome.timeline, outcome.answers)
             except (Exception, SystemExit) as wrong:
@@ -146,10 +147,12 @@ class Sweep:
             return Note(cell.key, cell.labels, "failed", error=told)
         return Note(cell.key, cell.labels, "failed", _seconds(record), error)
 
-    def _listed(self, cell: Scenario, known: Record | None) -> Note:
-        if known:
-            return Note(cell.key, cell.labels, known.status, _seconds(known) if not known.done else 0.0)
-        return Note(cell.key, cell.labels, "todo", expected(work_of(cell.config), read_timings()))
+    def _listed(self, cell: Scenario) -> Note:
+        known = record_like(cell, self.store)
+        if known and known.done:
+            return Note(known.key, cell.labels, "done")
+        seconds = expected(work_of(cell.config), read_timings())
+        return Note(known.key if known else "", cell.labels, known.status if known else "todo", seconds)
 
     def _keep(
         self,
@@ -259,6 +262,16 @@ class Sweep:
             return {}
 
 
+def _with_reason(progress: Progress, effort: ResultCount) -> Progress:
+    """Progress whose stages say that they take long because a cell finds nothing of it in a cache."""
+
+    def told(stage: str, done: int, total: int) -> None:
+        new = effort.computed and not stage.startswith("computing")
+        progress(f"{stage}, computing what neither cache nor pack has," if new else stage, done, total)
+
+    return told
+
+
 def computes_nothing(section: Mapping[str, Any]) -> bool:
     """Whether a `table:` section has claims, facts or drawings, and so no cells."""
     return not {"claims", "facts", "trees", "masks"}.isdisjoint(section)
@@ -335,6 +348,8 @@ def summary(notes: list[Note], mode: str) -> Grid:
 def left(notes: list[Note]) -> str:
     """The number of cells to do, and their expected time."""
     todo = [note for note in notes if note.state in ("todo", "failed")]
+    if not todo:
+        return f"{sum(note.state == 'done' for note in notes)} of {len(notes)} cells done"
     known = [note.seconds for note in todo if note.seconds is not None]
     if todo and not known:
         return f"{len(todo)} of {len(notes)} cells to do; nothing like them has run on this machine yet"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -20,6 +19,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from repro.core.digits import in_ten_digits
 from repro.core.errors import InputError
+from repro.core.version import version
 
 PACKAGES = (
     "hydra-core",
@@ -35,7 +35,6 @@ PACKAGES = (
     "rouge_score",
     "numpy",
 )
-CODE = ("src", "conf", "scripts", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -109,37 +108,8 @@ def circumstances() -> dict[str, Any]:
 @cache
 def _circumstances() -> dict[str, Any]:
     """Cached, since it runs git three times and reads every package's metadata."""
-    commit, dirty = git_state()
+    _, commit, dirty = version()
     return {"commit": commit, "dirty": dirty, "packages": package_versions(), "host": host_kind()}
-
-
-def git_state(checkout: Path | None = None) -> tuple[str | None, bool | None]:
-    """Commit of the project's checkout, and whether code or configuration differ from it.
-
-    Generated files (`results/`) are ignored. `(None, None)` if the package is not in its own checkout, or
-    git is missing.
-    """
-    root = checkout or Path(__file__).resolve().parents[3]
-    top = _git(root, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != root.resolve():
-        return None, None
-    commit = _git(root, "rev-parse", "HEAD")
-    changes = _git(root, "status", "--porcelain", "--", *CODE)
-    return commit, None if changes is None else bool(changes)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of a git command; `None` if it fails or git is not installed."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
-    except OSError:
-        return None
-    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
@@ -155,13 +125,17 @@ def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 def host_kind() -> dict[str, Any]:
     """The kind of machine, without identifying it: system, architecture, processor family, usable cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": _processor_family(),
-        "cores": cores,
+        "cores": usable_cores(),
     }
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor_family() -> str | None:

@@ -91,6 +91,13 @@ class Results:
         found |= {record.key: record for record in self.loose.all()}
         return [found[k] for k in sorted(found) if experiment in (None, found[k].experiment)]
 
+    def labelled(self, labels: Mapping[str, str]) -> list[Record]:
+        """The records that have these labels among theirs, or among those that a table gives them."""
+        blocks = all_blocks(self.root)
+        lines = [line for _, line in self._lines().values() if labels.items() <= line.member.labels.items()]
+        loose = [record for record in self.loose.all() if labels.items() <= record.labels.items()]
+        return [*(line.record(blocks) for line in lines), *loose]
+
     def rounds(self, key: str) -> list[dict[str, Scalar]]:
         """The rounds of a cell; empty if there are none."""
         return self.details(key, "rounds")
@@ -248,7 +255,7 @@ def open_results(root: Path | str) -> Results:
     if found := older_details(root):
         raise InputError(
             f"{root} has the older layout, with {found[0].name} beside a table; convert it once with "
-            f"`python scripts/tables.py --convert {shlex.quote(str(root))}`"
+            f"`repro table --convert {shlex.quote(str(root))}`"
         )
     return Results(from_home(str(root)))
 

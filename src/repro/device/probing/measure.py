@@ -1,6 +1,6 @@
 """Measure this machine's read rate, launch time and power, and time arbitrary functions.
 
-Must not know torch: computations are passed in as functions. `scripts/calibrate.py` writes a device file from
+Must not know torch: computations are passed in as functions. `repro calibrate` writes a device file from
 the measurements.
 """
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from repro.core import registry
@@ -55,7 +56,15 @@ GROUPS = {
     ),
     "traces": Group("trace", "requests of apps over time", "trace=NAME", "trace"),
 }
-"""All groups by their name in `python -m repro.list`."""
+"""All groups by their name in `repro list`."""
+
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+"""Launchers by name, with the extra that brings each."""
+
+
+def is_installed(launcher: str) -> bool:
+    """Whether a launcher's plugin is there."""
+    return find_spec(f"hydra_plugins.hydra_{LAUNCHERS[launcher]}_launcher") is not None
 
 
 @dataclass(frozen=True)

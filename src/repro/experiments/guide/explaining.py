@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import GROUPS, option_names
+from repro.experiments.guide.choices import GROUPS, LAUNCHERS, is_installed, option_names
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -28,7 +28,7 @@ def no_such(what: str, name: str, choices: Collection[str]) -> str:
         return unknown(what, name, choices)
     near = nearest(name, choices)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} All {len(choices)}: python -m repro.list {group}"
+    return f"there is no {what} {name!r}.{hint} All {len(choices)}: repro list {group}"
 
 
 def nearest(name: str, choices: Collection[str], most: int = 3) -> list[str]:
@@ -51,13 +51,18 @@ def check_overrides(overrides: Iterable[str]) -> None:
     """Check the groups that overrides choose from, before anything is composed.
 
     Raises:
-        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, or a name that does not exist.
+        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, or
+            a launcher that is not installed.
     """
     from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
 
     for override in overrides:
         key, equals, value = override.partition("=")
         group, _, role = key.lstrip("+~").partition("@")
+        if key == "hydra/launcher" and value in LAUNCHERS and not is_installed(value):
+            raise InputError(
+                f"{override} is not installed; `pip install 'repro[{LAUNCHERS[value]}]'` brings it"
+            )
         top, slash, rest = group.partition("/")
         known = option_names(top)
         if not (equals and known) or key.startswith("~"):

@@ -6,10 +6,9 @@ Owns its wording. Names and defaults come from the registry and conf/config.yaml
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 
 from repro.core.paths import conf_dir
-from repro.experiments.guide.choices import GROUPS, names
+from repro.experiments.guide.choices import GROUPS, LAUNCHERS, is_installed, names
 from repro.experiments.guide.listing import run_settings
 
 WIDTH = 100
@@ -37,9 +36,6 @@ SETTINGS = {
     "wandb.mode": "offline, online, disabled",
 }
 """Settings of the help, with few words each."""
-LAUNCHERS = {"joblib": "hydra_joblib_launcher", "submitit_local": "hydra_submitit_launcher"}
-LAUNCHERS |= {"submitit_slurm": "hydra_submitit_launcher", "ray": "hydra_ray_launcher"}
-"""Launchers by name, with the module of each plugin."""
 
 USAGE = """\
 Run language models on emulated phones and boards, or on this machine; compare with the papers.
@@ -49,8 +45,10 @@ Run language models on emulated phones and boards, or on this machine; compare w
   python -m repro experiment=NAME                  a sweep with a table
 """
 MORE = """\
-  python -m repro.list                       all groups; a group's names; a name's own settings
-  python -m repro.check                      compute committed results again and compare
+  repro list                                 all groups; a group's names; a name's own settings
+  repro check                                compute committed results again and compare
+  repro table, show, compare                 a table again; a cell's answers; two records or tables
+  repro fetch, device, calibrate, errors     checkpoints; what devices can do; this machine; how far off
   python -m repro ... --cfg job              all settings of a command, with their values
   eval "$(repro -sc install=bash)"           completion by Tab for the command `repro`
   README.md, docs/sweeps.md                  examples; launchers, progress, going on after a stop"""
@@ -77,7 +75,7 @@ def help_text() -> str:
     for name, meaning in SETTINGS.items():
         value = "" if "{" in values[name] else values[name]
         lines.append(f"  {f'{name}={value}':<25} {meaning}".rstrip())
-    there = [name for name, module in LAUNCHERS.items() if find_spec("hydra_plugins." + module)]
+    there = [name for name in LAUNCHERS if is_installed(name)]
     launchers = f"installed: {', '.join(there)}" if there else "none installed, see docs/sweeps.md"
     lines += ["", f"Several cells at once: hydra/launcher=NAME ({launchers})", "", "More:", MORE]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`python -m repro.list`: names with a few words each, and one name in full.
+"""`repro list`: names with a few words each, and one name in full.
 
 Owns the layout of these lists. Must not know where names come from.
 """
@@ -26,7 +26,7 @@ INDENT = "    "
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status: 0, or 2 for a wrong name."""
     parser = argparse.ArgumentParser(
-        prog="python -m repro.list",
+        prog="repro list",
         description="List what one can choose; with NAME, one choice and its settings.",
     )
     parser.add_argument("group", nargs="?", help=f"settings, {', '.join(GROUPS)}")
@@ -48,8 +48,8 @@ def _lines(group: str | None, name: str | None, width: int) -> Iterator[str]:
     if group is None:
         rows = [(key, f"{len(names(key))} {one.what}: {one.how}") for key, one in GROUPS.items()]
         yield from _columns([("settings", "of every run: NAME=VALUE"), *rows], width)
-        yield "python -m repro.list methods       names, with a few words each"
-        yield "python -m repro.list method lever  one of them, with its settings"
+        yield "repro list methods       names, with a few words each"
+        yield "repro list method lever  one of them, with its settings"
     elif group in ("setting", "settings"):
         yield from _settings_of_a_run(width)
     elif name is None:

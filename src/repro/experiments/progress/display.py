@@ -16,6 +16,8 @@ from repro.experiments.progress.plan import State, in_words
 
 LINE_EVERY = 60.0
 """Seconds between two lines of text while nothing ends."""
+STAGE_AFTER = 5.0
+"""Seconds after the last line at which one says what a cell has begun to do."""
 
 
 class Display(Protocol):
@@ -78,19 +80,23 @@ def _print(console: Console, line: str) -> None:
 
 
 class Lines:
-    """A line at the end of each cell that ran, and one a minute."""
+    """A line at the end of each cell that ran, at a stage of some seconds, and once a minute."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._news = _News()
         self._last: float | None = None
+        self._stages: set[tuple[int, str]] = set()
 
     def show(self, state: State, now: float) -> None:
         """See `Display`."""
         self._last = now if self._last is None else self._last
         news = self._news.lines(state)
-        if not news and (state.over or now - self._last < LINE_EVERY):
+        stages = {(number, one.stage) for number, one in state.running.items() if one.stage}
+        wait = STAGE_AFTER if stages - self._stages else LINE_EVERY
+        if not news and (state.over or now - self._last < wait):
             return
+        self._stages |= stages
         doing = [] if news else [_doing(state.plan.name(n), one) for n, one in state.running.items()]
         parts = [_count(state), *news, *doing, _left(state)]
         _print(self._console, ", ".join(part for part in parts if part))

@@ -31,9 +31,9 @@ class Note:
     Attributes:
         key: key of its record; "" if the input was invalid and there is no record.
         labels: short names.
-        state: `done`, `cached` (done before), `failed`, `todo` or `skipped`.
+        state: `done`, `cached` (done before), `failed`, `todo`, `skipped`, or `invalid` in a list.
         seconds: measured or expected time; `None` if unknown.
-        error: error message of a failed cell.
+        error: error message of a cell that failed in this sweep or is invalid.
         chosen: the values that the command line gave this cell, by their overrides' keys; plain data.
     """
 

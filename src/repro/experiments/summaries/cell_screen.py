@@ -93,9 +93,7 @@ def show_cell(
         console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
     console.print()
     if "max_tokens" in _amounts(record):
-        console.print(
-            f"{'answers':<20} python -m repro.show {record.key[:12]}", highlight=False, soft_wrap=True
-        )
+        console.print(f"{'answers':<20} repro show {record.key[:12]}", highlight=False, soft_wrap=True)
     show_files(console, files)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.paths import project_root
 from repro.core.registry import require_choice, unknown
 from repro.core.typed import typed
 from repro.core.yaml_file import read_mapping
 from repro.models.checkpoints.wheels import Wheel
 
 MODELS_VARIABLE = "REPRO_MODELS"
-PROJECT = Path(__file__).resolve().parents[4]
 STORES = ("float32", "bfloat16")
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
@@ -121,7 +121,8 @@ def find_local(checkpoint: Checkpoint) -> Path | None:
     if found is None and checkpoint.folder is not None:
         tried = ", ".join(map(str, places))
         raise InputError(
-            f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there; tried {tried}"
+            f"checkpoint {checkpoint.name}: folder {checkpoint.folder!r} is not there"
+            f"{to_install(checkpoint.folder) or f'; tried {tried}'}"
         )
     return found
 
@@ -138,7 +139,12 @@ def local_places(checkpoint: Checkpoint) -> list[Path]:
 
 def folders(named: str) -> list[Path]:
     """Candidate paths of a folder: absolute, or below $REPRO_MODELS, the project or the working directory."""
-    return [base / Path(named).expanduser() for base in (*_shelf(), PROJECT, Path.cwd())]
+    return [base / Path(named).expanduser() for base in (*_shelf(), project_root(), Path.cwd())]
+
+
+def to_install(named: str) -> str:
+    """How to get a folder that is not there, if it is one of the project's assets."""
+    return "; `pip install 'repro[assets]'` brings it" if named.startswith("assets/") else ""
 
 
 def model_file(named: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from repro.core.errors import InputError
 from repro.models.analysis.layer_dropping import resident
 from repro.models.analysis.layer_importance import loss, losses_without
 from repro.models.checkpoints.digest import digest
-from repro.models.checkpoints.origin import folders
+from repro.models.checkpoints.origin import folders, to_install
 from repro.models.checkpoints.safetensors_io import read_tensors, write_tensors
 from repro.models.elastic import lora
 from repro.models.elastic.lora import Lora
@@ -52,6 +52,15 @@ class Parts(NamedTuple):
 
     folder: str
     digest: str
+
+    def find(self) -> Path:
+        """The folder on this machine; InputError if it is missing, or has another content."""
+        place = next((place for place in folders(self.folder) if place.is_dir()), None)
+        if place is None:
+            raise InputError(f"{self.folder} is not there{to_install(self.folder)}")
+        if (content := digest(place)) != self.digest:
+            raise InputError(f"{place} has digest {content}; {self.digest} is the project's")
+        return place
 
 
 _SMOLLM2 = Parts(
@@ -134,13 +143,7 @@ def committed(decoder: Decoder) -> Path | None:
         InputError: the folder is missing, or its digest differs from `COMMITTED`.
     """
     parts = COMMITTED.get(fingerprint(decoder))
-    if parts is None:
-        return None
-    folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
-    if folder is None or digest(folder) != parts.digest:
-        found = "is not there" if folder is None else f"has digest {digest(folder)}"
-        raise InputError(f"{parts.folder} {found}; {__name__}.COMMITTED names {parts.digest}")
-    return folder
+    return parts and parts.find()
 
 
 def committed_lora(folder: Path, system: str, level: float, kept: Kept, order: Order) -> Lora | None:

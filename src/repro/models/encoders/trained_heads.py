@@ -9,9 +9,7 @@ import hashlib
 from pathlib import Path
 
 from repro.core.errors import InputError
-from repro.models.checkpoints.digest import digest
 from repro.models.checkpoints.encoder_folder import open_encoder
-from repro.models.checkpoints.origin import folders
 from repro.models.elastic.elastic_profile import Parts
 from repro.models.encoders.dual_head import PARTS, DualHead, HeadSettings
 from repro.models.encoders.word_pieces import load_encoder
@@ -50,11 +48,7 @@ def committed(encoder: Path) -> Path:
         raise InputError(
             f"no heads were trained on the encoder in {encoder}; train them with repro.training.train_tlm"
         )
-    folder = next((place for place in folders(parts.folder) if place.is_dir()), None)
-    if folder is None or digest(folder) != parts.digest:
-        found = "is not there" if folder is None else f"has digest {digest(folder)}"
-        raise InputError(f"{parts.folder} {found}; {__name__}.COMMITTED names {parts.digest}")
-    return folder
+    return parts.find()
 
 
 def open_dual_head(encoder: str, heads: Path | None = None, part: str | None = None) -> tuple[DualHead, Path]:

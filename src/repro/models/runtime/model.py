@@ -17,7 +17,7 @@ from repro.core.registry import require_choice
 from repro.core.typed import typed
 from repro.device.emulated import Device
 from repro.models.checkpoints.checkpoint import CheckpointTokenizer, open_checkpoint, provenance, tokenizer
-from repro.models.checkpoints.origin import Checkpoint, folders
+from repro.models.checkpoints.origin import Checkpoint, folders, to_install
 from repro.models.costs.model_cost import ModelCost, Precision, Shape, precision
 from repro.models.costs.shard_plan import ShardPlan
 from repro.models.drafting.ahead import Ahead, Likely, of_decoder
@@ -243,6 +243,7 @@ class Model:
             raise InputError(
                 f"{self.config.name} has no early-exit predictor"
                 + (f" in {named!r}" if named else "")
+                + to_install(named or "")
                 + "; train one (repro.training.train_predictor) and name it in the checkpoint's "
                 "`predictor`, or choose method.pruning=off"
             )

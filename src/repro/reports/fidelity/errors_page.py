@@ -129,7 +129,7 @@ def page(found: Report, commits: str = "", date: str = "") -> Page:
 
 def command(paper: str) -> str:
     """Command that recreates a report."""
-    return f"python scripts/errors.py {paper} --results results"
+    return f"repro errors {paper} --results results"
 
 
 def _notes(found: Report) -> list[str]:

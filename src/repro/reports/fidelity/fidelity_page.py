@@ -25,7 +25,7 @@ from repro.reports.reference.reference import PublishedCell
 from repro.reports.tables.bands import draws_words
 
 FILE = "fidelity.md"
-COMMAND = "python scripts/errors.py --results results"
+COMMAND = "repro errors --results results"
 
 PREFACE = f"""# Fidelity: what holds of five papers
 

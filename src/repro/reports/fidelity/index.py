@@ -44,7 +44,7 @@ Everything here is generated, this page too; nothing is edited by hand. Each fol
 `cells.jsonl`; [docs/results.md](../docs/results.md) describes the rest.
 
 `python -m repro experiment=NAME results=results` runs what has no record yet and writes the table;
-`python scripts/tables.py NAME --results results` builds it from its cells alone; `python -m repro.check NAME`
+`repro table NAME --results results` builds it from its cells alone; `repro check NAME`
 computes cells again and compares them.
 
 - state: *from records* (computed with weights), *costs only* (no weights computed), *facts*, *claims*,

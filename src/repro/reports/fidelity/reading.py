@@ -69,7 +69,7 @@ def read_comparisons(folder: Path, cells: Mapping[str, PublishedCell]) -> Compar
     if old := next(
         (name for name, line in known if "certain" not in line and line["column"] != "fact"), None
     ):
-        raise InputError(f"{old} in {folder} has an older format; make it again with scripts/tables.py")
+        raise InputError(f"{old} in {folder} has an older format; make it again with repro table")
     asides = [(name, line) for name, line in known if line["column"] == "aside"]
     made = [one for name, line in known for one in comparisons_in(name, [line], cells)]
     made.sort(key=_rank)

@@ -75,7 +75,9 @@ def own_texts(cell: GenerationScenario, progress: Progress) -> list[GreedyText] 
     """
     if not (cell.sampling.greedy and cell.target.folder):
         return None
-    return _texts_after(cell, cell.requests, partial(progress, "the target's own text"))
+    return _texts_after(
+        cell, cell.requests, partial(progress, "computing the target's text, which no pack has,")
+    )
 
 
 def _texts_after(
@@ -140,7 +142,7 @@ def drafts_along(cell: GenerationScenario, texts: Sequence[GreedyText], progress
             continue
         with _network(cell, model, role) as draft:
             for done, text in enumerate(texts):
-                progress("drafts along the target's text", done, len(texts))
+                progress("computing drafts along the target's text", done, len(texts))
                 draft.start(text.prompt)
                 rows_of(draft, text.contexts()[:most])
 
@@ -157,7 +159,9 @@ def shards_ahead(cell: GenerationScenario, device: Device, progress: Progress) -
     with closing(model.memo(memory_root())) as memo:
         prompts = [request.prefix for request in cell.requests]
         for group in own_text.groups([prompt for prompt in prompts if memo.get(prompt) is None]):
-            told = own_text.shifted(lambda each: progress("texts in shards", each, total), done, len(group))
+            told = own_text.shifted(
+                lambda each: progress("computing texts in shards", each, total), done, len(group)
+            )
             for text in model.compute_texts(group, tokens, told):
                 memo.put(text.contexts(), text.rows)
                 count(computed=memo.counted(text.contexts()))

@@ -89,7 +89,7 @@ class GenerationScenario(Scenario):
         method, cell = self.method, self.cell
         require_device(cell.described, self.name, method.clock, method.processors, cell.program)
         if self.emulated:
-            self.cell.machine()  # finds numbers out of range
+            self._require_rates()
         for name in config["metrics"]:
             discover("repro.metrics")
             lookup("metric", str(name))
@@ -103,6 +103,24 @@ class GenerationScenario(Scenario):
             check_cost_only(config, [self.models[role] for role in self.places])
         self.host = host_of(config, self.emulated)
         self.labels["agreement"] = "matched" if self.match else "native"
+
+    def _require_rates(self) -> None:
+        """InputError for a number out of range, or a processor without a rate for a model's arithmetic."""
+        machine = self.cell.machine()
+        for role, place in self.places.items():
+            needed = {
+                place.on or machine.main,
+                place.head,
+                *(self.method.processors if role == "target" else ()),
+            }
+            arithmetic = self.models[role].stored.arithmetic
+            for on in sorted(needed & machine.processors.keys()):
+                if arithmetic not in (rates := machine.processors[on].peak):
+                    raise InputError(
+                        f"{on} of {machine.name} has no rate for {arithmetic}, in which {role} "
+                        f"{self.models[role].name} computes, and method {self.name} needs it; choose a "
+                        f"model@{role} in {' or '.join(rates)} (bf16 counts as fp16, 4 to 8 bits as int8)"
+                    )
 
     @classmethod
     def labels_of(cls, config: Mapping[str, Any]) -> dict[str, str]:
@@ -333,7 +351,12 @@ class GenerationScenario(Scenario):
             yield prompt.id, tuple(prompt.token_ids[-most:] if most else prompt.token_ids)
 
     def check(self) -> None:
-        """See `Scenario`: tokenizers, context lengths, memory."""
+        """See `Scenario`: kinds of drafts, tokenizers, context lengths, memory."""
+        if self.method.companion == "medusa" and not self.draft.model_cost.shape.medusa:
+            raise InputError(
+                f"{self.draft.config.name} has no Medusa heads, with which method {self.name} drafts; choose "
+                "model@draft=smollm2_135m_medusa"
+            )
         for role in self.places:
             if role != "target" and not self.cost_only:
                 require_same_tokenizer(self.target.tokenizer, self.model(role).tokenizer)

@@ -1,0 +1,128 @@
+"""Show devices as an engine uses them: what each machine can do, and the source of every number.
+
+repro device                            all machines, their rates, their facts by source
+repro device oneplus_12                 one of them
+repro device oneplus_12 --engine NAME   with this engine in place of the one that its file names
+repro device --assumed                  every number without a source, and why
+repro device --fitted oneplus_12        every fitted number and the reference cells behind it
+repro device --source paper             the same for any source
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.core.registry import unknown
+from repro.core.yaml_file import read_mapping
+from repro.device.device_file import SOURCES, Fact, facts
+from repro.device.engines.engine_file import OWN, engine_of, read_engine, with_engine
+
+TERA, GIGA = 1e12, 1e9
+# Columns of the summary: heading, place in the file, unit.
+COLUMNS = (
+    ("cpu int8\nTOP/s", "processors.cpu.peak.int8", TERA),
+    ("cpu\nGB/s", "processors.cpu.bandwidth", GIGA),
+    ("gpu fp16\nTFLOP/s", "processors.gpu.peak.fp16", TERA),
+    ("gpu\nGB/s", "processors.gpu.bandwidth", GIGA),
+    ("npu int8\nTOP/s", "processors.npu.peak.int8", TERA),
+    ("npu\nGB/s", "processors.npu.bandwidth", GIGA),
+    ("DRAM\nGB/s", "dram.bandwidth", GIGA),
+    ("budget\nGB", "dram.budget", GIGA),
+    ("flash\nGB/s", "flash.bandwidth", GIGA),
+)
+WIDE = 160  # console width when output is not a terminal
+
+
+def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = OWN) -> dict[str, Mapping[str, Any]]:
+    """Devices of a folder by name, as an engine uses them: all or the wanted ones, in the given order.
+
+    Raises:
+        InputError: there is no device of a wanted name, or no such engine; the message lists the existing
+            ones. Or the engine does not fit a device.
+    """
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    for name in wanted:
+        if name not in known:
+            raise InputError(unknown("device", name, known))
+    chosen = {"name": OWN} if engine == OWN else read_engine(engine)
+    found = {name: read_mapping(known[name]) for name in (wanted or known)}
+    return {name: with_engine(device, engine_of(device, chosen)) for name, device in found.items()}
+
+
+def checked_facts(name: str, device: Mapping[str, Any]) -> list[Fact]:
+    """A device's facts; errors name the device."""
+    try:
+        return list(facts(device))
+    except InputError as wrong:
+        raise InputError(f"device {name}: {wrong}") from None
+
+
+def listing(devices: Mapping[str, Mapping[str, Any]], source: str) -> Table:
+    """Every fact of one source: device, place, printed value, note and fitted cells."""
+    table = Table(title=f"Facts whose source is: {source}", title_justify="left")
+    for heading in ("device", "place", "value", "note"):
+        table.add_column(heading, overflow="fold")
+    for name, device in devices.items():
+        for fact in checked_facts(name, device):
+            if fact.source == source:
+                table.add_row(
+                    name, fact.path, fact.printed, "; ".join(filter(None, (fact.note, *fact.cells)))
+                )
+    table.caption = f"{table.row_count} facts"
+    return table
+
+
+def summary(devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row per device: its rates, its bandwidths, and the number of its facts by source."""
+    table = Table(title="Devices", title_justify="left")
+    table.add_column("device", no_wrap=True)
+    for heading in (*(column[0] for column in COLUMNS), *SOURCES):
+        table.add_column(heading, justify="right")
+    for name, device in devices.items():
+        known = checked_facts(name, device)
+        counts = Counter(fact.source for fact in known)
+        table.add_row(name, *_rates(known), *(str(counts[source] or "-") for source in SOURCES))
+    return table
+
+
+def _rates(known: Iterable[Fact]) -> list[str]:
+    by_path = {fact.path: fact for fact in known}
+    return [_show(by_path.get(path), unit) for _, path, unit in COLUMNS]
+
+
+def _show(fact: Fact | None, unit: float) -> str:
+    """A fact in the column's unit; for a curve, its maximum."""
+    if fact is None:
+        return "-"
+    return f"{max([y for _, y in fact.points] or [fact.value]) / unit:.4g}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "repro device", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default")
+    parser.add_argument("--engine", default=OWN, metavar="NAME", help="of conf/engine; their own by default")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--source", choices=SOURCES, help="list the facts of this source")
+    which.add_argument("--assumed", action="store_const", const="assumed", dest="source")
+    which.add_argument("--fitted", action="store_const", const="fitted", dest="source")
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    try:
+        devices = device_files(conf_dir() / "device", options.devices, options.engine)
+        console.print(listing(devices, options.source) if options.source else summary(devices))
+    except InputError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+        return 2
+    return 0

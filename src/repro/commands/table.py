@@ -1,0 +1,125 @@
+"""Rebuild tables and figures from their cells, without running anything.
+
+repro table                           all tables of outputs/results
+repro table quickstart lever/fig10    these
+repro table --results results         all tables of results, the committed ones
+repro table lever --results results   those of a paper
+repro table quickstart --format tex --out paper/
+repro table --convert FOLDER          bring a folder of the older layout to the present one
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+
+from repro.core.errors import InputError
+from repro.core.registry import unknown
+from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
+from repro.experiments.summaries.sweep_table import SWEEPS
+from repro.experiments.sweep import computes_nothing, write_read
+from repro.experiments.tables import asked_of, made_table, overrides_of, update_index
+from repro.records.results import Results, open_results
+from repro.reports.convert import convert
+from repro.reports.figures.timeline import chosen, write_timeline
+from repro.reports.files import FORMATS, write_all, written
+from repro.reports.formats.layout import Page, page
+from repro.reports.formats.render import to_screen
+from repro.reports.intervals.samples import Samples
+from repro.reports.reference.bibliography import load_bibliography
+
+
+def regenerate(
+    name: str, results: Results, samples: Samples, out: Path, formats: Sequence[str], console: Console
+) -> None:
+    """Build one table, or a page that has no cells; show it and write it.
+
+    Raises:
+        InputError: there is no such experiment, or it has no table.
+    """
+    members = results.members(name)
+    config = composed(*overrides_of(name, members))
+    section = table_section(config)
+    if section is None:
+        raise InputError(f"experiment {name!r} has no `table` section")
+    if computes_nothing(section):
+        show(console, *write_read(name, section, results, samples, out, formats))
+        return
+    bibliography = load_bibliography()
+    asked = asked_of(name, members, axes(config))
+    records = results.records(members)
+    table = made_table(asked, section, members, records, samples=samples, root=results.root)
+    files = write_all(table, out, bibliography, formats)
+    spec = asked.spec(section)
+    if spec.timeline and records:
+        rounds = results.rounds(chosen(spec.timeline, records).key)
+        files |= write_timeline(table, spec.timeline, records, rounds, out)
+    show(console, page(table), files)
+
+
+def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
+    """Print a table and the paths of its files."""
+    console.print(to_screen(shown))
+    for file in files.values():
+        console.print(f"{file}", style="dim", highlight=False, soft_wrap=True)
+
+
+def wanted(names: Sequence[str], results: Results) -> list[str]:
+    """Tables to build: the named ones and those of named papers; by default all that were made before.
+
+    Raises:
+        InputError: a name is no experiment, paper or table; or nothing was made yet.
+    """
+    known = experiment_names()
+    made = [name for name in written(results.root) if not name.endswith("/errors")]
+    made = list(dict.fromkeys([*made, *results.tables()]))
+    # A table under sweeps/ has no experiment: its own command makes it again.
+    made = [name for name in made if not name.startswith(SWEEPS)]
+    found: list[str] = []
+    for name in names:
+        own = [one for one in made if one.startswith(f"{name}/")]
+        if name not in (*known, *made) and not own:
+            raise InputError(unknown("experiment", name, known))
+        found += [name] if name in (*known, *made) else own
+    found = found or made
+    if not found:
+        raise InputError(f"there are no tables in {results.root}; experiments: {', '.join(known)}")
+    # Claims are compared with the other tables, which come first.
+    return sorted(found, key=lambda name: name.endswith("/claims"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "repro table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="all that were made when none is given")
+    parser.add_argument("--format", nargs="+", choices=list(FORMATS), default=list(FORMATS), dest="formats")
+    parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
+    parser.add_argument("--out", type=Path, help="folder for the tables; that of the results by default")
+    parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the older layout")
+    options = parser.parse_args(arguments)
+    try:
+        if options.convert:
+            update_index(convert(options.convert))
+            return 0
+        results = open_results(options.results)
+        samples = Samples(results)
+        errors = []
+        for name in wanted(options.tables, results):
+            try:
+                with nullcontext() if options.out else results.locked():
+                    regenerate(name, results, samples, options.out or results.root, options.formats, screen())
+            except InputError as wrong:  # the other tables do not need this one
+                errors.append(str(wrong))
+        if not errors:
+            update_index(results)
+    except InputError as wrong:
+        errors = [str(wrong)]
+    for error in dict.fromkeys(errors):
+        print(f"error: {error}", file=sys.stderr)
+    return 2 if errors else 0

@@ -1,0 +1,73 @@
+"""The version of this code: its release, its commit, and whether code or `conf/` differ from that commit.
+
+Owns these facts: git says them in a checkout, and elsewhere what the build wrote (`hatch_build.py`, which
+runs this file by itself). Must not know who cites them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+RELEASE = "0.1.0"
+"""The number of the release; its tag is `v` and this number."""
+
+BUILT = "built_from.json"
+"""The file of the package in which a build notes the commit; a checkout has none."""
+
+CODE = ("src", "conf", "scripts", "pyproject.toml")
+
+
+class Version(NamedTuple):
+    """A version of this code; `commit` and `dirty` are `None` where neither git nor the build knows them."""
+
+    release: str
+    commit: str | None
+    dirty: bool | None
+
+    def __str__(self) -> str:
+        """The version for a reader, such as `v0.1.0, commit 42674def0f, changed`."""
+        parts = [f"v{self.release}", f"commit {self.commit[:10]}" if self.commit else "commit unknown"]
+        return ", ".join([*parts, "changed"] if self.dirty else parts)
+
+
+@cache
+def version() -> Version:
+    """The version of the code that runs."""
+    package = Path(__file__).resolve().parents[1]
+    built = package / BUILT
+    if built.is_file():
+        return Version(RELEASE, **json.loads(built.read_text(encoding="utf-8")))
+    return Version(RELEASE, *git_state(package.parents[1]))
+
+
+def git_state(checkout: Path) -> tuple[str | None, bool | None]:
+    """Commit of a checkout of this project, and whether code or configuration differ from it.
+
+    Generated files (`results/`) are ignored. `(None, None)` if the folder is not the top of a checkout, or
+    git is missing.
+    """
+    top = _git(checkout, "rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != checkout.resolve():
+        return None, None
+    commit = _git(checkout, "rev-parse", "HEAD")
+    changes = _git(checkout, "status", "--porcelain", "--", *CODE)
+    return commit, None if changes is None else bool(changes)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Output of a git command; `None` if it fails or git is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+    except OSError:
+        return None
+    return os.fsdecode(done.stdout).strip() if done.returncode == 0 else None

@@ -1,0 +1,67 @@
+"""The settings of a cell as its record has them, compared without datasets and checkpoints.
+
+A key also has content hashes of these, which a machine without them cannot know. Must not know Hydra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from repro.core.errors import InputError
+from repro.records.identity import portable
+from repro.records.provenance import host_kind
+from repro.records.record import Record, content_hash
+from repro.records.results import Results
+from repro.scenarios.base import Scenario
+from repro.scenarios.registry import made
+
+MATCHED = {
+    "match": ("calibrate_draft_to",),
+    "confidences": ("draft_calibration",),
+    "calibration": ("calibration_prompts",),
+}
+"""Entries of a draft's calibration in what is asked, which are derived from these settings."""
+
+
+def decisive_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a configuration that can change an outcome, as records have them."""
+    found = dict(made({**portable(config), "labels": {}, "data_dir": None}).decisive_settings)
+    derived = [name for name in MATCHED if found.pop(name, None) is not None]
+    return found | {setting: config[setting] for name in derived for setting in MATCHED[name]}
+
+
+_hashes: dict[tuple[str, str], str] = {}
+"""The hash of the settings of each record that was compared, by its key and when it was finished."""
+
+
+def record_like(cell: Scenario, results: Results) -> Record | None:
+    """The record of a cell's settings, component versions and kind of machine; `None` if there is none.
+
+    A finished one goes before a failed one. Datasets and checkpoints count by what `conf/` says of them.
+    """
+    machine = None if cell.emulated else content_hash(host_kind())
+    settings = _hash(cell.config, cell.versions, machine)
+    alike = results.labelled(cell.labels_of(cell.config))
+    same = [record for record in alike if _hash_of(record) == settings]
+    return max(same, key=lambda record: record.done, default=None)
+
+
+def _hash_of(record: Record) -> str:
+    about = record.provenance
+    if (record.key, about.finished) not in _hashes:
+        try:
+            settings = _hash(about.config, about.versions, about.inputs.get("machine"))
+        except (InputError, KeyError):  # a component or a setting of it is gone
+            settings = ""
+        _hashes[record.key, about.finished] = settings
+    return _hashes[record.key, about.finished]
+
+
+def _hash(config: Mapping[str, Any], versions: Mapping[str, int], machine: str | None) -> str:
+    settings = decisive_settings(config)
+    sections = {name: value for name, value in portable(config).items() if name in settings}
+    checkpoints = {
+        n: s["checkpoint"] for n, s in sections.items() if isinstance(s, Mapping) and "checkpoint" in s
+    }
+    return content_hash([settings, checkpoints, versions, machine])
