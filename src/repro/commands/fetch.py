@@ -29,7 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
         "names", nargs="*", metavar="NAME", help="files of conf/model/checkpoint, without .yaml"
     )
     parser.add_argument("--list", action="store_true", help="print every checkpoint and its places")
-    parser.add_argument("--for", dest="experiment", metavar="experiment=NAME", help="all that weights=own needs")
+    parser.add_argument(
+        "--for", dest="experiment", metavar="experiment=NAME", help="all that weights=own needs"
+    )
     parser.add_argument(
         "--cache", type=Path, help="the cache folder; $REPRO_CACHE or ~/.cache/repro by default"
     )
