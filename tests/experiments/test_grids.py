@@ -59,6 +59,21 @@ def test_only_the_command_replaces_what_lies_below_a_choice() -> None:
     assert jobs("dataset=gsm8k", **grid) == [["dataset=gsm8k"]]
 
 
+def test_a_part_holds_where_an_axis_has_its_value() -> None:
+    """On the command line, in a sweep of both, and in the list of cells that a table is made from."""
+    parts = [{"when.weights": "stand_in", "m": ["a", "b"]}, {"when.weights": "own", "m": "c"}]
+    grid = {"weights": "stand_in", "n": [1, 2], "cells": parts}
+    first = [["weights=stand_in", f"n={n}", f"m={m}"] for n in (1, 2) for m in "ab"]
+    own = [["weights=own", f"n={n}", "m=c"] for n in (1, 2)]
+    assert jobs(**grid) == first
+    assert sorted(jobs("weights=own", **grid)) == own
+    assert sorted(jobs("weights=stand_in,own", **grid)) == sorted([*first, *own])
+    points = ExperimentGrid.parse(grid, "here").points()
+    assert points == [{"weights": "stand_in", "n": n, "m": m} for n in (1, 2) for m in "ab"]
+    with pytest.raises(InputError, match=r"when.wieghts: .*Did you mean weights"):
+        ExperimentGrid.parse({**grid, "cells": [{"when.wieghts": "own", "m": "c"}]}, "here")
+
+
 @pytest.mark.parametrize(
     ("typed", "count"),
     [

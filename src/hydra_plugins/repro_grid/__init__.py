@@ -25,6 +25,9 @@ LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
 cells alike; these wait for the configuration of each cell."""
 
+WHEN = "when."
+"""Before a setting in `cells`, as in `when.weights: own`: the part holds where the axis has this value."""
+
 
 class GridSweeper(BasicSweeper):
     """Hydra's basic sweeper, which also goes through `cells`: overrides that hold together.
@@ -86,7 +89,8 @@ class GridSweeper(BasicSweeper):
             )
         outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
         inner = _once((point for part in parts for point in _points(part)), _point)
-        jobs = [[*job, *point] for job in product(*outer) for point in inner]
+        points = [(_conditions(point), [one for one in point if not one.startswith(WHEN)]) for point in inner]
+        jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
         jobs = [each for job in jobs for each in self._with_beside(job, varied, given)]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
@@ -133,6 +137,11 @@ def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:
         assert asked is not None
         found[asked] = _values(parser.parse_override(f"{key}={override.value()}"))
     return found
+
+
+def _conditions(point: Iterable[str]) -> set[str]:
+    """The settings of the axes that a point of `cells` asks for."""
+    return {setting.removeprefix(WHEN) for setting in point if setting.startswith(WHEN)}
 
 
 def _resolvable(value: object) -> str:

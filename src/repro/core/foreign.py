@@ -28,7 +28,7 @@ CODE = "evaluate:"
 SPECIAL = re.compile(r"(^|[.+~])_[a-z]+_$")
 """A name that makes an object of what stands beside it (`_target_`)."""
 
-REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:)?[^${}:]*\}")
+REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${}:]*\}")
 """A reference to a setting, which need not be there, or to a choice, without another one inside it."""
 
 

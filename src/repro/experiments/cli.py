@@ -52,7 +52,7 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
-from repro.experiments.tables import Asked, matter
+from repro.experiments.tables import WEIGHTS, Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.provenance import usable_cores
 from repro.records.record import canonical
@@ -113,7 +113,8 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("config", overrides=carried(overrides), return_hydra_config=True)
+        settings = carried(composing.unswept(overrides))
+        return compose("config", overrides=settings, return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:
@@ -286,7 +287,8 @@ def asked(config: DictConfig) -> Asked:
 def axes(config: DictConfig) -> set[str]:
     """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
     sweeper = config.hydra.sweeper
-    return {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    varied = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    return varied - {WEIGHTS}  # of own weights the table is another one
 
 
 def given(config: DictConfig) -> dict[str, str]:

@@ -43,6 +43,7 @@ from repro.reports.formats.render import to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
 from repro.reports.spec.experiment import experiment_file
@@ -280,6 +281,8 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
     if computes_nothing(section):
         written = with_notes(section)
+        if notes := written.get("footnotes"):
+            written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in notes]
         if "claims" in written:
             return claims_written_out(experiment, written)
         return facts_written_out(written) if "facts" in written else written

@@ -153,6 +153,14 @@ def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, "method": {**method, "resident": resident}} if "resident" in method else config
 
 
+def with_own_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration; a method that prunes does not with own weights for which no predictor is trained."""
+    method, checkpoint = config["method"], (config.get("target") or {}).get("checkpoint") or {}
+    if config.get("weights") != "own" or "pruning" not in method or checkpoint.get("predictor"):
+        return config
+    return {**config, "method": {**method, "pruning": "off"}}
+
+
 def host_of(config: Mapping[str, Any], emulated: bool) -> str:
     """The torch device: the `host` setting, or that of a real device; InputError if there is no GPU."""
     host = str(config["host"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from repro.core.errors import InputError
@@ -289,10 +290,15 @@ class MedusaModel(HeadModel):
         """See `Model` and `session`."""
         return self._calibrated(super().local_session(role, device, placement, tokens))
 
+    @cached_property
+    def ranks(self) -> Path | None:
+        """The file of the heads' recorded ranks, if there is one."""
+        path = self.folder / head_ranks.FILE if self.folder else None
+        return path if path and path.is_file() else None
+
     def _calibrated(self, session: Session) -> Session:
-        assert self.folder is not None
-        if (path := self.folder / head_ranks.FILE).is_file():
-            session.calibration = Calibration.of(HeadRanks.load(path).first(session.heads))
+        if self.ranks:
+            session.calibration = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
         return session
 
     @cached_property

@@ -16,6 +16,7 @@ from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import Samples, distinct
+from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, figure, interval, relative
@@ -23,7 +24,7 @@ from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.how_made import how_made, words_of
 from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
-from repro.reports.tables.stand_ins import stand_ins
+from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
 SHORT = 12
@@ -59,8 +60,8 @@ def build(
 
 
 def matches(record: Record, where: Mapping[str, str]) -> bool:
-    """Whether a record has all these labels."""
-    return all(record.labels.get(name) == label for name, label in where.items())
+    """Whether a record has all these labels; "" is none of that name."""
+    return all(record.labels.get(name, "") == label for name, label in where.items())
 
 
 def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
@@ -90,7 +91,9 @@ class _Builder:
         self.older = older
         self.records = records
         self.failures: list[str] = []
-        self.footnotes: list[str] = list(spec.footnotes)
+        both = says_stand_ins(records)
+        notes = (note for note in spec.footnotes if both or not note.startswith(OF_STAND_INS))
+        self.footnotes: list[str] = [note.removeprefix(OF_STAND_INS) for note in notes]
         self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
         for record in sorted(records, key=self._order):
             self.groups.setdefault(self._row_id(record), []).append(record)

@@ -207,8 +207,8 @@ def opened_sessions(
                 there = placed(model, device, place)
                 made = opened.enter_context(_matched_network(cell, there, role, brought, network))
                 sessions[role] = there.session(role, device, place, made, cell.tokens(role))
-                if isinstance(brought, HeadMatch):
-                    sessions[role].calibration = Calibration(brought.trees.accuracies)
+                if role == "draft" and cell.trees:
+                    sessions[role].calibration = Calibration(cell.trees.accuracies)
                 if network is _network and (scores := sessions[role].predictor) and remembers(cell):
                     scores.remember(opened.enter_context(known_exits(cell.target)))
             else:

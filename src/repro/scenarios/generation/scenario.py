@@ -28,7 +28,7 @@ from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, align_vocabularies, opened
+from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
@@ -40,13 +40,14 @@ from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
-from repro.scenarios.generation.heads_fit import HeadMatch
+from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
     kind_of,
     model_of,
     require_device,
+    with_own_weights,
     with_resident,
 )
 
@@ -74,7 +75,7 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
-        config, engine = with_resident(config), config.get("engine")
+        config, engine = with_own_weights(with_resident(config)), config.get("engine")
         self.method: Method = component("method", config["method"])
         self.cell = EmulatedCell(config, self.method.engine, self.method.format)
         config = self.cell.config
@@ -155,6 +156,20 @@ class GenerationScenario(Scenario):
             return None
         draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
         return wanted
+
+    @cached_property
+    def trees(self) -> FittedHeads | None:
+        """Published accuracies of the draft's heads, by which their trees are searched.
+
+        None if the heads compute as they are and have ranks of their own, or if no setup names accuracies.
+        """
+        if isinstance(self.match, HeadMatch):
+            return self.match.trees
+        names = self.config["calibrate_draft_to"]
+        draft = self.model("draft") if isinstance(names, list) and "draft" in self.places else None
+        if not isinstance(draft, MedusaModel) or draft.ranks:
+            return None
+        return head_match(names).trees
 
     @property
     def calibrates(self) -> bool:
@@ -258,6 +273,8 @@ class GenerationScenario(Scenario):
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
             asked["match"] = asdict(self.match)
+        elif self.trees:
+            asked["trees"] = asdict(self.trees)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
