@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro.core.errors import InputError
+from repro.core.overrides import override
 from repro.metrics.evaluated import code_digest, figures, require_registered, stem_of
 from repro.records.identity import portable_place
 from repro.scenarios.registry import is_current
@@ -58,7 +59,7 @@ def test_a_cell_s_answers_are_scored_and_its_record_has_no_folder_of_this_machin
     """No tiny answer of six tokens is longer than a reference of many; the empty references are shorter."""
     monkeypatch.setenv("REPRO_CACHE", str(tmp_path / "cache"))
     project: Project = write_project(tmp_path)
-    record = project.record("method=chain_sd", f"metrics=[{metric(tmp_path)}]")
+    record = project.record("method=chain_sd", override("metrics", [metric(tmp_path)]))
     assert record.done, record.error
     assert record.figure("evaluate_longer") == 1.0
     assert record.provenance.config["metrics"] == ["evaluate:longer"]
