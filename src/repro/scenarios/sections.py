@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.registry import unknown
+from repro.core.registry import require_choice, unknown
 
 CHOSEN = {
     "method": "method",
@@ -53,11 +53,12 @@ LONGEST_NAME = 120
 
 
 def check_known(config: Mapping[str, Any]) -> None:
-    """InputError for a setting that nothing reads, such as a misspelt one that was added with `+`."""
+    """InputError for a setting that nothing reads, such as a misspelt one, or weights of no known choice."""
     known = (*CHOSEN, *EXAMPLES, *FOLDERS, *OTHERS)
     for name in config:
         if name not in known and not DRAFTS.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), known))
+    require_choice("choice of weights", config.get("weights", "stand_in"), ("stand_in", "own"))
 
 
 def check_sections(config: Mapping[str, Any], group: str) -> None:
