@@ -206,9 +206,9 @@ def fail(*given: str) -> str:
 def test_it_never_overwrites_another_file(conf: Path, tmp_path: Path) -> None:
     mine = conf / "engine" / "mine.yaml"
     mine.write_text("name: mine\n", encoding="utf-8")
-    assert "not written by this script" in fail("--quick", "--conf", str(conf), "--name", "mine")
+    assert "not written by `repro calibrate`" in fail("--quick", "--conf", str(conf), "--name", "mine")
     assert mine.read_text(encoding="utf-8") == "name: mine\n"
-    assert "not written by this script" in fail("--quick", "--name", "OnePlus 12")
+    assert "not written by `repro calibrate`" in fail("--quick", "--name", "OnePlus 12")
     assert "no folder" in fail("--quick", "--conf", str(tmp_path / "nowhere"))
 
 
