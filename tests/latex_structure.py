@@ -13,10 +13,11 @@ NEEDS = {
     "array": r">\{\\raggedright",
     "longtable": r"\\begin\{longtable\}|LTcapwidth",
     "rotating": r"\\begin\{sidewaystable\}",
+    "graphicx": r"\\rotatebox",
     "pdflscape": r"\\begin\{landscape\}",
 }
 RULES = ("\\toprule", "\\midrule", "\\bottomrule", "\\cmidrule", "\\end", "\\caption")
-NUMBER = re.compile(r"-?\d+(\.\d+)?(\{.*\})?")
+NUMBER = re.compile(r"(\\bfseries )?-?\d+(\.\d+)?(\{.*\})?")
 
 
 def problems(text: str) -> list[str]:

@@ -70,7 +70,7 @@ ONLY = {
     "gguf": {"models/checkpoints/gguf_file.py", "validation/this_machine/gguf_files.py"},
     "safetensors": {"models/checkpoints/safetensors_io.py"},
     "datasets": {"data/sources.py"},
-    "evaluate": {"metrics/base.py"},
+    "evaluate": {"metrics/base.py", "metrics/evaluated.py"},
     "wandb": {f"experiments/tracking/{name}.py" for name in ("tracker", "runs", "contents")},
     "hydra": {"experiments/composing.py", "experiments/cli.py"},
     "numba": {"models/parallel/tree_loops.py", "methods/ghidorah/tree_replay.py"},

@@ -206,7 +206,8 @@ def cells(project: Project) -> dict[str, dict[str, Any]]:
         chance = ("service.decider=random", "service.scorer=none", "trace.requests=4", "prompts=1")
         asked = (f"service={name}", *LEVELS, *chance, *BILLED, FP16)
         found[f"service {name}"] = project.config(*asked)
-    return {name: config | {"device": phone} for name, config in found.items()}
+    written = {"device": phone, "engine": {"name": "own"}, "format": "computed"}
+    return {name: config | written for name, config in found.items()}
 
 
 def ours(group: str) -> list[str]:

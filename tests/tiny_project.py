@@ -51,7 +51,9 @@ USUAL = (
     "wandb.mode=disabled",
 )
 """Settings of every command of a test."""
-DROPPED = ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS")
+DROPPED = (
+    *("WANDB_API_KEY", "WANDB_MODE", "WANDB_DIR", "REPRO_DATA", "REPRO_MODELS", "COLUMNS", cli.FULL_ERROR),
+)
 """Variables of the environment that a test's command does not see."""
 SHAPE = {
     "vocab_size": len(CONTROL) + 256,

@@ -35,6 +35,7 @@ from repro.core.paths import conf_dir, project_root
 from repro.core.registry import unknown
 from repro.experiments.composing import load_components
 from repro.experiments.drift import drifted
+from repro.metrics.evaluated import is_evaluated
 from repro.models.forward.logit_cache import smallest_margin
 from repro.records.build_cache import forgetting
 from repro.records.provenance import host_kind
@@ -87,6 +88,8 @@ def check(record: Record, data_dir: str | None, beginning: Beginning | None = No
             record, "not checkable here", "its times are those of another machine's wall clock"
         )
     config = {**record.provenance.config, "data_dir": data_dir}
+    if any(is_evaluated(str(name)) for name in config.get("metrics") or ()):
+        return CheckedCell(record, "not checkable here", "its answers are scored by code of its user's")
     if beginning:
         config["prompts"] = beginning.prompts
     try:

@@ -29,8 +29,10 @@ from repro.data.config import builder_of, read_config, scoring_of
 from repro.data.scoring import GeneratedText
 from repro.data.template import Row
 from repro.experiments.composing import load_components
+from repro.metrics.evaluated import require_registered
 from repro.records.record import Record, Scalar
 from repro.records.results import Results, open_results
+from repro.reports.tables.known import known_values, not_compared, other_arithmetic
 from repro.scenarios.base import Scenario
 from repro.scenarios.generation.answers import first_difference, row_hash
 from repro.scenarios.generation.scenario import GenerationScenario
@@ -103,6 +105,7 @@ def compute(found: Found, store: Results, data_dir: str | None, console: Console
     from repro.check import differences  # late, with torch
 
     record = found.record
+    require_registered(record.provenance.config.get("metrics") or (), f"record {record.key[:12]}")
     cell = _cell(record, data_dir)
     if cell.key != record.key:
         raise InputError(
@@ -190,11 +193,12 @@ def heading(found: Found) -> Iterator[str]:
     yield f"  cell        {escape(labels)}"
     settings = ", ".join(f"{name} {_short(config[name])}" for name in SETTINGS if name in config)
     yield f"  settings    {escape(settings)}"
-    figures = ", ".join(
-        f"{n} {_number(record.values[n])}" for n in FIGURES if record.values.get(n) is not None
-    )
+    values = known_values(record)
+    figures = ", ".join(f"{name} {_number(values[name])}" for name in FIGURES if values.get(name) is not None)
     if figures:
         yield f"  figures     {figures}"
+    if arithmetic := other_arithmetic(record):
+        yield f"  {not_compared(record.labels['method'], arithmetic)}"
 
 
 def answer_lines(
@@ -205,6 +209,8 @@ def answer_lines(
     at = None
     if line["target_tokens"] is None:
         verdict = "the target's own answer is not known"
+    elif cell.method.arithmetic:
+        verdict = "not compared with the target's own"
     else:
         at = first_difference(str(line["tokens"]), str(line["target_tokens"]))
         verdict = (

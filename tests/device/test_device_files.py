@@ -15,10 +15,13 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.cost import Machine, Processor
 from repro.device.device_file import SOURCES, facts, machine
-from repro.device.engines.engine_file import device_with_engine
+from repro.device.engines.engine_file import device_file, device_files, device_with_engine, with_engine
 from repro.device.op import CPU, FLASH, NPU, Op
 
-DEVICES = {path.stem: device_with_engine(path.stem) for path in (conf_dir() / "device").glob("*.yaml")}
+DEVICES = {
+    name: device_with_engine(name) if file.get("engine") else with_engine(file, None)
+    for name, file in ((name, device_file(name)) for name in device_files())
+}
 EMULATED = sorted(name for name, device in DEVICES.items() if device["kind"] == "emulated")
 OF_PAPERS = [name for name in EMULATED if DEVICES[name].get("papers")]
 MACHINES = {name: machine(DEVICES[name]) for name in EMULATED}

@@ -82,7 +82,7 @@ def complaint(project: Project, *overrides: str) -> str:
             "prompts is 100000, but dataset 'humaneval' has 3 rows; choose prompts=3",
         ),
         ("skip=2", "prompts is 2 after skip=2, but dataset 'humaneval' has 3 rows; choose prompts=1 or"),
-        ("device.dram.budget.value=0.001", "of OnePlus 12's budget of 1.00 MB only"),
+        ("device.dram.budget.value=0.0001", "of OnePlus 12's budget of 0.10 MB only"),
         ("match=null", "the setting 'match' is called 'calibrate_draft_to' now; docs/changes.md"),
         ("workload=t5_squad", "the setting 'workload' is called 'setup' now; docs/changes.md"),
         (
@@ -121,8 +121,12 @@ def complaint(project: Project, *overrides: str) -> str:
         ("sampling.top_p=nan", "sampling, top_p: nan is not a finite number"),
         ("cooldown=nan", "cooldown is nan; it must be a number from 0 to 86400, and finite"),
         ("seed=100000000000000000000", "seed is 100000000000000000000; it must be a whole number from 0 to "),
-        ("device.dram.bandwidth.value=-1", "OnePlus 12: dram.bandwidth: -1 GB/s must be a number above 0"),
-        ("device.dram.bandwidth.value=1e300", "dram.bandwidth: 1e+300 GB/s must be a number above 0 and at"),
+        ("device.dram.budget.value=-1", "OnePlus 12: dram.budget: -1 GB must be a number above 0"),
+        ("device.dram.budget.value=1e300", "dram.budget: 1e+300 GB must be a number above 0 and at"),
+        (
+            "device.dram.bandwidth.value=50",
+            "are those of its chip, Snapdragon 8 Gen 3, under engine llama_cpp_cpu",
+        ),
         ("+device.flash.slots={value: 0, source: assumed}", "flash.slots: 0 must be a whole number from 1"),
         ("name=null", "name is None; it must be at most 120 letters"),
         ("name=../../../esc", "name is '../../../esc'; it must be at most 120 letters"),

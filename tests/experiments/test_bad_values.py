@@ -18,7 +18,7 @@ from repro.experiments.composing import load_components
 load_components()
 
 BASES = {
-    "method": ("method=chain_sd",),
+    "method": ("method=chain_sd", "engine=own"),
     "engine": ("engine=lever_serial",),
     "shape": ("model@target=qwen3_8b_q4_0",),
     "choice": ("dataset=arc_easy_5shot",),
@@ -39,6 +39,7 @@ ACCEPTED = {
     "seed": "zero huge",
     "calibrate_draft_to": "null",
     "resident": "null",
+    "format": "null",
     "metrics": "empty",
     "cooldown": "zero broken",
     "data_dir": "misspelt empty null",
@@ -136,6 +137,7 @@ ACCEPTED = {
     "*.scoring.labels": "empty",
     "engine.papers": "empty",
     "engine.extends": "null",
+    "engine.above_floor": "misspelt empty",
     "*.papers.0": "misspelt empty",
     "engine.devices": "null",
     "engine.devices.*.processors": "null",

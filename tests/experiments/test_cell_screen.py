@@ -110,7 +110,7 @@ def test_a_cell_says_where_its_record_and_timeline_lie(project: Project, tmp_pat
 
 
 def test_a_failed_cell_says_where_its_traceback_is(project: Project, tmp_path: Path) -> None:
-    done = project.apart(tmp_path).here("method=std", "device.dram.budget.value=0.0001")
+    done = project.apart(tmp_path).here("method=std", "device.dram.budget.value=0.00005")
     assert done.returncode == 2
     assert "The traceback is in " in done.stdout
     assert done.stderr.startswith("error: target weights needs")

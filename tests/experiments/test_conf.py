@@ -40,10 +40,11 @@ LEAST = {
     "engine": 2,
     "dataset": 43,
     "model": 56,
-    "model/checkpoint": 44,
+    "model/checkpoint": 48,
     "model/shape": 33,
     "setup": 32,
     "trace": 2,
+    "weights": 2,
     "service": 7,
     "experiment": 114,
 }
@@ -63,8 +64,8 @@ OTHERS = (
 )
 METHODS = (
     "bld chain_sd corrected draft edgellm flash_ar ghidorah lever llama_cpp_cpu medusa medusa_em mlc_gpu "
-    "mllm_npu mnn_cpu nav opt_tree powerinfer2_npu sequential sp specinfer spl std std_flash sti tflite_gpu "
-    "tree_attention"
+    "mllm_npu mnn_cpu nav opt_tree powerinfer2_npu prompt_lookup sequential sp specinfer spl std std_flash "
+    "sti tflite_gpu tree_attention"
 )
 SERVICES = "attn_drop elastilm full laco layerwise llm_pruner llmlingua2_cs pfs shortgpt"
 

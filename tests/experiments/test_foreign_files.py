@@ -105,6 +105,12 @@ def test_no_section_of_hydra_may_be_set(stranger: Stranger, hydra: Any, how: str
     assert stranger.refused("experiment=mine") == f"{path} sets hydra{HYDRAS}", how
 
 
+def test_no_file_asks_for_code_that_scores(stranger: Stranger) -> None:
+    path = stranger.write("experiment/mine", {"metrics": ["evaluate:theirs"]})
+    said = f"{path} asks for evaluate:theirs, whose code would run; name it on the command line\n"
+    assert stranger.refused("experiment=mine") == said
+
+
 @pytest.mark.parametrize(
     "header", ["hydra.callbacks", "_global_.hydra", "_global_xhydra.callbacks", "[hydra]", "hydra"]
 )

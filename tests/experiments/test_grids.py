@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra_plugins.repro_grid import GridSweeper
 from repro.core.errors import InputError
 from repro.experiments.composing import with_sweep
+from repro.reports.spec.beside import carried
 from repro.reports.spec.grid import ExperimentGrid
 
 
@@ -58,6 +59,21 @@ def test_only_the_command_replaces_what_lies_below_a_choice() -> None:
     assert jobs("dataset=gsm8k", **grid) == [["dataset=gsm8k"]]
 
 
+def test_a_part_holds_where_an_axis_has_its_value() -> None:
+    """On the command line, in a sweep of both, and in the list of cells that a table is made from."""
+    parts = [{"when.weights": "stand_in", "m": ["a", "b"]}, {"when.weights": "own", "m": "c"}]
+    grid = {"weights": "stand_in", "n": [1, 2], "cells": parts}
+    first = [["weights=stand_in", f"n={n}", f"m={m}"] for n in (1, 2) for m in "ab"]
+    own = [["weights=own", f"n={n}", "m=c"] for n in (1, 2)]
+    assert jobs(**grid) == first
+    assert sorted(jobs("weights=own", **grid)) == own
+    assert sorted(jobs("weights=stand_in,own", **grid)) == sorted([*first, *own])
+    points = ExperimentGrid.parse(grid, "here").points()
+    assert points == [{"weights": "stand_in", "n": n, "m": m} for n in (1, 2) for m in "ab"]
+    with pytest.raises(InputError, match=r"when.wieghts: .*Did you mean weights"):
+        ExperimentGrid.parse({**grid, "cells": [{"when.wieghts": "own", "m": "c"}]}, "here")
+
+
 @pytest.mark.parametrize(
     ("typed", "count"),
     [
@@ -103,3 +119,22 @@ def test_limits_are_counts(name: str, value: Any) -> None:
 def test_a_part_without_a_value_is_an_error() -> None:
     with pytest.raises(InputError, match="cells: there is no value of x"):
         jobs(cells=[{"y": 1, "x": []}])
+
+
+def test_a_setting_holds_where_the_component_is_chosen() -> None:
+    found = jobs("method=std,chain_sd", *carried(["chain_sd.length=2,4"]))
+    assert found == [
+        ["method=std"],
+        ["method=chain_sd", "method.length=2"],
+        ["method=chain_sd", "method.length=4"],
+    ]
+
+
+def test_in_an_experiment_the_component_s_own_cell_stays_and_its_default_is_no_second_one() -> None:
+    """Chain-SD drafts 8 tokens by itself."""
+    found = jobs(*carried(["chain_sd.length=2,8"]), method=["std", "chain_sd"])
+    assert found == [
+        ["method=std"],
+        ["method=chain_sd"],
+        ["method=chain_sd", "method.length=2", "++labels.method='chain_sd, length 2'"],
+    ]

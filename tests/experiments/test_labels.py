@@ -51,7 +51,7 @@ def test_labels_interpolate_settings_and_are_no_part_of_the_key(project: Project
 )
 def test_labels_that_are_none(labels: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        own_labels({"labels": labels}, taken=USUAL)
+        own_labels({"labels": labels}, dict.fromkeys(USUAL, "chain_sd"))
 
 
 def test_a_label_that_a_cell_cannot_have_fails_that_cell_alone(project: Project) -> None:

@@ -125,7 +125,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_setting_that_is_not_finite_is_named_before_any_work(place: str, project: Project) -> None:
     value, said = PLACES[place]
-    config = project.config("method=chain_sd", "model@target=qwen3_8b_q4_0")
+    config = project.config("method=chain_sd", "model@target=qwen3_8b_q4_0", "engine=own")
     *above, last = place.split(".")
     section: Any = config
     for name in above:

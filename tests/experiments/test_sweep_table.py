@@ -63,7 +63,7 @@ def test_a_setting_that_varies_becomes_a_label(tmp_path: Path) -> None:
     assert table.labels == {"length": "${oc.select:method.length,null}"}
     assert [note.labels["length"] for note in table.notes] == ["2", "4", "8"]
     assert table.name.startswith("sweeps/length-2-4-8-")
-    assert "chain_sd, OnePlus 12" in table.section["title"]
+    assert table.section["title"] == "length 2, 4 and 8 (Chain-SD, OnePlus 12)"
 
 
 def test_a_choice_that_several_labels_tell_apart_uses_them_all(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from repro.methods.base import Generation, Method, Request
 from repro.methods.plain.autoregressive import DraftAlone, FlashAutoregressive, Standard
 from repro.methods.speculative.chain_sd import ChainSD
 from repro.methods.speculative.edgellm import EdgeLLM
+from repro.methods.speculative.prompt_lookup import PromptLookup
 from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, precision
@@ -53,6 +54,7 @@ TOKENS = 9
 # As in test_families: rounding moves these logits by a few 1e-5, a misplaced part by 1e-2.
 TOLERANCE = 1e-4
 CHAINS = [ChainSD(length=length) for length in (1, 4, 8)]
+LOOK_UPS = [PromptLookup(), PromptLookup(ngram=1, length=3)]
 TREES = [
     EdgeLLM(provisional=provisional, choices=choices, update=update, verification=form, limit=4, ahead=3)
     for provisional, choices, update, form in product(
@@ -125,7 +127,10 @@ def test_chains_and_trees_emit_the_targets_own_tokens(family: str) -> None:
     # Every tree method meets one strength here and all of them over the families.
     turn = list(FAMILIES).index(family)
     cases = [(method, strength) for method in CHAINS for strength in STRENGTHS]
-    cases += [(method, STRENGTHS[(i + turn) % 3]) for i, method in enumerate([*TREES, *ABLATED, *EXPANSIONS])]
+    cases += [
+        (method, STRENGTHS[(i + turn) % 3])
+        for i, method in enumerate([*TREES, *ABLATED, *EXPANSIONS, *LOOK_UPS])
+    ]
     for method, strength in cases:
         made = speculate(method, family, strength, EmulatedDevice(toy()))
         assert made.tokens == truth(family), f"{method} at noise {strength}"
@@ -142,6 +147,7 @@ def test_also_on_this_machines_own_clock(family: str) -> None:
         (EdgeLLM(resident=1.0, choices=3, limit=4, ahead=3), 0.2),
         (EdgeLLM(resident=1.0, choices=2, limit=4, ahead=3), 0.0),
         (SpecInfer(resident=1.0, expansion=(1, 2, 1), drafts=2), 0.2),
+        (PromptLookup(resident=1.0), 0.0),
     ]:
         assert speculate(method, family, strength, device).tokens == truth(family), f"{method}"
     device.close()
@@ -282,7 +288,7 @@ def test_draft_logits_in_a_tree_equal_those_of_the_branch_alone(family: str) -> 
 
 METHODS = [
     *(Standard(), FlashAutoregressive(), SpeculativeDecoding()),
-    *(*CHAINS, TREES[0], TREES[7], TREES[16], TREES[22], *ABLATED, *EXPANSIONS),
+    *(*CHAINS, *LOOK_UPS, TREES[0], TREES[7], TREES[16], TREES[22], *ABLATED, *EXPANSIONS),
 ]
 
 
@@ -352,6 +358,7 @@ def joint(sampling: Sampling = HOT) -> torch.Tensor:
         (ChainSD(length=2), Sampling(0.7, 0.8)),
         (EdgeLLM(limit=3, choices=2, ahead=2), HOT),
         (SpecInfer(expansion=(2, 2)), HOT),
+        (PromptLookup(length=2), HOT),
         (SpecInfer(expansion=(2, 1), drafts=2), HOT),
         (SpecInfer(expansion=(1, 2), drafts=2), Sampling(0.7, 0.8)),
     ],

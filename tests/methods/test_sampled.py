@@ -26,6 +26,7 @@ from repro.methods.speculative.corrected import Corrected
 from repro.methods.speculative.edgellm import EdgeLLM
 from repro.methods.speculative.nav import Nav
 from repro.methods.speculative.opt_tree import OptTree
+from repro.methods.speculative.prompt_lookup import PromptLookup
 from repro.methods.speculative.sp import SpeculativeDecoding
 from repro.methods.speculative.specinfer import SpecInfer
 from repro.models.costs.model_cost import ModelCost, Shape, precision
@@ -56,6 +57,7 @@ METHODS: dict[str, Method] = {
     "corrected": Corrected(),
     "chain_sd": ChainSD(length=2),
     "sp": SpeculativeDecoding(length=3),
+    "prompt_lookup": PromptLookup(length=3),
     "specinfer": SpecInfer(expansion=(2, 2)),
     "specinfer of two drafts": SpecInfer(expansion=(2, 1), drafts=2),
     "edgellm": EdgeLLM(limit=3, choices=2, ahead=2),

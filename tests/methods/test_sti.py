@@ -25,7 +25,7 @@ from repro.records.record import Record
 from tiny import MODEL_COST, SHAPE, toy
 from tiny_project import Project, write_project
 
-STI = ("method=sti", "method.preload=0", "max_tokens=24")
+STI = ("method=sti", "method.preload=0", "max_tokens=24", "format=computed", "engine=own")
 LAYERS, LAYER_BYTES = 2, 4 * (4 * 64 * 64 + 3 * 64 * 96)
 """Of the tiny project's target, in fp32."""
 

@@ -18,6 +18,8 @@ from repro.core.errors import InputError
 from repro.models.checkpoints import hub
 from repro.models.checkpoints.checkpoint import open_checkpoint, provenance
 from repro.models.checkpoints.wheels import Wheel
+from repro.models.runtime.head_model import opened
+from repro.models.runtime.model import ModelConfig
 from tiny_checkpoints import COMMIT, NOWHERE, REPO, alone, write_snapshot
 from tiny_wheels import index
 
@@ -97,6 +99,27 @@ def test_a_repository_too_big_for_the_disk_is_not_begun(monkeypatch):
     offer(monkeypatch, model__safetensors=10**18, config__json=1)
     with pytest.raises(InputError, match="disk too full for org/tiny"):
         open_checkpoint(replace(NOWHERE, hub=REPO), offline=False)
+
+
+def test_a_family_that_is_not_built_is_refused_before_its_weights_are_downloaded(tmp_path, monkeypatch):
+    offer(monkeypatch, model__safetensors=10, config__json=1)
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}', encoding="utf-8")
+    asked = []
+
+    def hf_hub_download(repo, name, **_):
+        asked.append(name)
+        return str(file)
+
+    def snapshot_download(repo, **options):
+        assert options.get("local_files_only"), "weights were asked for"
+        raise LocalEntryNotFoundError("not there")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(InputError, match=r"MambaForCausalLM is of a family .*supported: gemma"):
+        opened(ModelConfig("theirs", replace(NOWHERE, hub=REPO), None, None, "float32"))
+    assert asked == ["config.json"]
 
 
 def test_only_weights_configuration_and_tokenizer_are_asked_for(tmp_path, monkeypatch):

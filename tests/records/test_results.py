@@ -191,7 +191,7 @@ def test_the_older_layout_is_refused_and_converted(results: Results) -> None:
         lines = [canonical({"key": cell(m).key, "rounds": before[m]}) + "\n" for m in methods]
         path = results.root / "lever" / table / "rounds.jsonl.gz"
         path.write_bytes(gzip.compress("".join(lines).encode()))
-    with pytest.raises(InputError, match=r"older layout.*`python scripts/tables\.py --convert "):
+    with pytest.raises(InputError, match=r"older layout.*`repro table --convert "):
         open_results(results.root)
     told: list[str] = []
     convert(results.root, told.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from repro.reports.formats.render import to_markdown, to_screen
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.spec.metric import MetricSpec, load_metrics
 from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.best import with_best
 from repro.reports.tables.build import build
+from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
 COLUMNS = [
@@ -64,22 +67,30 @@ def on_screen(table: Table, width: int) -> list[str]:
     return text.getvalue().splitlines()
 
 
-def test_the_best_of_each_column_is_marked_as_it_is_shown() -> None:
-    table = made(best=True)
+def test_the_best_of_each_column_is_marked_but_no_tie_of_figures_without_intervals() -> None:
+    """LEVER's 20.001 and 20.00 differ in three digits alone."""
+    speed, *others = COLUMNS
+    table = made(best=True, columns=[{**speed, "digits": 3}, {**speed, "key": "short"}, *others])
     best = {
         row.id: [c.key for c, e in zip(table.columns, row.entries, strict=True) if "best" in e.marks]
         for row in table.rows
     }
-    assert best == {
-        "lever / OnePlus 12": ["speed", "step"],
-        "lever / Xiaomi 14": ["speed", "step"],
-        "std / OnePlus 12": [],
-        "std / Xiaomi 14": [],
-    }
-    assert "| 20.00 ★ |" in to_markdown(page(table), [])
+    assert {row: keys for row, keys in best.items() if keys} == {"lever / OnePlus 12": ["speed"]}
+    assert "| 20.001 ★ | 20.00 |" in to_markdown(page(table), [])
     assert "★ best of its column." in to_markdown(page(table), [])
-    assert r"20.00{~$\star$}" in to_latex(page(table), [])
+    assert r"20.001{~$\star$}" in to_latex(page(table), [])
     assert not any("best" in entry.marks for row in made().rows for entry in row.entries)
+
+
+def test_tied_figures_with_intervals_are_both_the_best() -> None:
+    table = made()
+    interval = (19.0, 21.0)
+    rows = [replace(r, entries=tuple(replace(e, spread=interval) for e in r.entries)) for r in table.rows]
+    marked = with_best(replace(table, rows=tuple(rows)))
+    assert [row.id for row in marked.rows if "best" in row.entries[0].marks] == [
+        "lever / OnePlus 12",
+        "lever / Xiaomi 14",
+    ]
 
 
 def test_equal_values_and_columns_without_a_direction_have_no_best() -> None:
@@ -152,3 +163,40 @@ def test_a_column_has_the_digits_of_its_smallest_value() -> None:
 def test_a_field_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(InputError, match="apert"):
         made(rows={"by": ["method"], "apert": True})
+
+
+def test_a_text_that_another_arithmetic_computed_is_not_compared_with_the_targets() -> None:
+    """The record keeps its figure; the table has that of the plain method alone, and says why."""
+    column = {"key": "exact", "heading": "Exact match", "value": "exact_match", "unit": "share"}
+    cells = [
+        record(name, {"exact_match": 1.0, "speed": 1.0}, config={"method": {"name": name}})
+        for name in ("std", "mllm_npu")
+    ]
+    spec = TableSpec.parse("mine", {"title": "Mine", "rows": {"by": ["method"]}, "columns": [column]})
+    table = build(spec, cells, {}, {cell.key for cell in cells})
+    assert {row.id: row.entries[0].ours for row in table.rows} == {"std": 1.0, "mllm_npu": None}
+    (reason,) = [note for note in table.footnotes if note.startswith("mllm_npu computes with 8-bit")]
+    assert "did not run" in reason
+    assert "exact_match" not in known_values(cells[1])
+    assert cells[1].figure("exact_match") == known_values(cells[0])["exact_match"] == 1.0
+
+
+def test_a_speedup_is_over_the_row_with_other_labels_and_otherwise_the_same() -> None:
+    """20.001 over 10 and 20 over 8; of a row that lacks a label, that label does not matter."""
+    cells = [
+        record("std", {"speed": 10.0}, labels={"device": "A"}),
+        record("std", {"speed": 8.0}, labels={"device": "B"}),
+        *(
+            record("sd", {"speed": s}, labels={"device": d, "length": n})
+            for d, n, s in (("A", "2", 20.0), ("B", "4", 20.0))
+        ),
+    ]
+    column = {**COLUMNS[0], "key": "speedup", "against": {"method": "std"}}
+    section = {"title": "Mine", "rows": {"by": ["method", "device", "length"]}, "columns": [column]}
+    table = build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+    assert {row.id: row.entries[0].ours for row in table.rows} == {
+        "std / A / ": 1.0,
+        "std / B / ": 1.0,
+        "sd / A / 2": 2.0,
+        "sd / B / 4": 2.5,
+    }

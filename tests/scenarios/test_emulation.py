@@ -25,7 +25,12 @@ SLOW = {"value": 9, "unit": "ms", "source": "assumed", "note": "invented"}
 
 def config(*overrides: str) -> dict[str, Any]:
     return cell_config(
-        "device=xiaomi_14", "method=mnn_cpu", "model@draft=smollm2_135m_draft", *BLANK, *overrides
+        "device=xiaomi_14",
+        "engine=own",
+        "method=mnn_cpu",
+        "model@draft=smollm2_135m_draft",
+        *BLANK,
+        *overrides,
     )
 
 
@@ -58,11 +63,12 @@ def test_another_engine_is_another_machine_and_another_key() -> None:
 
 
 def test_an_engine_without_programs_runs_whatever_the_method_names() -> None:
-    chosen = config() | {"device": {**config()["device"], "engine": ""}}
+    chosen = config() | {"device": {**config()["device"], "engine": "elastilm"}}
     with pytest.raises(InputError, match=r"program mnn_cpu; .* choose device=\w+ or xiaomi_14"):
         made(chosen | {"engine": {"name": OWN}})
     cell = EmulatedCell(chosen | {"engine": {"name": "Any", "reads": "serial"}}, "mnn_cpu")
     assert cell.program == ""
+    assert cell.stand_in == "no public engine is mnn_cpu: figures are of Any"
     assert cell.machine().serial_reads
 
 
@@ -86,5 +92,5 @@ def test_a_number_out_of_range_is_found_before_any_work(setting: str, message: s
 
 
 def test_an_engine_that_does_not_exist_is_named_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"no engine 'llama'\. .*python -m repro\.list engines"):
+    with pytest.raises(InputError, match=r"no engine 'llama'\. All .*repro list engines"):
         config("engine=llama")

@@ -35,8 +35,8 @@ from tiny_outcomes import ours
 from tiny_project import Project
 
 ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu", "mllm_npu")
-PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", *ENGINES)
-"""Methods that draft nothing."""
+PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", "prompt_lookup", *ENGINES)
+"""Methods without a model that drafts for another."""
 LOSSY = ("draft", "sti", "bld")
 CHAINS = ("chain_sd", "sp", "corrected", "nav", "bld", "chain_sd with an EAGLE head")
 MEDUSAS = ("medusa", "medusa_em", "ghidorah")

@@ -13,7 +13,7 @@ from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import facts, machine
-from repro.device.engines.engine_file import with_engine
+from repro.device.engines.engine_file import chip_file, with_engine
 from repro.fitting.problem import Solution, solve
 from repro.validation.phones.chips import sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, class_problem, fit_classes
@@ -21,7 +21,7 @@ from repro.validation.phones.class_specification import ClassNumber, class_speci
 from repro.validation.phones.classes import pad
 from repro.validation.phones.comparison import Comparison
 from repro.validation.phones.emulated_rows import emulated_values
-from repro.validation.phones.engine_files import _different, check_engines, composed, file_name
+from repro.validation.phones.engine_files import _different, check_engines, composed
 from repro.validation.phones.page import lines, markdown, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.quantities import DECODE, Quantity, quantities
@@ -133,7 +133,7 @@ def test_every_class_composes_with_every_chip_that_has_its_processor() -> None:
     for engine in engines:
         content = read_mapping(conf_dir() / "engine" / f"{engine}.yaml")
         for soc in sheets():
-            device = read_mapping(conf_dir() / "device" / f"{file_name(soc)}.yaml")
+            device = read_mapping(conf_dir() / "device" / f"{chip_file(soc)}.yaml")
             if content["main"] in device["processors"]:
                 described = with_engine(device, content)
                 assert machine(described).main == content["main"]

@@ -18,10 +18,15 @@ from hydra.core.override_parser.types import Override, QuotedString, RangeSweep,
 from hydra.errors import HydraException
 
 from repro.core.errors import InputError
+from repro.core.overrides import word
+from repro.reports.spec.beside import CARRIED, BesideSetting, beside, label
 
 LATER = "@{"
 """Stands for `${` in `params` and `cells`. Hydra resolves interpolations when it makes the sweeper, for all
 cells alike; these wait for the configuration of each cell."""
+
+WHEN = "when."
+"""Before a setting in `cells`, as in `when.weights: own`: the part holds where the axis has this value."""
 
 
 class GridSweeper(BasicSweeper):
@@ -65,6 +70,8 @@ class GridSweeper(BasicSweeper):
         for name, most in (("max_batch_size", max_batch_size), ("max_cells", self.max_cells)):
             if most is not None and not (isinstance(most, int) and most >= 1):
                 raise InputError(f"hydra.sweeper.{name} is {most!r}; it must be a number of cells, from 1")
+        varied = _beside(override for override in overrides if override.get_key_element().startswith(CARRIED))
+        overrides = [one for one in overrides if not one.get_key_element().startswith(CARRIED)]
         axes = {override.get_key_element(): override for override in overrides}
         # The axes come first, then the command line; only that replaces settings of `cells`.
         given = {override.get_key_element().lstrip("+") for override in overrides[len(self.params) :]}
@@ -82,8 +89,35 @@ class GridSweeper(BasicSweeper):
             )
         outer = [[f"{name}={value}" for value in _values(override)] for name, override in axes.items()]
         inner = _once((point for part in parts for point in _points(part)), _point)
-        jobs = [[*job, *point] for job in product(*outer) for point in inner]
+        points = [(_conditions(point), [one for one in point if not one.startswith(WHEN)]) for point in inner]
+        jobs = [[*job, *point] for job in product(*outer) for when, point in points if when <= {*job}]
+        jobs = [each for job in jobs for each in self._with_beside(job, varied, given)]
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
+
+    def _with_beside(
+        self, job: list[str], varied: Mapping[BesideSetting, list[str]], given: set[str]
+    ) -> Iterator[list[str]]:
+        """A job, or one for each value of settings that its component alone has.
+
+        In an experiment the others' cells have labels of their own, and its own cell stays.
+        """
+        chosen = {
+            asked: values for asked, values in varied.items() if f"{asked.group}={asked.component}" in job
+        }
+        if not chosen:
+            yield job
+            return
+        group = next(iter(chosen)).group
+        is_own = bool(self.params or self.cells) and group not in given
+        untouched = not any(override.startswith(f"{group}.") for override in job)
+        if is_own:
+            yield job
+        for values in product(*chosen.values()):
+            pairs = [*zip(chosen, values, strict=True)]
+            if is_own and untouched and all(asked.is_default(value) for asked, value in pairs):
+                continue
+            named = [f"++labels.{group}={word(label(pairs))}"] if self.params or self.cells else []
+            yield [*job, *(f"{asked.override}={value}" for asked, value in pairs), *named]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Compose all jobs; when they are the whole sweep, its loader checks them together."""
@@ -91,6 +125,23 @@ class GridSweeper(BasicSweeper):
         loader: Any = self.hydra_context and self.hydra_context.config_loader
         if self.overrides is not None and len(self.overrides) == 1 and hasattr(loader, "check_together"):
             loader.check_together()
+
+
+def _beside(overrides: Iterable[Override]) -> dict[BesideSetting, list[str]]:
+    """Values by settings of single components."""
+    found = {}
+    parser = OverridesParser.create()
+    for override in overrides:
+        key = override.get_key_element().removeprefix(CARRIED)
+        asked = beside(key)
+        assert asked is not None
+        found[asked] = _values(parser.parse_override(f"{key}={override.value()}"))
+    return found
+
+
+def _conditions(point: Iterable[str]) -> set[str]:
+    """The settings of the axes that a point of `cells` asks for."""
+    return {setting.removeprefix(WHEN) for setting in point if setting.startswith(WHEN)}
 
 
 def _resolvable(value: object) -> str:

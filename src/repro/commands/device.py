@@ -43,8 +43,10 @@ COLUMNS = (
 WIDE = 160  # console width when output is not a terminal
 
 
-def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = OWN) -> dict[str, Mapping[str, Any]]:
+def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = "") -> dict[str, Mapping[str, Any]]:
     """Devices of a folder by name, as an engine uses them: all or the wanted ones, in the given order.
+
+    Without an engine a device is as the engine uses it that its file names, or as its file says.
 
     Raises:
         InputError: there is no device of a wanted name, or no such engine; the message lists the existing
@@ -54,9 +56,12 @@ def device_files(folder: Path, wanted: Sequence[str] = (), engine: str = OWN) ->
     for name in wanted:
         if name not in known:
             raise InputError(unknown("device", name, known))
-    chosen = {"name": OWN} if engine == OWN else read_engine(engine)
     found = {name: read_mapping(known[name]) for name in (wanted or known)}
-    return {name: with_engine(device, engine_of(device, chosen)) for name, device in found.items()}
+    chosen = read_engine(engine or OWN)
+    return {
+        name: with_engine(device, engine_of(device, chosen) if engine or device.get("engine") else None)
+        for name, device in found.items()
+    }
 
 
 def checked_facts(name: str, device: Mapping[str, Any]) -> list[Fact]:
@@ -112,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "repro device", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("devices", nargs="*", metavar="DEVICE", help="names in conf/device; all by default")
-    parser.add_argument("--engine", default=OWN, metavar="NAME", help="of conf/engine; their own by default")
+    parser.add_argument("--engine", default="", metavar="NAME", help="of conf/engine; their own by default")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--source", choices=SOURCES, help="list the facts of this source")
     which.add_argument("--assumed", action="store_const", const="assumed", dest="source")

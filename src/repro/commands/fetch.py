@@ -2,6 +2,8 @@
 
 repro fetch smollm2_135m_instruct
 repro fetch --list
+repro fetch --for experiment=lever/table5          what weights=own needs; prints it, then fetches it
+repro fetch --for experiment=lever/table5 --list   only prints it
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--list", action="store_true", help="print every checkpoint and its places")
     parser.add_argument(
+        "--for", dest="experiment", metavar="experiment=NAME", help="all that weights=own needs"
+    )
+    parser.add_argument(
         "--cache", type=Path, help="the cache folder; $REPRO_CACHE or ~/.cache/repro by default"
     )
     parser.add_argument("--offline", action="store_true", help="leave the hub's network alone")
     options = parser.parse_args(arguments)
     files = (conf_dir() / "model" / "checkpoint").glob("*.yaml")
     known = {path.stem: path for path in sorted(files)}
+    if options.experiment:
+        return fetch_for(options.experiment.removeprefix("experiment="), options)
     if options.list:
         print_places([Checkpoint.from_yaml(path) for path in known.values()])
         return 0
@@ -54,6 +61,26 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def fetch_for(experiment: str, options: argparse.Namespace) -> int:
+    """Print what an experiment needs with its models' own weights and, unless asked to list, fetch it."""
+    from repro.experiments.needed import host_rates, needs  # late, with torch
+
+    try:
+        needed = needs(experiment)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(*needed.lines(host_rates()), sep="\n")
+    failed = 0
+    for model in () if options.list else needed.models:
+        try:
+            fetch(model.checkpoint, options.cache, True if options.offline else None)
+        except InputError as error:  # such as a licence that was not accepted; the others are fetched
+            print(f"error: {error}", file=sys.stderr)
+            failed = 1
+    return failed
 
 
 def no_such(name: str, known: list[str]) -> str:

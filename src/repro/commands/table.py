@@ -5,6 +5,7 @@ repro table quickstart lever/fig10    these
 repro table --results results         all tables of results, the committed ones
 repro table lever --results results   those of a paper
 repro table quickstart --format tex --out paper/
+repro table quickstart --two-column --no-intervals --columns speedup over_edgellm   for a paper
 repro table --convert FOLDER          bring a folder of the older layout to the present one
 """
 
@@ -21,9 +22,9 @@ from rich.console import Console
 from repro.core.errors import InputError
 from repro.core.registry import unknown
 from repro.experiments.cli import axes, composed, experiment_names, screen, table_section
-from repro.experiments.summaries.sweep_table import SWEEPS
+from repro.experiments.summaries.sweep_table import SWEEPS, recorded_section
 from repro.experiments.sweep import computes_nothing, write_read
-from repro.experiments.tables import asked_of, made_table, overrides_of, update_index
+from repro.experiments.tables import Asked, asked_of, made_table, overrides_of, update_index
 from repro.records.results import Results, open_results
 from repro.reports.convert import convert
 from repro.reports.figures.timeline import chosen, write_timeline
@@ -31,35 +32,50 @@ from repro.reports.files import FORMATS, write_all, written
 from repro.reports.formats.layout import Page, page
 from repro.reports.formats.render import to_screen
 from repro.reports.intervals.samples import Samples
+from repro.reports.paper import PaperTable, add_options, paper_table
 from repro.reports.reference.bibliography import load_bibliography
 
 
 def regenerate(
-    name: str, results: Results, samples: Samples, out: Path, formats: Sequence[str], console: Console
+    name: str,
+    results: Results,
+    samples: Samples,
+    out: Path,
+    formats: Sequence[str],
+    console: Console,
+    paper: PaperTable | None = None,
 ) -> None:
-    """Build one table, or a page that has no cells; show it and write it.
+    """Build one table, or a page that has no cells; show it and write it, or `paper.tex` and `paper.bib`.
 
     Raises:
         InputError: there is no such experiment, or it has no table.
     """
     members = results.members(name)
+    if name.startswith(SWEEPS):
+        of_sweep = recorded_section(name, results.root)
+        table = made_table(Asked(name), of_sweep, members, results.records(members), samples=samples)
+        paper = paper or PaperTable()
+        return show(console, page(paper.chosen(table)), paper.write(table, out, load_bibliography()))
     config = composed(*overrides_of(name, members))
     section = table_section(config)
     if section is None:
         raise InputError(f"experiment {name!r} has no `table` section")
     if computes_nothing(section):
-        show(console, *write_read(name, section, results, samples, out, formats))
-        return
+        if paper:
+            raise InputError(f"{name} is a page without rows and columns to choose")
+        return show(console, *write_read(name, section, results, samples, out, formats))
     bibliography = load_bibliography()
     asked = asked_of(name, members, axes(config))
     records = results.records(members)
     table = made_table(asked, section, members, records, samples=samples, root=results.root)
+    if paper:
+        return show(console, page(paper.chosen(table)), paper.write(table, out, bibliography))
     files = write_all(table, out, bibliography, formats)
     spec = asked.spec(section)
     if spec.timeline and records:
         rounds = results.rounds(chosen(spec.timeline, records).key)
         files |= write_timeline(table, spec.timeline, records, rounds, out)
-    show(console, page(table), files)
+    return show(console, page(table), files)
 
 
 def show(console: Console, shown: Page, files: Mapping[str, Path]) -> None:
@@ -78,8 +94,8 @@ def wanted(names: Sequence[str], results: Results) -> list[str]:
     known = experiment_names()
     made = [name for name in written(results.root) if not name.endswith("/errors")]
     made = list(dict.fromkeys([*made, *results.tables()]))
-    # A table under sweeps/ has no experiment: its own command makes it again.
-    made = [name for name in made if not name.startswith(SWEEPS)]
+    # A table under sweeps/ has no experiment: its own command makes it again, for a paper it is built here.
+    made = [name for name in made if not name.startswith(SWEEPS) or name in names]
     found: list[str] = []
     for name in names:
         own = [one for one in made if one.startswith(f"{name}/")]
@@ -102,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("outputs/results"), help="a folder of results")
     parser.add_argument("--out", type=Path, help="folder for the tables; that of the results by default")
     parser.add_argument("--convert", type=Path, metavar="FOLDER", help="a folder of the older layout")
+    add_options(parser)
     options = parser.parse_args(arguments)
     try:
         if options.convert:
@@ -113,10 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in wanted(options.tables, results):
             try:
                 with nullcontext() if options.out else results.locked():
-                    regenerate(name, results, samples, options.out or results.root, options.formats, screen())
+                    out, paper = options.out or results.root, paper_table(options)
+                    regenerate(name, results, samples, out, options.formats, screen(), paper)
             except InputError as wrong:  # the other tables do not need this one
                 errors.append(str(wrong))
-        if not errors:
+        if not errors and paper_table(options) is None:
             update_index(results)
     except InputError as wrong:
         errors = [str(wrong)]

@@ -22,10 +22,13 @@ WHOLE = ("experiment", "setup")
 PLACES = ("results", "outputs")
 """Settings that say where a run writes."""
 
+CODE = "evaluate:"
+"""Begins the name of a metric that is somebody's code."""
+
 SPECIAL = re.compile(r"(^|[.+~])_[a-z]+_$")
 """A name that makes an object of what stands beside it (`_target_`)."""
 
-REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:)?[^${}:]*\}")
+REFERENCE = re.compile(r"\$\{(hydra:runtime\.choices\.|oc\.select:|own_or:)?[^${}:]*\}")
 """A reference to a setting, which need not be there, or to a choice, without another one inside it."""
 
 
@@ -44,6 +47,8 @@ def require_settings(content: Mapping[Any, Any], place: str) -> None:
         if _names_hydra(group):
             raise InputError(_touches(place, group))
     for text in _texts(content):
+        if text.startswith(CODE):
+            raise InputError(f"{place} asks for {text}, whose code would run; name it on the command line")
         _require_references(text, place)
 
 

@@ -85,6 +85,7 @@ class Processor:
             for each of its launches, by number of rows; none for a precision that is not named. Like
             `launch`, it moves no bytes.
         start_exponent: the start of `r` rows is `r ** start_exponent` times that of one row.
+        start_rows: most rows with which the start grows; beyond, it is that of so many.
         rows_quadratic: compute time grows by this share for each row: a term in the square of the rows.
         adds: whether compute time and memory time add up instead of overlapping.
         sessions: address spaces of `session_bytes` bytes each that one process may open (an NPU's).
@@ -108,6 +109,7 @@ class Processor:
     attention: Curve | None = None
     start: Mapping[str, Curve] = field(default_factory=dict)
     start_exponent: float = 0.0
+    start_rows: float = inf
     rows_quadratic: float = 0.0
     adds: bool = False
     sessions: int = 1
@@ -150,7 +152,8 @@ class Processor:
         moving = op.bytes / self.bandwidth * computed**self.rows_exponent
         work = seconds + moving if self.adds else max(seconds, moving)
         start = self._own(self.start, op)
-        before = self.launch + (start.at(computed) * computed**self.start_exponent if start else 0.0)
+        grown = min(computed, self.start_rows) ** self.start_exponent
+        before = self.launch + (start.at(computed) * grown if start else 0.0)
         return _demand(before * op.launches, work, op.bytes, self.watts)
 
     @staticmethod

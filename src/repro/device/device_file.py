@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.ranges import Range
 from repro.core.registry import unknown
 from repro.device.cost import FULL, Curve, Flash, Machine, Processor
+from repro.device.facts.holds import HOLDS, require_holds
 from repro.device.facts.kinds import KINDS, UNITS, Kind
 
 ENTRIES = ("value", "points", "unit", "source", "note", "cells")
@@ -36,12 +37,13 @@ WORDS = {
 
 
 KNOWN = (
-    *("name", "kind", "main", "verifies", "soc", "papers", "note", "pace", "engine", "engines"),
+    *("name", "kind", "main", "verifies", "soc", "chip", "papers", "note", "pace"),
+    *("engine", "engines", "public", "format"),
     *(*SECTIONS, *WORDS),
 )
 """What a device file may say."""
 
-TEXTS = ("name", "kind", "main", "verifies", "soc", "note", *WORDS)
+TEXTS = ("name", "kind", "main", "verifies", "soc", "chip", "format", "note", *WORDS)
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ def _leaves(node: Any, path: str, key: str) -> Iterator[tuple[str, Mapping[str, 
         yield path, node, key
         return
     for name, below in node.items():
+        if name == HOLDS:
+            require_holds(f"{path}.{name}", below)
+            continue
         yield from _leaves(below, f"{path}.{name}", f"{key}.{name}" if key else str(name))
 
 
@@ -248,7 +253,7 @@ def machine(device: Mapping[str, Any], program: str = "") -> Machine:
         for resource in device["processors"]
     }
     for resource, one in processors.items():
-        processors[resource] = replace(one, adds=added, watts=0.0 if constant else one.watts)
+        processors[resource] = replace(one, adds=added or one.adds, watts=0.0 if constant else one.watts)
     return Machine(
         name=name,
         main=_main(name, device),
@@ -305,6 +310,8 @@ def _processor(at: str, known: Mapping[str, Fact], bandwidth: Fact) -> Processor
         rows_exponent=value("rows_exponent"),
         start={of: _curve(fact) for of, fact in table("start").items()},
         start_exponent=value("start_exponent"),
+        start_rows=value("start_rows", inf),
+        adds=bool(value("added")),
         rows_quadratic=value("rows_quadratic"),
         sessions=int(value("sessions.count", 1)),
         session_bytes=value("sessions.size"),

@@ -52,10 +52,11 @@ from repro.experiments.summaries.cell_screen import show_note
 from repro.experiments.summaries.files import show_files
 from repro.experiments.summaries.sweep_table import sweep_table
 from repro.experiments.sweep import Showing, Sweep, checked_mode, computes_nothing, written_out
-from repro.experiments.tables import Asked, matter
+from repro.experiments.tables import WEIGHTS, Asked, matter
 from repro.experiments.tracking.tracker import Tracker
 from repro.records.provenance import usable_cores
 from repro.records.record import canonical
+from repro.reports.spec.beside import as_typed, carried
 from repro.scenarios.registry import GROUPS, scenario_of
 from repro.scenarios.sections import FOLDERS, check_places
 
@@ -83,7 +84,7 @@ def publish() -> None:
 
 def plain(config: DictConfig, *without: str) -> dict[str, Any]:
     """Resolve the configuration into plain dictionaries, without `hydra`, `grid`, `table` and `without`."""
-    left = {"hydra", "grid", "table", *without}
+    left = {"hydra", "grid", "table", "beside", *without}
     return {str(name): _plain_value(config, str(name)) for name in config if name not in left}
 
 
@@ -112,7 +113,8 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return compose("config", overrides=list(overrides), return_hydra_config=True)
+        settings = carried(composing.unswept(overrides))
+        return compose("config", overrides=settings, return_hydra_config=True)
 
 
 def cell_config(*overrides: str) -> dict[str, Any]:
@@ -278,19 +280,20 @@ def _first_of(cells: Sequence[str]) -> str:
 
 def asked(config: DictConfig) -> Asked:
     """What a sweep's command asked of its experiment."""
-    given = [str(one) for one in config.hydra.overrides.task]
+    given = [as_typed(str(override)) for override in config.hydra.overrides.task]
     return Asked(str(config.name), matter(str(config.name), given), frozenset(axes(config)))
 
 
 def axes(config: DictConfig) -> set[str]:
     """The settings that the experiment's own sweep varies: axes of its grid, and those of its cells."""
     sweeper = config.hydra.sweeper
-    return {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    varied = {str(name) for part in (sweeper.params or {}, *(sweeper.get("cells") or ())) for name in part}
+    return varied - {WEIGHTS}  # of own weights the table is another one
 
 
 def given(config: DictConfig) -> dict[str, str]:
     """The overrides of a sweep's command line as they were typed, by key."""
-    return dict(_split(override) for override in config.hydra.overrides.task)
+    return dict(_split(as_typed(str(override))) for override in config.hydra.overrides.task)
 
 
 def _split(override: str) -> tuple[str, str]:
@@ -428,7 +431,8 @@ def checked(arguments: list[str]) -> list[str]:
     elsewhere = {"--config-dir", "-cd", "hydra.searchpath"}  # folders whose names only Hydra knows
     if not elsewhere & {one.lstrip("+").partition("=")[0] for one in ordered}:
         check_overrides(ordered)
-    return ordered
+    sweep = {"-m", "--multirun"} & {*ordered} or any(one.startswith("experiment=") for one in ordered)
+    return carried(ordered, bool(sweep))
 
 
 def complete(arguments: list[str]) -> bool:
@@ -489,11 +493,11 @@ def main() -> None:
             raise
         if _watcher is not None:
             _watcher.close()
-        print(stopped(sys.argv, _watcher), file=sys.stderr)
+        print(stopped([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(130)
     except Exception as wrong:
         if whole or _watcher is None or not is_launchers(wrong):
             raise
         _watcher.close()
-        print(worker_died(sys.argv, _watcher), file=sys.stderr)
+        print(worker_died([*map(as_typed, sys.argv)], _watcher), file=sys.stderr)
         sys.exit(1)

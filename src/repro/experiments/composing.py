@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -55,6 +55,7 @@ from repro.core.paths import conf_dir, conf_folders
 from repro.core.registry import discover, lookup, names
 from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.models.checkpoints.origin import model_file
+from repro.reports.spec.beside import carried
 from repro.reports.spec.experiment import grid_of
 
 COMPANION = "companion/"
@@ -63,6 +64,9 @@ EXPERIMENT = "experiment"
 """The group whose files are named by their path."""
 
 Needless = Callable[[str, Any], bool]
+
+OWN_WEIGHTS = "own"
+"""The choice of `weights` under which each billed model computes itself."""
 
 _published: list[str] = []
 
@@ -77,6 +81,14 @@ def publish(*groups: str) -> None:
     # Hydra copies its repository, and with it the ConfigStore, at every look-up of an option; nothing changes
     # the copy, so the store itself is returned.
     ConfigStore.__deepcopy__ = lambda store, _: store  # type: ignore[attr-defined]
+
+
+def own_or(own: Any, stand_in: Any, *, _root_: DictConfig) -> Any:
+    """What `${own_or:OWN,STAND_IN}` is in a configuration, and in a defaults list with these choices."""
+    return own if _root_.get("weights") == OWN_WEIGHTS else stand_in
+
+
+OmegaConf.register_new_resolver("own_or", own_or, replace=True)
 
 
 class SearchPath(SearchPathPlugin):
@@ -420,6 +432,12 @@ class Composer(Loader):
         return {**self.__dict__, "_ahead": {}, "_announce": None, "check_together": None}
 
 
+def unswept(overrides: Iterable[str]) -> list[str]:
+    """The overrides that say the same of all cells, which alone can be composed outside a sweep."""
+    parsed = OverridesParser.create().parse_overrides([*overrides])
+    return [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+
+
 class SharedCompositions:
     """The cells of sweeps; those with the same choices of groups share a composition.
 
@@ -438,7 +456,8 @@ class SharedCompositions:
         Raises:
             InputError: one is no setting; the results may be another's.
         """
-        composed = compose("config", [*require_recorded(overrides)], return_hydra_config=True)
+        overrides = carried(require_recorded(overrides))
+        composed = compose("config", unswept(overrides), return_hydra_config=True)
         sweeper = instantiate(composed.hydra.sweeper)
         written = [*(f"{name}={value}" for name, value in sweeper.params.items()), *overrides]
         batches = sweeper.split_arguments(self._parser.parse_overrides(written), None)

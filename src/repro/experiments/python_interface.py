@@ -20,6 +20,7 @@ from repro.experiments.sweep import Sweep
 from repro.records.record import Record
 from repro.records.results import open_results
 from repro.reports.files import path_of
+from repro.reports.tables.known import known_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,4 +123,4 @@ def _row(record: Record) -> dict[str, Any]:
     }
     n = next((record.values[name] for name in COUNTS if name in record.values), None)
     about = {"key": record.key, "experiment": record.experiment, "status": record.status}
-    return {**about, **labels, "n": n, **record.values}
+    return {**about, **labels, "n": n, **known_values(record)}

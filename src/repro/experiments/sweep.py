@@ -43,6 +43,7 @@ from repro.reports.formats.render import to_screen
 from repro.reports.hardware_facts.facts import FactsSpec, Sources, facts_written_out, read_settings
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.expand import expand, with_notes
 from repro.reports.spec.experiment import experiment_file
@@ -280,6 +281,8 @@ def written_out(experiment: str, section: Mapping[str, Any]) -> dict[str, Any]:
     """A `table:` section as its parser reads it, with rows, columns, published values and footnotes."""
     if computes_nothing(section):
         written = with_notes(section)
+        if notes := written.get("footnotes"):
+            written["footnotes"] = [note.removeprefix(OF_STAND_INS) for note in notes]
         if "claims" in written:
             return claims_written_out(experiment, written)
         return facts_written_out(written) if "facts" in written else written
@@ -333,12 +336,22 @@ def fact_sources() -> Sources:
 
 
 def summary(notes: list[Note], mode: str) -> Grid:
-    """The cells of a sweep as a grid: labels, state, and measured or expected time."""
-    shown = [name for name in notes[0].labels if len({n.labels.get(name) for n in notes}) > 1] or ["method"]
-    grid = Grid(*shown, "state", "expected" if mode == "list" else "took", title=f"{len(notes)} cells")
+    """The cells of a sweep as a grid: what varies, state, measured or expected time, the key's beginning."""
+    labels = [name for name in notes[0].labels if len({note.labels.get(name) for note in notes}) > 1]
+    told = {tuple(note.labels.get(name) for name in labels) for note in notes}
+    settings = dict.fromkeys(key for note in notes for key in note.chosen)
+    if len(told) == len(notes):  # the labels tell the cells apart already
+        settings = {}
+    varied = [key for key in settings if len({str(note.chosen.get(key)) for note in notes}) > 1]
+    shown = labels or ([] if varied else ["method"])
+    grid = Grid(
+        *shown, *varied, "state", "expected" if mode == "list" else "took", "key", title=f"{len(notes)} cells"
+    )
     for note in notes:
         took = "" if note.seconds is None else f"{note.seconds:.0f} s"
-        grid.add_row(*(note.labels.get(name, "") for name in shown), note.state, note.error or took)
+        values = [note.labels.get(name, "") for name in shown]
+        values += [str(note.chosen.get(key, "")) for key in varied]
+        grid.add_row(*values, note.state, note.error or took, note.key[:12])
     return grid
 
 

@@ -25,7 +25,8 @@ from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
 from repro.reports.intervals.samples import Samples
 from repro.reports.reference.reference import load_cells
-from repro.reports.spec.spec import TableSpec
+from repro.reports.spec.beside import beside, label
+from repro.reports.spec.spec import SEPARATOR, ColumnSpec, TableSpec
 from repro.reports.tables import members as membership
 from repro.reports.tables.bands import draw_counts, read_bands
 from repro.reports.tables.build import build
@@ -34,6 +35,9 @@ from repro.scenarios.registry import is_current
 
 NAMES = ("experiment", "name")
 """Overrides that name an experiment."""
+
+WEIGHTS = "weights"
+"""The setting that says what computes, and the label of cells whose models do."""
 
 HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
 """Settings that change no outcome: where things lie and what is done with them."""
@@ -84,13 +88,53 @@ class Asked:
         names instead of fixed ones, which may state another setting.
         """
         spec = TableSpec.parse(self.folder, section)
+        if any(_key(one) == WEIGHTS and "," in one for one in self.overrides):
+            spec = replace(spec, columns=_beside(spec.columns))
         if not self.settings:
             return spec
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
         rows = spec.rows
         if groups & set(rows.by):
             rows = replace(rows, names={row: rows.printed(row, self.name) for row in rows.names})
+        rows = replace(rows, names=_with_beside(rows.names, self.settings))
         return replace(spec, title=f"{spec.title} (with {', '.join(self.settings)})", rows=rows)
+
+
+def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str, str]:
+    """The rows' names, with cells of other settings of a component behind that component's row."""
+    found = {}
+    for row, name in names.items():
+        found[row] = name
+        parts = row.split(SEPARATOR)
+        for setting in settings:
+            key, _, values = setting.partition("=")
+            asked = beside(key)
+            if asked is None or asked.component not in parts:
+                continue
+            for value in values.split(","):
+                if not asked.is_default(value):
+                    own, printed = (label([(asked, value)], words) for words in (False, True))
+                    place = SEPARATOR.join(own if part == asked.component else part for part in parts)
+                    found[place] = place.replace(own, printed)
+    return found
+
+
+def _beside(columns: Iterable[ColumnSpec]) -> tuple[ColumnSpec, ...]:
+    """Each column twice: of the cells in which stand-ins compute, and of those in which the models do.
+
+    The former have no label `weights`, so that their tables are as they were.
+    """
+    kinds = {"": ("", "stand-in"), "own": ("_own", "own weights")}
+    return tuple(
+        replace(
+            column,
+            key=f"{column.key}{suffix}",
+            heading=f"{column.heading}, {words}",
+            where={**column.where, WEIGHTS: label},
+        )
+        for column in columns
+        for label, (suffix, words) in kinds.items()
+    )
 
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:

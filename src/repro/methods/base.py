@@ -193,18 +193,25 @@ class Method(ABC, Serving):
     Attributes:
         version: raised by hand when the method's outcomes change (docs/identity.md).
         lossless: whether the answer must equal the target's own; the run then checks it.
+        arithmetic: what its numbers are, where a run computes with others; no figure then compares its text
+            with the target's. "" if a run computes what the method would.
+        plain: whether it decodes one token a pass with the target, so that others are compared with it.
         round_metric: registered metric that summarizes the rounds.
         clock: kind of device that it runs on, `emulated` or `local`; "" for both.
         companion: what it needs in the role `draft`, if it has that role: the end of the names of such models
             in `conf/model`, `draft` (a smaller model), `medusa` (heads) or `eagle3` (a head).
         engine: entry of `engines` in the device file that sets the emulated rates; "" for the defaults.
+        format: format in which it is defined, for models whose files name none; "" for the engine's.
     """
 
     clock: ClassVar[str] = ""
     companion: ClassVar[str] = "draft"
     engine: ClassVar[str] = ""
+    format: ClassVar[str] = ""
     version: ClassVar[int] = 1
     lossless: ClassVar[bool] = True
+    arithmetic: ClassVar[str] = ""
+    plain: ClassVar[bool] = False
     round_metric: ClassVar[str] = "acceptance"
 
     def check(self, sampling: Sampling) -> None:

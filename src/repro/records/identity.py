@@ -19,9 +19,11 @@ from repro.records.record import content_hash
 OF_THE_RUN = ("data_dir", "results", "outputs", "sweep", "wandb")
 """Settings about folders and the command itself; not stored in records."""
 
-PROSE = frozenset({"source", "note", "soc", "papers"})
-"""Entries of a device file that explain its numbers; not part of keys."""
+PROSE = frozenset({"source", "note", "soc", "papers", "holds"})
+"""Entries of a device file that explain its numbers, or say where they hold; not part of keys."""
 
+PREFIXED = re.compile(r"[a-z]+:[~/.]")
+"""A place behind a word, as in `evaluate:/home/me/mine`."""
 ABSOLUTE = re.compile(r"(?:(?<=file://)|(?<![\w.~/-]))/(?:[\w.+-]+/)+([\w.+-]+)")
 """An absolute path of at least two parts; the group is the last part."""
 
@@ -100,8 +102,14 @@ def portable(config: Mapping[str, Any]) -> dict[str, Any]:
     Absolute paths are reduced to their last part, which is searched under $REPRO_MODELS.
     """
     kept = {name: value for name, value in config.items() if name not in OF_THE_RUN}
-    found: dict[str, Any] = _strings(kept, lambda text: Path(text).name if _is_place(text) else text)
+    found: dict[str, Any] = _strings(kept, portable_place)
     return found
+
+
+def portable_place(text: str) -> str:
+    """A text that is a place of this machine as its last part, also behind a word (`evaluate:/home/me`)."""
+    prefix, colon, place = text.rpartition(":") if PREFIXED.match(text) else ("", "", text)
+    return f"{prefix}{colon}{Path(place).name}" if _is_place(place) else text
 
 
 def portable_override(override: str) -> str:

@@ -51,7 +51,8 @@ class Provenance:
     `None` without one. `dequantized` is true if the checkpoint was quantized. `memory` holds peak bytes
     by kind (`resident_set`, `device_allocator`, `emulated_dram`), `budget` the resolved DRAM budget in
     bytes. `trace` is the timeline's path below the run's `outputs`. `notes` are sentences for the table.
-    `started` and `finished` are ISO 8601 in UTC.
+    `extrapolated` says which of the run's passes lie where the engine's numbers were neither measured nor
+    fitted. `started` and `finished` are ISO 8601 in UTC.
 
     Raises:
         InputError: `clock`, `weights` or `costs` is not one of its choices.
@@ -74,6 +75,7 @@ class Provenance:
     fitted: tuple[str, ...] = ()
     matched: Mapping[str, Any] | None = None
     dequantized: bool = False
+    extrapolated: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
     budget: int | None = None
     trace: str | None = None
@@ -87,6 +89,7 @@ class Provenance:
                 raise InputError(f"{name} is {getattr(self, name)!r}; choices: {', '.join(choices)}")
         object.__setattr__(self, "matched", in_ten_digits(self.matched))
         object.__setattr__(self, "fitted", tuple(self.fitted))  # lists when read back from JSON
+        object.__setattr__(self, "extrapolated", tuple(self.extrapolated))
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_dict(self) -> dict[str, Any]:

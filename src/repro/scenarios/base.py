@@ -88,7 +88,7 @@ class Scenario(ABC):
         self.config = config
         self.name = str(config[self.group]["name"])
         self.labels = self.labels_of(config)
-        self.labels |= own_labels(config, taken=self.labels)
+        self.labels |= own_labels(config, self.labels)
 
     @classmethod
     @abstractmethod

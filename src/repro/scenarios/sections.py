@@ -41,7 +41,7 @@ FOLDERS = ("results", "outputs")
 OTHERS = (
     *("name", "labels", "prompts", "prompt_tokens", "skip", "max_tokens", "calibrate_draft_to"),
     *("draft_calibration", "calibration_prompts", "seed", "metrics", "host", "memo", "repeats", "cooldown"),
-    *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app"),
+    *("sweep", "data_dir", "resident", "draft", "setup", "experiment", "app", "format", "weights"),
 )
 DRAFTS = re.compile(r"draft_\d+")
 """Roles of further drafts."""

@@ -9,20 +9,19 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from repro.core.errors import InputError
-from repro.core.paths import conf_folders
 from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
-from repro.core.yaml_file import read_mapping
 from repro.data.traces import LENGTH
-from repro.device.engines.engine_file import OWN, described
+from repro.device.engines.engine_file import OWN, PUBLIC, described, device_file, device_files
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
 
-def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[str, str]:
+def own_labels(config: Mapping[str, Any], standard: Mapping[str, str]) -> dict[str, str]:
     """The labels that an experiment adds to the standard ones; null labels are left out.
 
     They place a cell in a table and are not part of its key: a cell may have other labels in another table.
+    A standard label may have something added (`chain_sd, length 2`).
 
     Raises:
         InputError: they are not a mapping of single values, or one has the name of a standard label.
@@ -32,7 +31,7 @@ def own_labels(config: Mapping[str, Any], taken: Collection[str] = ()) -> dict[s
     if not isinstance(given, Mapping):
         raise InputError(f"labels is {given!r}; it must be a mapping, {{name: value}}")
     for name, value in given.items():
-        if name in taken:
+        if name in standard and not str(value).startswith(f"{standard[name]}, "):
             raise InputError(f"labels.{name} is a label that every cell has already; choose another name")
         if isinstance(value, (Mapping, list)):
             raise InputError(f"labels.{name} is {value!r}; it must be a single value")
@@ -105,12 +104,18 @@ def kind_of(device: Mapping[str, Any]) -> str:
 
 
 def require_device(
-    device: Mapping[str, Any], name: str, kind: str, processors: Collection[str], program: str
+    device: Mapping[str, Any],
+    engine: Mapping[str, Any] | None,
+    name: str,
+    kind: str,
+    processors: Collection[str],
+    program: str,
 ) -> None:
     """InputError, which names devices that can, unless a device is what a method needs.
 
     Args:
         device: the device file, with its engine's numbers.
+        engine: the engine that was chosen; devices are named that can with their own one or the public one.
         name: the method's.
         kind: `emulated` or `local`; "" for both.
         processors: that the device must have.
@@ -123,8 +128,9 @@ def require_device(
 
     if can(device):
         return
-    files = {path.stem: read_mapping(path) for root in conf_folders() for path in root.glob("device/*.yaml")}
-    used = {choice: described({"device": file, "engine": {"name": OWN}}) for choice, file in files.items()}
+    files = {choice: device_file(choice) for choice in device_files()}
+    own = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
+    used = {choice: described({"device": file, "engine": own}) for choice, file in files.items()}
     others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []
@@ -145,6 +151,14 @@ def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
     SHARE.require("resident", resident)
     method = config["method"]
     return {**config, "method": {**method, "resident": resident}} if "resident" in method else config
+
+
+def with_own_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration; a method that prunes does not with own weights for which no predictor is trained."""
+    method, checkpoint = config["method"], (config.get("target") or {}).get("checkpoint") or {}
+    if config.get("weights") != "own" or "pruning" not in method or checkpoint.get("predictor"):
+        return config
+    return {**config, "method": {**method, "pruning": "off"}}
 
 
 def host_of(config: Mapping[str, Any], emulated: bool) -> str:

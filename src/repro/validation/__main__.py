@@ -2,6 +2,7 @@
 
     python -m repro.validation phones [--out FOLDER] [--draws N]
     python -m repro.validation papers [--out FOLDER]
+    python -m repro.validation plausibility [--out FOLDER]
     python -m repro.validation this_machine [--help]
     python -m repro.validation bands [--help]
     python -m repro.validation summary [--results FOLDER]
@@ -34,10 +35,11 @@ from repro.validation.phones.comparison import DRAWS, compare
 from repro.validation.phones.page import HEADINGS, cells_of, lines, write_page
 from repro.validation.phones.picture import draw_phones
 from repro.validation.phones.rows import committed_roles, phone_rows
+from repro.validation.plausibility import write_plausibility
 from repro.validation.summary import write_accuracy
 from repro.validation.this_machine import command as this_machine
 
-PHONES, PAPERS, SUMMARY = NAMES = ("phones", "papers", "summary")
+PHONES, PAPERS, PLAUSIBILITY, SUMMARY = NAMES = ("phones", "papers", "plausibility", "summary")
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = {
     this_machine.NAME: this_machine.main,
     bands.NAME: bands.main,
@@ -73,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Console().print(f"written to {write_accuracy(results)}")
         elif options.name == PAPERS:
             _papers(folder)
+        elif options.name == PLAUSIBILITY:
+            write_plausibility(folder)
+            Console().print(f"written to {folder}")
         else:
             _phones(folder, options.draws)
     except InputError as error:

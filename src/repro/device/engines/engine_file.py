@@ -8,7 +8,7 @@ gave a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,31 @@ from repro.core.yaml_file import read_mapping
 from repro.device.device_file import SECTIONS, WORDS, chosen_word, facts, is_fact, require_entries
 
 OWN = "own"
-"""The engine that stands for the one that a device file names: what its paper ran there."""
+"""The engine that stands for the one that a device file names, or else for `PUBLIC`."""
+
+PUBLIC = "public"
+"""The engine that stands for the classes that a chip names: what people run on each of its processors; on a
+device that is no paper's and names an engine, for that one."""
+
+STANDING = (OWN, PUBLIC)
+"""Engine files that hold no numbers and stand for others."""
+
+
+CLASSES = {"tflite_gpu": "litert_gpu"}
+"""The class of a program that a method names, where it has another name."""
+
+FORMAT = "format"
+"""The entry that says in which format people run models on an engine, or on a device without one."""
+
+NAMED = ("engine", "public", "chip", FORMAT)
+"""Entries of a device file that name other files or a format, and say nothing of its speed."""
+
+OVER, CHIP = "over", "chip"
+"""The entry, and its value, of an engine that takes shares of data sheets' numbers: it goes over those of the
+device's chip, in place of what a paper says that the device reaches."""
+
+ABOVE_FLOOR = "above_floor"
+"""The entry that says why times are far above what bytes and operations alone need."""
 
 PROGRAMS = "programs"
 PARTS = (*SECTIONS, *WORDS, PROGRAMS)
@@ -33,7 +57,7 @@ ROLES = ("main", "verifies")
 EXTENDS = "extends"
 """The entry that names another engine, whose numbers come before those of this one."""
 
-KNOWN = ("name", "papers", "note", EXTENDS, *ROLES, "devices", *PARTS)
+KNOWN = ("name", "papers", "note", EXTENDS, OVER, FORMAT, ABOVE_FLOOR, *ROLES, "devices", *PARTS)
 
 
 def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -54,7 +78,7 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
             numbers for the device, or the device is no emulated one.
     """
     require_entries(device)
-    found: dict[str, Any] = {key: value for key, value in device.items() if key != "engine"}
+    found: dict[str, Any] = {key: value for key, value in device.items() if key not in NAMED}
     if not engine:
         return found
     name, of = f"engine {engine.get('name', '')}", str(device.get("name", "device"))
@@ -63,9 +87,11 @@ def with_engine(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> 
         raise InputError(
             f"{name}: {of} is no emulated device, so it runs repro's own engine; choose engine=own"
         )
+    if engine.get(OVER) == CHIP:
+        found = on_chip(device, engine)
     parts = list(_parts(name, engine, device))
     for part in parts:
-        _require_fitting(name, part, of, device.get("processors") or {})
+        _require_fitting(name, part, of, found.get("processors") or {})
     if engine.get(EXTENDS) is not None:
         found = with_engine(found, written_out(engine)[EXTENDS])
     for part in parts:
@@ -102,7 +128,7 @@ def _require_known(name: str, engine: Mapping[str, Any]) -> None:
     for key in engine:
         if key not in KNOWN:
             raise InputError(f"{name}: {unknown('entry', str(key), KNOWN)}")
-    for key in ("name", "note", *ROLES):
+    for key in ("name", "note", OVER, FORMAT, ABOVE_FLOOR, *ROLES):
         if not isinstance(engine.get(key, ""), str):
             raise InputError(f"{name}: {key} is {engine[key]!r}; it must be a text")
     papers = engine.get("papers", [])
@@ -131,7 +157,7 @@ def _parts(name: str, engine: Mapping[str, Any], device: Mapping[str, Any]) -> I
     common = {key: value for key, value in engine.items() if key in PARTS}
     known = engine.get("devices") or {}
     own = [known[key] for key in (device.get("soc"), device.get("name")) if key in known]
-    if not known and not common and not any(role in engine for role in ROLES):
+    if not known and not common and not any(role in engine for role in (*ROLES, OVER)):
         raise InputError(f"{name} has no numbers; it has some in {', '.join(PARTS)}")
     if known and not own and not common:
         raise InputError(
@@ -166,7 +192,7 @@ def _over(device: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
         if said is None:
             continue
         target = "engines" if key == PROGRAMS else key
-        found[target] = _merged(found.get(target), said)
+        found[target] = merged(found.get(target), said)
     return found
 
 
@@ -192,13 +218,13 @@ def _absolute(part: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _merged(below: Any, above: Any) -> Any:
+def merged(below: Any, above: Any) -> Any:
     """Two parts of a file; a fact of the upper one replaces what stands in its place."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping) or is_fact(above) or is_fact(below):
         return above
     found = dict(below)
     for key, value in above.items():
-        found[key] = _merged(below.get(key), value)
+        found[key] = merged(below.get(key), value)
     return found
 
 
@@ -230,23 +256,147 @@ def _read(path: Path, changed: int) -> dict[str, Any]:
     return read_mapping(path)
 
 
+def device_file(name: str) -> Mapping[str, Any]:
+    """A device file by name; not to be changed.
+
+    Raises:
+        InputError: there is none, or it is no YAML mapping.
+    """
+    files = device_files()
+    if name not in files:
+        raise InputError(unknown("device", name, files))
+    return _read(files[name], files[name].stat().st_mtime_ns)
+
+
+def device_files() -> dict[str, Path]:
+    """The device files of all `conf/` folders by name; the first of a name counts."""
+    found: dict[str, Path] = {}
+    for folder in conf_folders():
+        for path in sorted((folder / "device").glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def chip_file(soc: str) -> str:
+    """Name of a chip's device file."""
+    return soc.lower().replace("+", "_plus").replace(" ", "_").replace("__", "_")
+
+
+def chip_of(device: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The device file of a device's chip; the device itself where there is none."""
+    name = chip_name(device)
+    if name == device.get("name") or chip_file(name) not in device_files():
+        return device
+    return device_file(chip_file(name))
+
+
+def chip_name(device: Mapping[str, Any]) -> str:
+    """A device's chip; `chip` says it where `soc`, by which papers' engines know it, is a family."""
+    return str(device.get("chip", device.get("soc", "")))
+
+
+def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
+    """A board or phone with its chip's data sheet in place of what is reached of it.
+
+    Flash, the size of memory and idle power are the board's own. Of the processors those are left that the
+    engine has numbers of, if it has any.
+
+    Raises:
+        InputError: processors or the bandwidth of memory were changed, which would be replaced.
+    """
+    chip, stem = chip_of(device), chip_file(str(device.get("name", "")))
+    files = map(device_file, sorted(device_files(), key=lambda name: name != stem))  # its own comes first
+    if _replaced(device) != _replaced(chip) and _is_changed(device, files):
+        raise InputError(
+            f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
+            f"under engine {engine['name']}; add engine=own to change them"
+        )
+    runs = chip["processors"].keys() & (engine.get("processors") or chip["processors"]).keys()
+    return {
+        **{key: value for key, value in device.items() if key not in NAMED},
+        "processors": {p: chip["processors"][p] for p in chip["processors"] if p in runs or not runs},
+        "dram": {**device["dram"], "bandwidth": chip["dram"]["bandwidth"]},
+    }
+
+
+def _replaced(device: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What of a device file `on_chip` replaces."""
+    return device.get("processors"), (device.get("dram") or {}).get("bandwidth")
+
+
+def _is_changed(device: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a device has the name of a file, and of no file the numbers."""
+    named = False
+    for file in files:
+        if _replaced(file) == _replaced(device):
+            return False
+        named |= file.get("name") == device.get("name")
+    return named
+
+
+def public_engine(
+    device: Mapping[str, Any], program: str = "", chosen: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The classes of engines that a device's chip names, one for each processor, as one engine.
+
+    Overheads of a token are those of the main processor's class.
+
+    Args:
+        device: a device file.
+        program: the program that a method names; its class runs its processor.
+        chosen: a class that was chosen; it runs its processor, which becomes the main one.
+
+    Returns:
+        The engine; `None` if the chip names no class.
+    """
+    chip = chip_of(device)
+    classes = {processor: read_engine(name) for processor, name in (chip.get(PUBLIC) or {}).items()}
+    named = CLASSES.get(program, program)
+    of_program = read_engine(named) if named in engine_files() else {}
+    if classes and of_program.get(OVER) == CHIP and of_program["main"] in chip["processors"]:
+        classes[of_program["main"]] = of_program
+    first = str(device.get("main", ""))
+    if chosen:
+        first = str(chosen["main"])
+        classes[first] = dict(chosen)
+    if not classes:
+        return None
+    main = first if first in classes else next(iter(classes))
+    found: dict[str, Any] = {
+        "name": ", ".join(dict.fromkeys(classes[p]["name"] for p in (main, *classes))),
+        "papers": [],
+        OVER: CHIP,
+        FORMAT: classes[main].get(FORMAT, ""),
+        "main": main,
+        "processors": {},
+    }
+    soc = chip_name(device)
+    for processor, content in classes.items():
+        numbers: Any = {"added": {"value": int(content.get("traffic") == "added"), "source": "assumed"}}
+        for part in (content, (content.get("devices") or {}).get(soc) or {}):
+            numbers = merged(numbers, (part.get("processors") or {}).get(processor, {}))
+            if processor == main and part.get("overhead"):
+                found["overhead"] = part["overhead"]
+        found["processors"][processor] = numbers
+    return found
+
+
 def device_with_engine(device: str, engine: str = OWN) -> dict[str, Any]:
     """A device file by name, as an engine uses it.
 
     Raises:
         InputError: there is no such device or engine, or as `with_engine`.
     """
-    files = {
-        path.stem: path for folder in conf_folders() for path in sorted((folder / "device").glob("*.yaml"))
-    }
-    if device not in files:
-        raise InputError(unknown("device", device, files))
-    found = read_mapping(files[device])
-    return with_engine(found, engine_of(found, {"name": OWN} if engine == OWN else read_engine(engine)))
+    found = device_file(device)
+    return with_engine(
+        found, engine_of(found, {"name": engine} if engine in STANDING else read_engine(engine))
+    )
 
 
-def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The engine that a configuration chose: an engine file, the one that the device file names, or `None`.
+def engine_of(
+    device: Mapping[str, Any], engine: Mapping[str, Any] | None, program: str = ""
+) -> Mapping[str, Any] | None:
+    """The engine that a configuration chose: an engine file, what `own` and `public` stand for, or `None`.
 
     The engine that it extends is written out in it, so that a record has all numbers.
 
@@ -254,6 +404,7 @@ def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Ma
         device: a device file.
         engine: the `engine` section of a configuration; `None` in configurations of before there were
             engines, whose devices have all numbers.
+        program: the program that a method names.
 
     Raises:
         InputError: `engine` is no mapping, or the device file names an engine that does not exist.
@@ -264,15 +415,17 @@ def engine_of(device: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Ma
         raise InputError(f"engine is {engine!r}; choose an engine file with engine={engine}")
     if not isinstance(engine.get("name"), str) or not engine["name"]:
         raise InputError(f"engine.name is {engine.get('name')!r}; it must be a text")
-    if engine["name"] != OWN:
-        return written_out(engine)
+    if engine["name"] not in STANDING:
+        is_class = engine.get(OVER) == CHIP and "main" in engine
+        return public_engine(device, chosen=engine) if is_class else written_out(engine)
     for key in engine:
         if key not in ("name", "note", "papers"):
-            raise InputError(f"engine {OWN}: {unknown('entry', key, ('name',))}")
-    return written_out(read_engine(str(device["engine"]))) if device.get("engine") else None
+            raise InputError(f"engine {engine['name']}: {unknown('entry', key, ('name',))}")
+    if device.get("engine") and (engine["name"] == OWN or not device.get("papers")):
+        return written_out(read_engine(str(device["engine"])))
+    return None if device.get("kind") == "local" else public_engine(device, program)
 
 
 def described(config: Mapping[str, Any]) -> dict[str, Any]:
     """The device file of a cell's configuration with its engine's numbers; errors as `with_engine`."""
-    engine = engine_of(config["device"], config.get("engine"))
-    return with_engine(config["device"], None if (engine or {}).get("name") == OWN else engine)
+    return with_engine(config["device"], engine_of(config["device"], config.get("engine")))

@@ -49,6 +49,8 @@ KINDS = {
     "launch": TIME,
     "start": TIME,
     "start_exponent": EXPONENT,
+    "start_rows": ROWS,
+    "added": Kind("count", Range(most=1, whole=True)),
     "watts": POWER,
     "efficiency": FACTOR,
     "attention": RATE,

@@ -43,6 +43,9 @@ GROUPS = {
     "engines": Group("engine", "how a program uses a device", "engine=NAME", "engine"),
     "models": Group("model", "targets and drafts", "model@target=NAME or model@draft=NAME", "model"),
     "datasets": Group("dataset", "prompts, questions, texts", "dataset=NAME", "dataset"),
+    "weights": Group(
+        "weights", "what computes: stand-ins, or the models themselves", "weights=NAME", "weights"
+    ),
     "metrics": Group("metric", "scores beside the usual ones", "metrics=[NAME]"),
     "setups": Group("setup", "device, models and dataset of a paper's row", "setup=NAME", "setup"),
     "experiments": Group("experiment", "tables and figures of papers", "experiment=NAME", "experiment"),

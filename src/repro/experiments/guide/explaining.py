@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from repro.core.errors import InputError
 from repro.core.paths import conf_folders
 from repro.core.registry import unknown
-from repro.experiments.guide.choices import GROUPS, LAUNCHERS, is_installed, option_names
+from repro.experiments.guide.choices import GROUPS, LAUNCHERS, described, is_installed, option_names
 
 FEW = 12
 """How many choices a sentence lists; of more, only the nearest."""
@@ -51,14 +51,21 @@ def check_overrides(overrides: Iterable[str]) -> None:
     """Check the groups that overrides choose from, before anything is composed.
 
     Raises:
-        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, or
-            a launcher that is not installed.
+        InputError: `experiment/lever=fig10`, `model=NAME`, `model@draft=null`, a name that does not exist, a
+            launcher that is not installed, or an override of an experiment's `grid`, which its sweep has read
+            before.
     """
     from repro.models.checkpoints.origin import model_file  # late: listing names needs none of it
 
     for override in overrides:
         key, equals, value = override.partition("=")
         group, _, role = key.lstrip("+~").partition("@")
+        if re.match(r"grid\b", group):
+            setting = group.removeprefix("grid").lstrip(".") or "method"
+            raise InputError(
+                f"{override} would come too late: the sweep is the file's grid; vary a setting itself, as in "
+                f"{setting}=A,B, or give one component's beside the rest, as in chain_sd.length=2,4"
+            )
         if key == "hydra/launcher" and value in LAUNCHERS and not is_installed(value):
             raise InputError(
                 f"{override} is not installed; `pip install 'repro[{LAUNCHERS[value]}]'` brings it"
@@ -68,10 +75,7 @@ def check_overrides(overrides: Iterable[str]) -> None:
         if not (equals and known) or key.startswith("~"):
             continue
         if group in PARTS:
-            top, known = (
-                group,
-                [path.stem for root in conf_folders() for path in (root / group).glob("*.yaml")],
-            )
+            top, known = group, [path.stem for at in conf_folders() for path in (at / group).glob("*.yaml")]
         elif slash:
             raise InputError(f"{override} is written {top}={rest}/{value}")
         if top == "model" and not role:
@@ -94,10 +98,22 @@ def _single(value: str) -> list[str]:
 def no_setting(path: str, key: str, parent: Mapping[str, object]) -> str:
     """The sentence for an unknown setting `key` of the section `path`, which has the settings `parent`."""
     names = [str(name) for name in parent if name != "name"]
+    if path == "labels":
+        return f"there is no label {key!r} to change; +labels.{key}=VALUE adds it"
     if not path:
         return _without_first(unknown("setting", key, names), f"there is no setting {key!r}")
     section = f"{path} {parent['name']}" if "name" in parent else path
-    return _without_first(unknown("setting", key, names), f"{section} has no setting {key!r}")
+    sentence = _without_first(unknown("setting", key, names), f"{section} has no setting {key!r}")
+    having = [name for name in option_names(path) if _has_setting(path, name, key)]
+    if not having:
+        return sentence
+    way = f"{having[0]}.{key}=VALUE sets it in a sweep where the {path} is {having[0]}"
+    return f"{sentence}; {', '.join(having)} {'has' if len(having) == 1 else 'have'} it, and {way}"
+
+
+def _has_setting(option: str, name: str, setting: str) -> bool:
+    known = described(option, name)
+    return known is not None and any(each.name == setting for each in known.settings)
 
 
 def unreadable(override: str) -> str:

@@ -21,6 +21,7 @@ from repro.records.results import Results
 from repro.reports.formats.values import decimals, unit_words, value_words
 from repro.reports.intervals.rounds import with_interval
 from repro.reports.spec.metric import MetricSpec, load_metrics
+from repro.reports.tables.known import known_values, not_compared, other_arithmetic
 from repro.scenarios.registry import BY_GROUP
 
 ORDER = ("speed", "latency", "acceptance", "quality", "serving", "energy", "memory", "compression", "graphs")
@@ -83,7 +84,7 @@ def show_cell(
     """
     console.print(Text(f"{headline(record)} ({state})", style="bold"))
     found = with_interval(record, rounds)
-    values = {name: value for name, value in found.values.items() if not _is_spread(name, found)}
+    values = {name: value for name, value in known_values(found).items() if not _is_spread(name, found)}
     if SHOWN_MEMORY in found.provenance.memory:
         values.setdefault(SHOWN_MEMORY, found.provenance.memory[SHOWN_MEMORY])
     for line in _lines(values, found.uncertainty, console.width):
@@ -91,6 +92,8 @@ def show_cell(
     absent = [metric.heading for metric in map(described_as, values) if values[metric.name] is None]
     if absent:
         console.print(f"\nNot in this cell: {', '.join(absent)}", style="dim")
+    if arithmetic := other_arithmetic(record):
+        console.print(f"\n{not_compared(record.labels['method'], arithmetic)}", style="dim")
     console.print()
     if "max_tokens" in _amounts(record):
         console.print(f"{'answers':<20} repro show {record.key[:12]}", highlight=False, soft_wrap=True)

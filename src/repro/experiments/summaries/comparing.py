@@ -19,6 +19,7 @@ from repro.records.record import Record, Round, Scalar
 from repro.reports.intervals.bootstrap import Interval, paired
 from repro.reports.intervals.rounds import totals
 from repro.reports.spec.metric import MetricSpec
+from repro.reports.tables.known import known_values
 
 State = Literal["equal", "different", "gone", "fresh"]
 Line = tuple[str, str, str]
@@ -72,14 +73,15 @@ def compare_records(
         other: the second record.
         rounds: the stored lines of detail of both.
     """
+    sides = (known_values(ours), known_values(other))
     lines = (totals(ours, rounds[0]), totals(other, rounds[1]))
-    described = {name: described_as(name) for name in {*ours.values, *other.values}}
+    described = {name: described_as(name) for name in {*sides[0], *sides[1]}}
     found = []
     for name, metric in sorted(described.items(), key=lambda item: order_of(item[1])):
         how: Literal["ratio", "difference"] = (
             "difference" if metric.unit in ("%", "share", "percentage_point") else "ratio"
         )
-        one, two = ours.values.get(name), other.values.get(name)
+        one, two = (values.get(name) for values in sides)
         both = (lines[1].get(name), lines[0].get(name))
         interval = paired(both[0], both[1], how) if both[0] and both[1] else None
         found.append(FigurePair(name, one, two, metric, how, _change(one, two, how), interval))

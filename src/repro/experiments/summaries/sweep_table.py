@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,23 @@ from typing import Any
 import yaml
 
 from repro.core.overrides import shown
+from repro.core.registry import lookup
+from repro.core.registry import names as registry_names
+from repro.core.yaml_file import parse_yaml, read_yaml
 from repro.experiments.progress.notes import Note
+from repro.metrics.evaluated import is_evaluated, stem_of
 from repro.records.identity import OF_THE_RUN, portable, short_places, shortened
 from repro.records.packed import Member
 from repro.records.record import Record, content_hash
 from repro.records.results import Results
-from repro.reports.files import write_files
+from repro.reports.files import path_of, write_files
 from repro.reports.formats.values import decimals
-from repro.reports.spec.expand import expand
+from repro.reports.reference.names import ANY, load_names
+from repro.reports.spec.beside import beside
+from repro.reports.spec.expand import COMMA, expand
 from repro.reports.spec.metric import MetricSpec, MetricSpecs, load_metrics
+from repro.reports.spec.spec import SEPARATOR
+from repro.reports.tables.known import known_value
 
 GENERATION = (
     *("decode_tokens_per_s", "time_per_token", "ttft", "acceptance_length", "rouge_l", "joules_per_token"),
@@ -46,6 +54,12 @@ SWEEPS = "sweeps/"
 """Begins the names of these tables."""
 
 TASK = "task_score"
+
+MOST_NAMED = 6
+"""Values that a title lists; of more it gives the number."""
+
+LACKING = ""
+"""The value of a setting in cells that lack it, since they are of another method."""
 
 LONGEST = 60
 """Characters of the readable part of a folder's name."""
@@ -87,7 +101,8 @@ class SweepTable:
     def grid(self) -> dict[str, Any]:
         """The grid of its experiment."""
         listed = {name for cell in self.cells for name in cell}
-        grid: dict[str, Any] = {key: value for key, value in self.overrides.items() if key not in listed}
+        axes = {key: value for key, value in self.overrides.items() if not beside(key)}
+        grid: dict[str, Any] = {key: value for key, value in axes.items() if key not in listed}
         return grid | ({"cells": [*self.cells]} if self.cells else {})
 
     def write_experiment(self, results: Path) -> dict[str, Path]:
@@ -117,6 +132,19 @@ class SweepTable:
         )
 
 
+def recorded_section(name: str, results: Path) -> dict[str, Any]:
+    """The section of a sweep's table that was made before, written out, with the sweep's command.
+
+    Raises:
+        InputError: the file of its experiment is not there.
+    """
+    text = read_yaml(path_of(results, name, "yaml"))
+    content = parse_yaml(text, f"{name}/experiment.yaml")
+    command = re.search("`(.+)`", text)
+    section = expand(name.rpartition("/")[2], content["table"], content)
+    return section | ({"command": command[1]} if command else {})
+
+
 def sweep_table(
     notes: Sequence[Note], store: Results, overrides: Mapping[str, str], groups: Collection[str]
 ) -> SweepTable | None:
@@ -132,29 +160,110 @@ def sweep_table(
     if not any(record.done for record in records):
         return None
     overrides = {k: v for k, v in overrides.items() if k.partition(".")[0] not in OF_THE_RUN}
+    keys = dict.fromkeys(key for note in notes for key in note.chosen)  # a cell lacks other methods' settings
+    notes = [replace(note, chosen={key: note.chosen.get(key, LACKING) for key in keys}) for note in notes]
     plain = [note.chosen for note in notes]
     notes, overrides = _portable(notes, overrides)
-    axes = [key for key in notes[0].chosen if len({note.chosen.get(key) for note in notes}) > 1]
+    axes = [key for key in keys if len({note.chosen[key] for note in notes}) > 1]
     own, rows = _row_labels(axes, notes)
     labelled = [replace(note, labels={**note.labels, **_own_labels(note, own)}) for note in notes]
     rows = rows or ["method"]
+    names = load_names()
+    ids = dict.fromkeys(tuple(note.labels.get(name, "") for name in rows) for note in labelled)
+    printed = [tuple(names.find(ANY, *pair).name for pair in zip(rows, row, strict=True)) for row in ids]
     metrics = load_metrics()
     compared_by = _metrics([record for record in records if record.done], metrics)
     columns = [_column(metric, records) for metric in compared_by]
+    if "decode_tokens_per_s" in {metric.name for metric in compared_by} and (base := _baseline(rows, ids)):
+        columns.insert(1, _speedup(base))
     bare = dict.fromkeys(name for record in records for name in _asked(record) if not metrics.of_value(name))
     drawn = [name for name in DRAWN if name in {metric.name for metric in compared_by}][:PANELS]
-    compared, circumstances = f"{', '.join(rows)} compared", _circumstances(rows, labelled, records)
+    compared, circumstances = _compared_words(rows, printed), _circumstances(rows, labelled, records)
     title = f"{compared} ({circumstances})"
-    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "apart": True}, "columns": columns}
+    order = {
+        SEPARATOR.join(row): COMMA.join(filter(None, name)) for row, name in zip(ids, printed, strict=True)
+    }
+    section: dict[str, Any] = {"title": title, "rows": {"by": rows, "names": order, "apart": True}}
+    section["columns"] = columns
     section |= {"best": True}
+    notes_below = _without_effect(axes, labelled, store)
     if bare:
-        section["notes"] = [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+        notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
+    if notes_below:
+        section["notes"] = notes_below
     if drawn:
         section["figure"] = {"columns": drawn, "title": compared}
     nested = {} if "experiment" in overrides else _nested(own, plain)
-    labels = {name: _interpolation(key, groups) for key, name in own.items() if key not in nested}
+    labels = {
+        name: _interpolation(key, groups, "''" if any(each[key] == LACKING for each in plain) else "null")
+        for key, name in own.items()
+        if key not in nested
+    }
     cells = _cells(nested, plain, notes)
+    if any(map(beside, overrides)):
+        cells = tuple(
+            {
+                k: v
+                for k, v in portable(each).items()
+                if v != LACKING and k.partition(".")[0] not in OF_THE_RUN
+            }
+            | {f"labels.{nested[key]}": note.chosen[key] for key in nested}
+            for each, note in zip(plain, notes, strict=True)
+        )
     return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
+
+
+def _baseline(rows: Sequence[str], ids: Iterable[tuple[str, ...]]) -> str:
+    """The first method of the rows that decodes plainly, if others are there to compare with it; else ""."""
+    if "method" not in rows:
+        return ""
+    methods = dict.fromkeys(row[rows.index("method")] for row in ids)
+    known = registry_names("method")
+    plain = [name for name in methods if name in known and getattr(lookup("method", name), "plain", False)]
+    return plain[0] if plain and len(methods) > 1 else ""
+
+
+def _speedup(method: str) -> dict[str, Any]:
+    """The column of the speedup over a method in the same circumstances."""
+    heading = f"Speedup over {load_names().find(ANY, 'method', method).name}"
+    return {"metric": "decode_speed", "key": "speedup", "heading": heading, "against": {"method": method}}
+
+
+def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> str:
+    """What the rows compare: `Flash-AR and Chain-SD, length 2 and 4, on Xiaomi 14 and OnePlus 12`."""
+    words = []
+    for i, name in enumerate(rows):
+        values = [value for value in dict.fromkeys(row[i] for row in printed) if value]
+        listed = (
+            f"{len(values)} values"
+            if len(values) > MOST_NAMED
+            else " and ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+        )
+        before = {"method": "", "service": "", "compression": "", "device": "on ", "dataset": "on "}
+        words.append(f"{before.get(name, f'{name} ')}{listed}")
+    return ", ".join(words).replace(", on ", " on ")
+
+
+def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) -> list[str]:
+    """A sentence for each override that changes no figure of cells that differ in it alone."""
+    found: dict[str, dict[str, None]] = {}
+    for axis in axes:
+        alike: dict[tuple[object, ...], list[Note]] = {}
+        for note in notes:
+            rest = tuple(value for key, value in note.chosen.items() if key != axis)
+            alike.setdefault(rest, []).append(note)
+        for group in alike.values():
+            records = [record for note in group if (record := store.get(note.key)) and record.done]
+            values = {note.chosen[axis] for note in group}
+            keys = {note.key for note in group}
+            same = all(record.values == records[0].values for record in records)
+            if len(values) > 1 and len(keys) > 1 and len(records) == len(group) and same:
+                found.setdefault(axis, {}).setdefault(group[0].labels.get("method", ""))
+    names = load_names()
+    return [
+        f"{axis} changes no figure of {', '.join(names.find(ANY, 'method', m).name for m in methods)} here."
+        for axis, methods in found.items()
+    ]
 
 
 def _portable(notes: Sequence[Note], overrides: Mapping[str, str]) -> tuple[list[Note], dict[str, str]]:
@@ -229,22 +338,22 @@ def _label(axis: str, taken: Collection[str]) -> str:
 
 
 def _own_labels(note: Note, own: Mapping[str, str]) -> dict[str, str]:
-    return {name: note.chosen[key] for key, name in own.items()}
+    return {name: value for key, name in own.items() if (value := note.chosen[key]) != LACKING}
 
 
-def _interpolation(key: str, groups: Collection[str]) -> str:
-    """What an experiment's file writes for the label of an override."""
+def _interpolation(key: str, groups: Collection[str], otherwise: str) -> str:
+    """What an experiment's file writes for the label of an override; `otherwise` where a cell lacks it."""
     key = key.lstrip("+")
     if key in groups and "@" not in key:
         return f"${{hydra:runtime.choices.{key}}}"
     setting = f"{key.rpartition('@')[2]}.name" if "@" in key else key
-    return f"${{oc.select:{setting},null}}"
+    return f"${{oc.select:{setting},{otherwise}}}"
 
 
 def _metrics(records: Sequence[Record], metrics: MetricSpecs) -> list[MetricSpec]:
     """The metrics of these records that people compare and that at least one of them has."""
     names = dict.fromkeys(name for record in records for name in _compared(record, metrics))
-    there = [name for name in names if any(_is_number(record.figure(name)) for record in records)]
+    there = [name for name in names if any(_is_number(known_value(record, name)) for record in records)]
     found = [metric for metric in map(metrics.of_value, there) if metric]
     return sorted(found, key=lambda metric: metric.group == "counts")
 
@@ -262,6 +371,7 @@ def _asked(record: Record) -> list[str]:
     """
     found: list[str] = []
     for metric in map(str, record.provenance.config.get("metrics") or ()):
+        metric = stem_of(metric) if is_evaluated(metric) else metric
         named = [metric] if metric in record.values else []
         named = named or [name for name in record.values if name.startswith(f"{metric}_")]
         found += named or [name for name in record.values if name == TASK]
@@ -293,11 +403,15 @@ def _circumstances(rows: Sequence[str], notes: Sequence[Note], records: Sequence
     """The labels and the amount of work that all cells share."""
     first = notes[0].labels
     shared = [name for name in first if len({note.labels.get(name) for note in notes}) == 1]
-    words = [first[n] for n in shared if n not in (*rows, "agreement") and first[n] not in ("none", "None")]
-    for setting in ("prompts", "max_tokens"):
+    words = [
+        load_names().find(ANY, name, first[name]).name
+        for name in shared
+        if name not in (*rows, "agreement") and first[name] not in ("none", "None")
+    ]
+    for setting, amount in (("prompts", "{} prompts"), ("max_tokens", "at most {} tokens")):
         given = {record.provenance.config.get(setting) for record in records}
-        if len(given) == 1 and setting not in rows:
-            words.append(f"{setting} {given.pop()}")
+        if len(given) == 1 and None not in given and setting not in rows:
+            words.append(amount.format(given.pop()))
     return ", ".join(dict.fromkeys(words))
 
 
@@ -305,7 +419,7 @@ def _name(axes: Sequence[str], notes: Sequence[Note], overrides: Mapping[str, st
     """A readable name of the sweep with a hash of its overrides."""
     words = []
     for axis in axes:
-        values = list(dict.fromkeys(note.chosen[axis] for note in notes))
+        values = [v for v in dict.fromkeys(note.chosen[axis] for note in notes) if v != LACKING]
         words += [*([_label(axis, ())] if all(map(_is_numeric, values)) else []), *values]
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", "-".join(words or notes[0].labels.values()))[:LONGEST].strip(
         "-."

@@ -15,6 +15,7 @@ from repro.records.record import Record, Round, Scalar
 from repro.reports.formats.layout import aside_grid, notes
 from repro.reports.spec.metric import load_metrics
 from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.known import known_values
 from repro.reports.tables.table import Table
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def by_section(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def log_values(run: Run, record: Record) -> None:
     """Log a record's figures, so that each has a panel, and note its state and key."""
-    figures = by_section(record.values)
+    figures = by_section(known_values(record))
     run.log({name: value for name, value in figures.items() if not isinstance(value, str)})
     words = {name: value for name, value in figures.items() if isinstance(value, str)}
     run.summary.update({**words, "status": record.status, "key": record.key})
@@ -79,7 +80,7 @@ def log_rows(run: Run, key: str, rows: Sequence[Mapping[str, Scalar]]) -> None:
 
 def log_cells(run: Run, records: Sequence[Record]) -> None:
     """Log one row for each cell: its labels, its figures and its key."""
-    rows = [{**r.labels, "status": r.status, **by_section(r.values), "key": r.key} for r in records]
+    rows = [{**r.labels, "status": r.status, **by_section(known_values(r)), "key": r.key} for r in records]
     log_rows(run, "cells", rows)
 
 

@@ -126,5 +126,7 @@ class PowerInfer2(PlainEngine):
     Deviation: sparse decoding and streaming from flash are not modeled as ops but as an effective bandwidth.
     """
 
+    arithmetic: ClassVar[str] = "8-bit activations in the prefill, and a part of the neurons afterwards"
     engine: ClassVar[str] = "powerinfer2_npu"
+    format: ClassVar[str] = "w8a8"
     prefills_on: ClassVar[str] = "npu"

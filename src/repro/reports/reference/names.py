@@ -96,6 +96,10 @@ def load_names(folders: Sequence[Path] | None = None) -> DisplayNames:
     return _names(tuple(conf_folders() if folders is None else folders))
 
 
+OF_STAND_INS = "stand_ins: "
+"""Before a footnote of a table in which stand-ins compute; left out where the models do."""
+
+
 def load_notes(folders: Sequence[Path] | None = None) -> dict[str, str]:
     """The shared footnotes by name, from all `reference/notes.yaml`; errors as `load_names`."""
     return _notes(tuple(conf_folders() if folders is None else folders))

@@ -58,6 +58,7 @@ class ShortColumn:
     timed: bool | None = None
     compare: str | None = None
     relative_to: str | None = None
+    against: Mapping[str, str] = field(default_factory=dict)
     over: Mapping[str, str] = field(default_factory=dict)
     where: Mapping[str, str] = field(default_factory=dict)
     aggregate: str | None = None
@@ -194,7 +195,7 @@ class _Writer:
         compare: str | None,
     ) -> Column:
         short, metric = self.short, self.metric
-        compared = bool(over or short.over or short.relative_to)
+        compared = bool(over or short.over or short.against or short.relative_to)
         how = (compare or "ratio") if compared else None
         spec: dict[str, Any] = {
             "key": key,
@@ -208,7 +209,7 @@ class _Writer:
         }
         if how:
             spec["compare"] = how
-        for name in ("relative_to", "aggregate", "tolerance"):
+        for name in ("relative_to", "against", "aggregate", "tolerance"):
             if value := getattr(short, name):
                 spec[name] = value
         published = () if how else metric.published

@@ -14,11 +14,15 @@ from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.overrides import PLAIN, word
+from repro.core.registry import unknown
 
 CELLS = "cells"
 """The key of `grid:` that lists settings which do not form a product."""
 
 RANGE = re.compile(r"range\(\s*(-?\d+)\s*,\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?\)")
+
+WHEN = "when."
+"""Before a setting in `cells`: the part holds where the axis of that name has this value."""
 
 MOST = 20_000
 """Cells above which a grid is not written out; its sweep has a limit of its own (conf/hydra/sweeper)."""
@@ -54,6 +58,9 @@ class ExperimentGrid:
             twice = sorted(set(map(str, part)) & set(axes))
             if twice:
                 raise InputError(f"{where}: {twice[0]!r} stands both among the axes and in `cells`; keep one")
+            for name in (str(n).removeprefix(WHEN) for n in part if str(n).startswith(WHEN)):
+                if name not in axes:
+                    raise InputError(f"{where}, cells: {WHEN}{name}: {unknown('axis', name, axes)}")
             if empty := [name for name, values in part.items() if values == []]:
                 raise InputError(f"{where}, cells: there is no value of {empty[0]}")
             parts.append({str(n): tuple(v) if isinstance(v, list) else (v,) for n, v in part.items()})
@@ -88,7 +95,8 @@ class ExperimentGrid:
         if len(sizes) < len(axes) or prod(sizes) * _size(self.parts) > MOST:
             return None
         outer = list(_product({name: values for name, values in axes.items() if values is not None}))
-        return [{**point, **inner} for point in outer for part in self.parts for inner in _product(part)]
+        pairs = ((point, inner) for point in outer for part in self.parts for inner in _product(part))
+        return [point | _settings(inner) for point, inner in pairs if _holds(inner, point)]
 
 
 def _axis(value: Any, where: str) -> tuple[Any, ...] | str:
@@ -111,6 +119,15 @@ def _read(values: tuple[Any, ...] | str) -> Sequence[Any] | None:
 
 def _size(parts: Sequence[Mapping[str, Sequence[Any]]]) -> int:
     return sum(prod(map(len, part.values())) for part in parts)
+
+
+def _holds(part: Point, axes: Point) -> bool:
+    """Whether the axes have the values under which a part holds."""
+    return all(axes.get(name.removeprefix(WHEN)) == v for name, v in part.items() if name.startswith(WHEN))
+
+
+def _settings(part: Point) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if not name.startswith(WHEN)}
 
 
 def _product(values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -53,8 +53,9 @@ class ColumnSpec:
     them that still counts as agreement. `timed` is false for values that need neither clock nor costs
     (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak).
 
-    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`, or the
-    same row's records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
+    A value may be compared with a baseline over the same prompts: the row with the id `relative_to`; the row
+    with the labels `against` and otherwise this row's, but for labels that it lacks; or the same row's
+    records with the labels `over` (and otherwise those of `where`). `compare` is `ratio` to it,
     `difference` from it, or `reduction` below it in percent.
     """
 
@@ -68,6 +69,7 @@ class ColumnSpec:
     scale: float = 1.0
     better: Literal["higher", "lower", ""] = ""
     relative_to: str | None = None
+    against: Mapping[str, str] = field(default_factory=dict)
     over: Mapping[str, str] = field(default_factory=dict)
     compare: Literal["ratio", "difference", "reduction"] = "ratio"
     aggregate: Literal["only", "mean", "median", "geomean", "total"] = "only"
@@ -88,15 +90,17 @@ class ColumnSpec:
             raise InputError(f"column {self.key!r} has {self.digits} digits; choose 0 to {MOST_DIGITS}")
         if not self.scale:
             raise InputError(f"column {self.key!r} has the scale 0, which leaves nothing of its values")
-        if self.relative_to and self.over:
-            raise InputError(f"column {self.key!r} has two baselines; give either `relative_to` or `over`")
+        if sum(map(bool, (self.relative_to, self.against, self.over))) > 1:
+            raise InputError(
+                f"column {self.key!r} has two baselines; give one of `relative_to`, `against` and `over`"
+            )
         if self.compare != "ratio" and not self.baseline:
-            raise InputError(f"column {self.key!r} has no baseline: give `relative_to` or `over`")
+            raise InputError(f"column {self.key!r} has no baseline: give `relative_to`, `against` or `over`")
 
     @property
     def baseline(self) -> str:
         """The baseline in words; "" if the column has none."""
-        return self.relative_to or " ".join(self.over.values())
+        return self.relative_to or " ".join((self.against or self.over).values())
 
 
 @dataclass(frozen=True)

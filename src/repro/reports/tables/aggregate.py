@@ -16,6 +16,7 @@ from repro.records.record import Record, Scalar
 from repro.reports.intervals.bootstrap import Interval, ends, weights
 from repro.reports.intervals.samples import JointSamples, Samples
 from repro.reports.spec.spec import ColumnSpec
+from repro.reports.tables.known import known_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,8 +43,8 @@ DRAWN: dict[str, Callable[[Sequence[Value], Value], Value]] = {
 
 
 def as_recorded(record: Record, name: str) -> Value:
-    """The value that a record has."""
-    return record.figure(name)
+    """The value that a record has, if its method's own arithmetic computed it."""
+    return known_value(record, name)
 
 
 class Incomparable(Exception):

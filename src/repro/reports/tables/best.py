@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from repro.reports.intervals.rounds import narrow
 from repro.reports.spec.spec import ColumnSpec
 from repro.reports.tables.table import Entry, Table
 
@@ -26,11 +27,18 @@ def _column(column: ColumnSpec, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _best(column: ColumnSpec, entries: Sequence[Entry]) -> float | None:
-    """The column's best value as it is shown; `None` without a direction or without a difference."""
+    """The column's best value as it is shown; `None` if there is no direction or difference, or a tie without
+    intervals."""
     shown = {round(e.ours, column.digits) for e in entries if isinstance(e.ours, (int, float))}
     if len(shown) < 2 or not column.better:
         return None
-    return max(shown) if column.better == "higher" else min(shown)
+    best = max(shown) if column.better == "higher" else min(shown)
+    tied = [e for e in entries if isinstance(e.ours, (int, float)) and round(e.ours, column.digits) == best]
+    return (
+        best
+        if len(tied) == 1 or all(entry.interval and not narrow(entry.interval) for entry in tied)
+        else None
+    )
 
 
 def _marked(entry: Entry, best: float | None, digits: int) -> Entry:

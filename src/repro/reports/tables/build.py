@@ -16,13 +16,15 @@ from repro.reports.comparison.comparison import Compared, Ends, Figure
 from repro.reports.comparison.published import Published, in_unit
 from repro.reports.intervals.rounds import stated
 from repro.reports.intervals.samples import Samples, distinct
+from repro.reports.reference.names import OF_STAND_INS
 from repro.reports.reference.reference import PublishedCell, find
 from repro.reports.spec.spec import SEPARATOR, AsideSpec, ColumnSpec, TableSpec
 from repro.reports.tables.aggregate import Incomparable, counterparts, figure, interval, relative
 from repro.reports.tables.amounts import amounts, notes_of
 from repro.reports.tables.best import with_best
 from repro.reports.tables.how_made import how_made, words_of
-from repro.reports.tables.stand_ins import stand_ins
+from repro.reports.tables.known import AGAINST_TARGET, not_compared, other_arithmetic
+from repro.reports.tables.stand_ins import says_stand_ins, stand_ins
 from repro.reports.tables.table import MARKS, Aside, Entry, Table, TableRow
 
 SHORT = 12
@@ -58,8 +60,8 @@ def build(
 
 
 def matches(record: Record, where: Mapping[str, str]) -> bool:
-    """Whether a record has all these labels."""
-    return all(record.labels.get(name) == label for name, label in where.items())
+    """Whether a record has all these labels; "" is none of that name."""
+    return all(record.labels.get(name, "") == label for name, label in where.items())
 
 
 def _newest(records: Sequence[Record]) -> tuple[list[Record], int]:
@@ -89,7 +91,9 @@ class _Builder:
         self.older = older
         self.records = records
         self.failures: list[str] = []
-        self.footnotes: list[str] = list(spec.footnotes)
+        both = says_stand_ins(records)
+        notes = (note for note in spec.footnotes if both or not note.startswith(OF_STAND_INS))
+        self.footnotes: list[str] = [note.removeprefix(OF_STAND_INS) for note in notes]
         self.groups: dict[str, list[Record]] = {name: [] for name in spec.rows.names}
         for record in sorted(records, key=self._order):
             self.groups.setdefault(self._row_id(record), []).append(record)
@@ -235,13 +239,31 @@ class _Builder:
     def _baseline(self, row: str, column: ColumnSpec) -> list[Record]:
         if column.relative_to:
             return self._of(column.relative_to, column)
+        if column.against:
+            return self._of(self._row_against(row, column.against), column)
         where = {**column.where, **column.over}
         return [r for r in self.groups.get(row, ()) if matches(r, where)] if column.over else []
+
+    def _row_against(self, row: str, against: Mapping[str, str]) -> str:
+        """The id of the row with these labels and otherwise this row's, or none at all; "" without one."""
+        own = self._labels(row, self.groups[row])
+        wanted = {**own, **against}
+        for other, records in self.groups.items():
+            labels = self._labels(other, records)
+            if all(
+                label == wanted[name] or (not label and name not in against) for name, label in labels.items()
+            ):
+                return other
+        return ""
 
     def _ours(
         self, row: str, column: ColumnSpec, records: Sequence[Record], baseline: Sequence[Record]
     ) -> Scalar:
         found: Scalar = None
+        if column.value in AGAINST_TARGET and (
+            arithmetic := set(filter(None, map(other_arithmetic, records)))
+        ):
+            self._footnote(not_compared(row, arithmetic.pop()))
         try:
             found = relative(column, records, baseline) if column.baseline else figure(column, records)
         except Incomparable as reason:
@@ -294,6 +316,7 @@ def reservations(
         "dequantized": lambda r: r.provenance.dequantized,
         "matched": lambda r: r.provenance.matched is not None,
         "fitted": lambda r: r in records and _fitted(r, column, determined),
+        "extrapolated": lambda r: column.timed and _outside(r, column),
         "older": lambda r: r.key in older,
         "wall": lambda r: column.timed and r.provenance.clock == "wall",
     }
@@ -301,6 +324,21 @@ def reservations(
     if ratio is not None and column.tolerance is not None and abs(ratio - 1) > column.tolerance:
         marks.append("off")
     return tuple(marks)
+
+
+OF_DECODING = ("decode_", "target_", "draft", "provisional_", "time_per_token")
+OF_PREFILLS = ("prefill_", "ttft")
+"""Beginnings of figures of one phase alone."""
+
+
+def _outside(record: Record, column: ColumnSpec) -> bool:
+    """Whether a phase that a column's figures are of left the ranges of the engine's numbers."""
+    names = [name for name in (column.value, column.total, column.per) if name]
+    parts = {"prefill": OF_DECODING, "decode": OF_PREFILLS}
+    return any(
+        not all(name.startswith(parts[said.partition(" ")[0]]) for name in names)
+        for said in record.provenance.extrapolated
+    )
 
 
 def _short(records: Sequence[Record]) -> tuple[str, ...]:

@@ -6,8 +6,12 @@ Must not know what a table shows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from repro.core.paths import conf_dir
+from repro.core.yaml_file import read_mapping
 from repro.records.record import Record
 from repro.reports.reference.names import ANY, load_names
 
@@ -34,9 +38,26 @@ def stand_ins(records: Sequence[Record]) -> str:
 
 
 def checkpoint_of(config: Mapping[str, Any]) -> str:
-    """Display name of the target's checkpoint."""
-    name = str(((config.get("target") or {}).get("checkpoint") or {}).get("name") or "")
+    """Display name of the target's checkpoint: of the weights that it names, whatever its file is called."""
+    checkpoint = (config.get("target") or {}).get("checkpoint") or {}
+    name, folder = str(checkpoint.get("name") or ""), checkpoint.get("folder")
+    repo = str((checkpoint.get("hub") or {}).get("repo") or "")
+    if folder or (repo and repo != _repo(name)):
+        return Path(str(folder or repo or name)).name
     return load_names().find(ANY, "checkpoint", name).name
+
+
+@cache
+def _repo(name: str) -> str:
+    """The hub's repository in a checkpoint's file; "" without one."""
+    path = conf_dir() / "model" / "checkpoint" / f"{name}.yaml"
+    hub = read_mapping(path).get("hub") if path.is_file() else None
+    return str((hub or {}).get("repo") or "")
+
+
+def says_stand_ins(records: Sequence[Record]) -> bool:
+    """Whether footnotes about stand-ins hold: not where all records have been asked for own weights."""
+    return any(record.provenance.config.get("weights") != "own" for record in records) or not records
 
 
 def each_name(names: Iterable[str | None]) -> list[str]:

@@ -19,6 +19,11 @@ MARKS = {
     "dequantized": ("d", "computed from a checkpoint that came quantized"),
     "matched": ("§", "draft-target agreement of the proxy pair matched to the published one"),
     "fitted": ("‡", "used in a fit or determined by one, so no prediction; left out of the error figure"),
+    "extrapolated": (
+        "x",
+        "passes or layers outside of the ranges that the engine's numbers hold for (docs/emulator.md has the "
+        "errors on chips left out)",
+    ),
     "older": ("o", "made by an older version of a component; run the table's command to renew it"),
     "wall": ("w", "wall clock of a real device, not emulated"),
     "off": ("!", "differs from the published value by more than the column's tolerance"),

@@ -207,8 +207,8 @@ def opened_sessions(
                 there = placed(model, device, place)
                 made = opened.enter_context(_matched_network(cell, there, role, brought, network))
                 sessions[role] = there.session(role, device, place, made, cell.tokens(role))
-                if isinstance(brought, HeadMatch):
-                    sessions[role].calibration = Calibration(brought.trees.accuracies)
+                if role == "draft" and cell.trees:
+                    sessions[role].calibration = Calibration(cell.trees.accuracies)
                 if network is _network and (scores := sessions[role].predictor) and remembers(cell):
                     scores.remember(opened.enter_context(known_exits(cell.target)))
             else:
@@ -298,6 +298,7 @@ def quality(
     said = [decode(g.tokens) for g in generations]
     target_said = None if own is None else [decode(tokens) for tokens in own]
     scored = task_scores.scored(cell.task_metrics, cell.dataset, cell.rows.rows, said, target_said)
+    values |= task_scores.evaluated(cell.evaluated, cell.dataset, cell.rows.rows, said)
     lines = answers.lines(generations, said, own, target_said, cell.rows.rows, cell.config["skip"])
     if target_said is not None:
         alike = rouge_by_prompt(said, target_said)
@@ -343,11 +344,14 @@ def found(
 ) -> dict[str, Any]:
     """Provenance fields that are known only after the run."""
     fitted = cell.fitted_cells.union(matched.cells if matched else ())
+    layers = {role: cell.model(role).model_cost.layer_bytes for role in cell.places}
+    extrapolated = cell.cell.extrapolated(device.trace, layers) if cell.emulated else ()
     return {
         "fitted": tuple(sorted(fitted)),
         "matched": asdict(matched) if matched else None,
         "memory": {"emulated_dram": int(device.memory.peak)} if cell.emulated else {},
         "budget": int(device.memory.budget),
+        "extrapolated": extrapolated,
         "notes": (*_notes(cell, device, values), *notes),
     }
 
@@ -355,6 +359,8 @@ def found(
 def _notes(cell: GenerationScenario, device: Device, values: dict[str, Scalar]) -> Iterator[str]:
     """Notes for readers of the figures."""
     yield from stored_notes(*(cell.model(role).folder for role in cell.places))
+    if cell.cell.stand_in:
+        yield cell.cell.stand_in
     for lacking, served in device.substituted.items():
         yield f"{lacking} ops ran on {served}"
     if isinstance(device, LocalDevice):

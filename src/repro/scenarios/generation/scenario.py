@@ -22,30 +22,32 @@ from repro.device.emulated import Device, EmulatedDevice
 from repro.device.local import local_device
 from repro.device.timeline import chrome
 from repro.methods.base import Method, Request
+from repro.metrics.evaluated import code_digest, is_evaluated, stem_of
 from repro.models.checkpoints.checkpoint import reads_more_than_messages, require_same_tokenizer
 from repro.models.checkpoints.digest import digest as content_digest
 from repro.models.forward.network import NoNetwork
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.engine import Engine
-from repro.models.runtime.head_model import HeadModel, align_vocabularies, opened
+from repro.models.runtime.head_model import HeadModel, MedusaModel, align_vocabularies, opened
 from repro.models.runtime.model import Model
 from repro.models.runtime.placement import Placement
 from repro.models.runtime.sharded import placed
 from repro.models.tokens.sampling import Sampling
-from repro.records.identity import dataset_asked, device_asked, model_asked
+from repro.records.identity import dataset_asked, device_asked, model_asked, portable_place
 from repro.records.provenance import host_kind
 from repro.records.record import content_hash
 from repro.scenarios import laws, versions
 from repro.scenarios.base import Findings, Progress, Scenario, component, named
 from repro.scenarios.emulation import EmulatedCell
 from repro.scenarios.generation import draft_calibration, fidelity, task_scores
-from repro.scenarios.generation.heads_fit import HeadMatch
+from repro.scenarios.generation.heads_fit import FittedHeads, HeadMatch, head_match
 from repro.scenarios.settings import (
     check_cost_only,
     host_of,
     kind_of,
     model_of,
     require_device,
+    with_own_weights,
     with_resident,
 )
 
@@ -73,10 +75,11 @@ class GenerationScenario(Scenario):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """See `Scenario`."""
-        config = with_resident(config)
+        config, engine = with_own_weights(with_resident(config)), config.get("engine")
         self.method: Method = component("method", config["method"])
-        self.cell = EmulatedCell(config, self.method.engine)
-        super().__init__(self.cell.config)
+        self.cell = EmulatedCell(config, self.method.engine, self.method.format)
+        config = self.cell.config
+        super().__init__(config)
         _require_sessions(self.method)
         self.sampling = typed(Sampling, config["sampling"], "sampling")
         self.method.check(self.sampling)
@@ -85,18 +88,21 @@ class GenerationScenario(Scenario):
         self.models = {role: model_of(config, role) for role in roles}
         self._drafts: dict[str, Model] = {}
         self.emulated = kind_of(config["device"]) == "emulated"
-        method, cell = self.method, self.cell
-        require_device(cell.described, self.name, method.clock, method.processors, cell.program)
+        method, device = self.method, self.cell.described
+        needs = method.clock, method.processors, self.cell.program
+        require_device(device, engine, self.name, *needs)
         if self.emulated:
             self._require_rates()
         for name in config["metrics"]:
             discover("repro.metrics")
-            lookup("metric", str(name))
+            if not is_evaluated(str(name)):
+                lookup("metric", str(name))
+        self.evaluated = [name for name in map(str, config["metrics"]) if is_evaluated(name)]
         self.task_metrics = task_scores.asked_of(config["metrics"], self.dataset)
         if self.cost_only:
-            if self.task_metrics:
+            if scoring := [*self.task_metrics, *self.evaluated]:
                 raise InputError(
-                    f"the target has no checkpoint, hence no answers for {self.task_metrics[0]} to score; "
+                    f"the target has no checkpoint, hence no answers for {scoring[0]} to score; "
                     "choose a target that has one, or other metrics"
                 )
             check_cost_only(config, [self.models[role] for role in self.places])
@@ -151,6 +157,20 @@ class GenerationScenario(Scenario):
         draft_calibration.require_matchable(self.emulated, self.sampling, self.models)
         return wanted
 
+    @cached_property
+    def trees(self) -> FittedHeads | None:
+        """Published accuracies of the draft's heads, by which their trees are searched.
+
+        None if the heads compute as they are and have ranks of their own, or if no setup names accuracies.
+        """
+        if isinstance(self.match, HeadMatch):
+            return self.match.trees
+        names = self.config["calibrate_draft_to"]
+        draft = self.model("draft") if isinstance(names, list) and "draft" in self.places else None
+        if not isinstance(draft, MedusaModel) or draft.ranks:
+            return None
+        return head_match(names).trees
+
     @property
     def calibrates(self) -> bool:
         """Whether calibrating the draft needs calibration prompts."""
@@ -177,7 +197,7 @@ class GenerationScenario(Scenario):
     @property
     def plain_metrics(self) -> list[str]:
         """The metrics asked for that do not score answers by their task."""
-        own = {task_scores.MAIN, *self.task_metrics}
+        own = {task_scores.MAIN, *self.task_metrics, *self.evaluated}
         return [name for name in self.config["metrics"] if name not in own]
 
     @property
@@ -229,6 +249,7 @@ class GenerationScenario(Scenario):
         for role, place in self.places.items():
             if place.early_exit:
                 hashes[f"{role} predictor"] = content_digest(self.model(role).predictor_folder)
+        hashes |= {f"metric {stem_of(name)}": code_digest(name) for name in self.evaluated}
         if self.calibrates:
             hashes["calibration"] = self.calibration_rows.digest
         if not self.emulated:
@@ -241,6 +262,8 @@ class GenerationScenario(Scenario):
     def asked(self) -> dict[str, Any]:
         """See `Scenario`."""
         asked = {name: self.config[name] for name in ASKED}
+        if self.evaluated:
+            asked["metrics"] = [portable_place(str(name)) for name in self.config["metrics"]]
         asked |= {role: model_asked(self.config[role]) for role in dict.fromkeys(["target", *self.places])}
         if self.places != self.method.places():
             asked["resident"] = self.config["resident"]
@@ -250,6 +273,8 @@ class GenerationScenario(Scenario):
             asked |= {name: self.config[name] for name in ("repeats", "cooldown")}
         if self.match:
             asked["match"] = asdict(self.match)
+        elif self.trees:
+            asked["trees"] = asdict(self.trees)
         if self.calibrates:
             asked["calibration"] = self.config["calibration_prompts"]
             asked["confidences"] = self.config["draft_calibration"] != draft_calibration.CHOICES
@@ -265,6 +290,7 @@ class GenerationScenario(Scenario):
         own |= versions.of_component("method", str(self.config["method"]["name"]))
         own |= {"draft calibration": draft_calibration.VERSION} if self.calibrates else {}
         asked = [*map(str, self.config["metrics"]), *self.task_metrics]
+        asked = [name for name in asked if not is_evaluated(name)]
         own |= versions.of_metrics([self.method.round_metric, *against, *asked])
         return own | versions.COSTS | versions.WEIGHTS
 

@@ -16,6 +16,7 @@ from repro.data.config import DatasetConfig, scoring_of
 from repro.data.scoring import GeneratedText
 from repro.data.task_scoring import TaskScoring
 from repro.data.template import Row
+from repro.metrics.evaluated import figures, is_evaluated
 from repro.records.record import FEWEST, Scalar, Spread
 
 MAIN = "task_score"
@@ -51,6 +52,7 @@ def asked_of(metrics: Sequence[str], dataset: DatasetConfig) -> tuple[str, ...]:
             `task_score` would run generated code; this machine cannot compute one.
     """
     _require_known(dataset)
+    metrics = [name for name in metrics if not is_evaluated(name)]
     if not metrics:
         return ()
     from repro.metrics.task import AnswerMetric  # late, with numpy
@@ -93,6 +95,23 @@ def score_of(dataset: DatasetConfig) -> TaskScoring:
     if scoring.score.unscored:
         raise InputError(f"dataset {dataset.name!r} has no task score: {scoring.score.unscored}")
     return scoring.score
+
+
+def evaluated(
+    metrics: Sequence[str], dataset: DatasetConfig, rows: Sequence[Row], texts: Sequence[str]
+) -> dict[str, Scalar]:
+    """Figures of metrics of `evaluate`, over all answers and the dataset's references.
+
+    Raises:
+        InputError: the dataset has no references, or a metric cannot score them.
+    """
+    scoring = scoring_of(dataset)
+    if metrics and not (isinstance(scoring, GeneratedText) and scoring.reference):
+        raise InputError(
+            f"dataset {dataset.name!r} has no references for {metrics[0]} to compare answers with"
+        )
+    references = [scoring.references(row) for row in rows] if isinstance(scoring, GeneratedText) else []
+    return {name: value for metric in metrics for name, value in figures(metric, texts, references).items()}
 
 
 def scored(

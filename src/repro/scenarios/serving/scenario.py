@@ -67,7 +67,7 @@ class ServingScenario(OfflineScenario):
         if given["name"] == DEMONSTRATION:  # it needs no data beside this project's own
             texts = read_mapping(conf_dir() / "dataset" / f"{CORPUS_OF_DEMONSTRATION}.yaml")
             config["corpus"] = {"dataset": texts, "texts": 6, "tokens": 128}
-        self.cell = EmulatedCell(config)
+        self.cell = EmulatedCell(config, format="fp16")
         super().__init__(self.cell.config)
         self.service: Service = self.component
         self.trace = parse_trace(config["trace"])

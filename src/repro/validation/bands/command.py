@@ -1,8 +1,8 @@
 """`python -m repro.validation bands`: how far a paper's headline figures move with the assumed numbers.
 
-    python -m repro.validation bands                       the headline tables of all papers
-    python -m repro.validation bands --paper lever         those of one
-    python -m repro.validation bands --table edgellm/fig16 any committed table
+    python -m repro.validation bands                        the headline tables of all papers
+    python -m repro.validation bands --paper lever          those of one
+    python -m repro.validation bands --table edgellm/fig16  any committed table
     python -m repro.validation bands --draws 4 --prompts 2 --out FOLDER    quickly, elsewhere
 
 Runs the cells of committed tables again on machines whose assumed numbers are drawn (docs/bands.md). What a

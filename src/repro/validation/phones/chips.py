@@ -90,6 +90,11 @@ def peaks(soc: str, processor: str, threads: int = 0) -> dict[str, float]:
     return {"fp16": rate / 2, "int8": rate}
 
 
+def processor_of(engine: str) -> str:
+    """The processor of a class of engines, which its name ends with."""
+    return {"cuda": "gpu"}.get(engine.rpartition("_")[2], engine.rpartition("_")[2])
+
+
 def bandwidth(soc: str) -> float:
     """Bytes per second of the memory bus."""
     return 1e9 * float(sheet(soc)["dram_gb_s"])
@@ -131,6 +136,7 @@ def soc_device(soc: str, threads: int = 0) -> dict[str, Any]:
         "kind": "emulated",
         "soc": soc,
         "papers": [],
+        "public": {processor_of(engine): engine for engine in given["engines"].split()},
         "processors": processors,
         "flash": {
             "bandwidth": {"value": 1.0, "unit": "GB/s", **assumed},

@@ -55,6 +55,7 @@ class ClassSpecification:
         added: processors that compute and move bytes one after the other.
         shapes: row counts that a class computes.
         noise: of a measurement, by `dense` and `equivalent`.
+        above_floor: why passes of a class may be far slower than bytes and operations need.
     """
 
     rows: str
@@ -64,6 +65,7 @@ class ClassSpecification:
     added: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
     noise: dict[str, float]
+    above_floor: dict[str, str]
 
 
 @cache

@@ -16,13 +16,15 @@ import yaml
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.device.device_file import is_fact
-from repro.device.engines.engine_file import with_engine
+from repro.device.engines.engine_file import ABOVE_FLOOR, CHIP, FORMAT, OVER, chip_file, with_engine
+from repro.device.facts.holds import HOLDS
 from repro.fitting.problem import Values
 from repro.validation.phones.chips import PRECISIONS, sheets, soc_device
 from repro.validation.phones.class_fit import ClassFit, fit_classes
 from repro.validation.phones.class_specification import class_specification
 from repro.validation.phones.classes import RATE_OF, at
-from repro.validation.phones.rows import FIT, PhoneRow, phone_rows, predictable
+from repro.validation.phones.quantities import quantities
+from repro.validation.phones.rows import FIT, PhoneRow, model_cost, phone_rows, predictable
 
 TOLERANCE = 0.02
 """Relative difference allowed between a file and a new fit on another machine."""
@@ -87,16 +89,35 @@ def engine_content(engine: str, rows: Sequence[PhoneRow], fit: ClassFit) -> dict
     own = [row for row in rows if row.engine == engine]
     processor = own[0].processor
     values = fit.solution.values
-    content: dict[str, Any] = {"name": engine, "papers": [], "main": processor}
+    content: dict[str, Any] = {"name": engine, "papers": [], OVER: CHIP, "main": processor}
+    content[FORMAT] = "w8a8" if processor == "npu" else "q4_0"
+    if engine in class_specification().above_floor:
+        content[ABOVE_FLOOR] = class_specification().above_floor[engine]
     content |= engine_numbers(engine, processor, values, "", [f"phone.*.{engine}.*"])
+    numbers = content["processors"][processor]
+    numbers[HOLDS] = holds(own)
+    numbers["start_rows"] = {
+        "value": numbers[HOLDS]["rows"][1],
+        "unit": "rows",
+        "source": "assumed",
+        "note": "the longest prompt of its rows: beyond, the start grows no further",
+    }
     content["traffic"] = traffic(processor)
     on = {}
     for chip in sorted({row.soc for row in own}):
         first = next(row.id for row in own if row.soc == chip)
         cells = [".".join([*first.split(".")[:3], "*"])]
         on[chip] = engine_numbers(engine, processor, values, chip, cells)
+        on[chip]["processors"][processor][HOLDS] = holds([row for row in own if row.soc == chip])
     content["devices"] = on
     return content
+
+
+def holds(rows: Sequence[PhoneRow]) -> dict[str, Any]:
+    """The rows of a pass, and the megabytes of a layer, over which these rows were measured."""
+    passes = [quantity.rows for quantity in quantities(rows)]
+    layers = [model_cost(row).layer_bytes / 1e6 for row in rows]
+    return {"rows": [min(passes), max(passes)], "layer_mb": [_rounded(min(layers)), _rounded(max(layers))]}
 
 
 def traffic(processor: str) -> str:
@@ -169,12 +190,7 @@ def wanted_files() -> Iterator[tuple[Path, dict[str, Any], str]]:
         yield conf_dir() / "engine" / f"{engine}.yaml", content, written(content, ENGINE_HEADER)
     for soc in sheets():
         content = soc_device(soc)
-        yield conf_dir() / "device" / f"{file_name(soc)}.yaml", content, written(content, DEVICE_HEADER)
-
-
-def file_name(soc: str) -> str:
-    """Name of a chip's device file."""
-    return soc.lower().replace("+", "_plus").replace(" ", "_").replace("__", "_")
+        yield conf_dir() / "device" / f"{chip_file(soc)}.yaml", content, written(content, DEVICE_HEADER)
 
 
 def write_engines() -> list[Path]:

@@ -1,0 +1,95 @@
+"""Settings of one component beside the rest: `chain_sd.length=2,4` holds where the method is chain_sd.
+
+Hydra knows no such setting, so it travels as `+beside.chain_sd.length='2,4'` to the sweeper, which gives it
+to the cells of that component. Owns both spellings and the labels of such cells. Must not know Hydra.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from repro.core.errors import InputError
+from repro.core.overrides import word
+from repro.core.registry import discover, lookup, names, unknown
+from repro.reports.reference.names import ANY, load_names
+
+GROUPS = ("method", "service", "compression", "probe")
+SECTIONS = ("target", "draft")
+"""Sections of a configuration, one of which has a method's name."""
+
+CARRIED = "+beside."
+CARRIED_AS = re.compile(r"\+beside\.([\w.]+)=(.*)")
+
+
+@dataclass(frozen=True)
+class BesideSetting:
+    """A setting of a component, such as `length` of the method `chain_sd`."""
+
+    group: str
+    component: str
+    setting: str
+
+    @property
+    def override(self) -> str:
+        """The setting of a cell of this component."""
+        return f"{self.group}.{self.setting}"
+
+    def is_default(self, value: str) -> bool:
+        """Whether the component has this value by itself."""
+        cls = lookup(self.group, self.component)
+        return any(f.name == self.setting and word(f.default) == value for f in fields(cls))
+
+
+def beside(key: str) -> BesideSetting | None:
+    """What an override's key sets of one component; `None` if it names none.
+
+    Raises:
+        InputError: the component has no such setting.
+    """
+    component, dot, setting = key.partition(".")
+    if not dot or component in SECTIONS or not component.isidentifier():
+        return None
+    discover("repro.methods")
+    group = next((group for group in GROUPS if component in names(group)), None)
+    if group is None:
+        return None
+    known = [f.name for f in fields(lookup(group, component))]
+    if setting.partition(".")[0] not in known:
+        sentence = unknown("setting", setting, known)
+        raise InputError(f"{group} {component} has no setting {setting!r}{sentence[sentence.index('.') :]}")
+    return BesideSetting(group, component, setting)
+
+
+def carried(overrides: Sequence[str], sweep: bool = True) -> list[str]:
+    """The command's arguments, with those of single components as the sweeper takes them.
+
+    Raises:
+        InputError: there is one, and the command runs a single cell; or a component lacks the setting.
+    """
+    found = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        asked = beside(key) if equals else None
+        if asked and not sweep:
+            raise InputError(
+                f"{override} is for sweeps and experiments, where it holds beside the rest; for one cell "
+                f"write {asked.group}={asked.component} {asked.override}={value}"
+            )
+        found.append(f"{CARRIED}{key}={word(value)}" if asked else override)
+    return found
+
+
+def as_typed(override: str) -> str:
+    """An override as the command line has it, whether it was `carried` or not."""
+    match = CARRIED_AS.fullmatch(override)
+    return f"{match[1]}={match[2].strip(chr(39))}" if match else override
+
+
+def label(settings: Iterable[tuple[BesideSetting, str]], printed: bool = False) -> str:
+    """The label of a component's cell with other settings, `chain_sd, length 2`, or with its printed name."""
+    given = [*settings]
+    own = given[0][0]
+    name = load_names().find(ANY, own.group, own.component).name if printed else own.component
+    return ", ".join([name, *(f"{asked.setting} {value}" for asked, value in given)])

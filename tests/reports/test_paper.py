@@ -1,0 +1,91 @@
+"""A table for a paper: one float that fits, with chosen rows and columns, and its citations beside it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from latex_structure import problems, tabulars
+from records import record
+from repro.core.errors import InputError
+from repro.reports.paper import TWO_COLUMNS, PaperTable, add_options, paper_table
+from repro.reports.reference.bibliography import load_bibliography
+from repro.reports.spec.spec import TableSpec
+from repro.reports.tables.build import build
+from repro.reports.tables.table import Table
+
+KEYS = tuple("abcdefghij")
+
+
+def made(**columns: object) -> Table:
+    """Three methods, ten columns of which `b` is 7 in every row, the last method the fastest."""
+    cells = [
+        record(name, {key: 7.0 if key == "b" else 100.5 * (i + 1) for key in KEYS})
+        for i, name in enumerate(("std", "chain_sd", "edgellm"))
+    ]
+    section = {
+        "title": "Mine",
+        "rows": {"by": ["method"], "names": {"std": "Std", "chain_sd": "Chain-SD", "edgellm": "EdgeLLM"}},
+        "columns": [
+            {"key": key, "heading": f"Acceptance {key}", "value": key, "unit": "tokens", "better": "higher"}
+            for key in KEYS
+        ],
+        "cite": ["lever"],
+        "best": True,
+    }
+    return build(TableSpec.parse("mine", section), cells, {}, {cell.key for cell in cells})
+
+
+def test_a_paper_has_chosen_rows_and_columns_in_their_order(tmp_path: Path) -> None:
+    paper = PaperTable(columns=("c", "b"), rows=("EdgeLLM", "std"))
+    files = paper.write(made(), tmp_path, load_bibliography())
+    text = files["paper.tex"].read_text(encoding="utf-8")
+    ((_, rows),) = tabulars(text)
+    assert rows[-2:] == [r"EdgeLLM & \bfseries 301.50 & 7.00", "Std & 100.50 & 7.00"]
+    assert text.count(r"\begin{table}") == 1
+    assert "Bold: best of its column." in text
+    bib = files["paper.bib"].read_text(encoding="utf-8")
+    assert "@misc{lever," in bib
+    assert "@misc{repro," in bib
+
+
+def test_a_float_that_is_too_wide_leaves_out_what_does_not_change_and_its_last_columns() -> None:
+    shown = PaperTable(width=TWO_COLUMNS).chosen(made())
+    keys = [column.key for column in shown.columns]
+    assert keys == [key for key in KEYS if key != "b"][: len(keys)]
+    assert "In every row: Acceptance b 7.00 tokens." in shown.footnotes
+    narrow = PaperTable(width=120.0).chosen(made())
+    assert 1 <= len(narrow.columns) < len(keys)
+    assert narrow.footnotes[-1].startswith("Left out, to fit 120 points: ")
+
+
+def test_columns_that_do_not_fit_are_refused_and_the_way_is_named() -> None:
+    paper = PaperTable(columns=KEYS, width=120.0)
+    with pytest.raises(InputError, match=r"do not fit 120 points.*--columns, or leave intervals out"):
+        paper.latex(paper.chosen(made()))
+
+
+@pytest.mark.parametrize(
+    ("paper", "wrong"),
+    [(PaperTable(columns=("z",)), "no column 'z'"), (PaperTable(rows=("sdt",)), "no row 'sdt'.*std")],
+)
+def test_an_unknown_row_or_column_is_refused(paper: PaperTable, wrong: str) -> None:
+    with pytest.raises(InputError, match=wrong):
+        paper.chosen(made())
+
+
+def test_the_float_is_sound_and_intervals_are_left_out() -> None:
+    paper = PaperTable(intervals=False, width=TWO_COLUMNS)
+    text = paper.latex(paper.chosen(made()))
+    assert problems(text) == []
+    assert "{~[" not in text
+
+
+def test_any_option_asks_for_a_paper() -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    assert paper_table(parser.parse_args([])) is None
+    asked = paper_table(parser.parse_args(["--columns", "a", "b", "--two-column"]))
+    assert asked == PaperTable(columns=("a", "b"), width=252.0)
