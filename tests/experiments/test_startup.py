@@ -82,6 +82,8 @@ def test_a_finished_cell_and_its_list_import_nothing_heavy(project: Project) -> 
     assert again == set()
     listed, done = imported(project, "hydra.mode=MULTIRUN", "method=chain_sd,std", "sweep=list")
     assert "1 of 2 cells to do" in done.stdout
+    assert "left" not in done.stderr, "a list has no progress"
+    assert "cells" not in done.stderr
     assert listed == set()
 
 

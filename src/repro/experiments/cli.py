@@ -193,7 +193,7 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
         if (section := table_section(config)) and not computes_nothing(section):
             asked(config).spec(section)
         _watcher = Watcher(notes_folder(config))
-        _watcher.start()
+        _watcher.start(shown=config.sweep != "list")
     except (InputError, OmegaConfBaseException, OSError) as wrong:  # Hydra would turn them into a warning
         if _shows_where:
             traceback.print_exc()
@@ -202,10 +202,10 @@ def _require_run(config: DictConfig, sweeps: bool = False) -> None:
 
 
 def _announce(config: DictConfig) -> None:
-    """Tell the watcher of a composed cell; a list has no work."""
+    """Tell the watcher of a composed cell."""
     assert _watcher is not None
     try:
-        work = None if config.sweep == "list" else work_of(config)
+        work = work_of(config)
     except (InputError, OmegaConfBaseException, KeyError, TypeError, ValueError):  # the cell itself will fail
         work = None
     _watcher.plan.add(work, _labels(config))

@@ -35,10 +35,11 @@ class Watcher:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
 
-    def start(self) -> None:
-        """Take the folder of notes, and start the thread; errors as those of `notes_alone`."""
+    def start(self, shown: bool = True) -> None:
+        """Take the folder of notes, and show them if so; errors as those of `notes_alone`."""
         self.alone.enter_context(notes_alone(self.folder))
-        self._thread.start()
+        if shown:
+            self._thread.start()
 
     def look(self, now: float) -> State:
         """Read the notes. Returns the state at `now`, a time in seconds."""
