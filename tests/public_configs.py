@@ -155,6 +155,9 @@ _ANGEL |= {
 
 PUBLIC: dict[str, Known] = {
     "huggyllama/llama-7b": _llama(4096, 32, 32, 11008, 2048, max_sequence_length=2048, rms_norm_eps=1e-6),
+    "huggyllama/llama-13b": _llama(5120, 40, 40, 13824, 2048, max_sequence_length=2048, rms_norm_eps=1e-6),
+    "huggyllama/llama-30b": _llama(6656, 60, 52, 17920, 2048, max_sequence_length=2048, rms_norm_eps=1e-6),
+    "huggyllama/llama-65b": _llama(8192, 80, 64, 22016, 2048, max_sequence_length=2048, rms_norm_eps=1e-5),
     "meta-llama/Llama-2-7b-chat-hf": _llama(4096, 32, 32, 11008, 4096, num_key_value_heads=32),
     "meta-llama/Llama-2-13b-chat-hf": _llama(5120, 40, 40, 13824, 4096, num_key_value_heads=40),
     "meta-llama/Meta-Llama-3-8B": _llama(4096, 32, 32, 14336, 8192, **_THIRD),
@@ -169,6 +172,7 @@ PUBLIC: dict[str, Known] = {
     ),
     "lmsys/vicuna-7b-v1.5": _llama(4096, 32, 32, 11008, 4096, num_key_value_heads=32),
     "lmsys/vicuna-13b-v1.5": _llama(5120, 40, 40, 13824, 4096, num_key_value_heads=40),
+    "lmsys/vicuna-7b-v1.3": _llama(4096, 32, 32, 11008, 2048, rms_norm_eps=1e-6),
     "lmsys/vicuna-33b-v1.3": _llama(6656, 60, 52, 17920, 2048, max_sequence_length=2048, rms_norm_eps=1e-6),
     "pankajmathur/orca_mini_3b": _llama(3200, 26, 32, 8640, 2048, rms_norm_eps=1e-6),
     "HuggingFaceTB/SmolLM2-135M-Instruct": _llama(

@@ -15,6 +15,7 @@ import transformers as hf
 from omegaconf import OmegaConf
 
 from invented_rows import INVENTED
+from repro.core.overrides import override
 from repro.core.paths import conf_dir
 from repro.core.yaml_file import read_mapping
 from repro.data.config import read_config
@@ -46,8 +47,8 @@ class Paper(Project):
     @property
     def overrides(self) -> list[str]:
         """No model is named: the experiment and `weights` choose them."""
-        folders = (f"{name}={self.out}/{name}" for name in ("results", "outputs"))
-        return [f"data_dir={self.root}/data", *folders, "wandb.mode=disabled"]
+        folders = (override(name, self.out / name) for name in ("results", "outputs"))
+        return [override("data_dir", self.root / "data"), *folders, "wandb.mode=disabled"]
 
 
 @pytest.fixture
