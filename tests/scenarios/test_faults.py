@@ -35,10 +35,10 @@ from tiny_outcomes import ours
 from tiny_project import Project
 
 ENGINES = ("llama_cpp_cpu", "mnn_cpu", "mlc_gpu", "tflite_gpu", "powerinfer2_npu", "mllm_npu")
-PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", "prompt_lookup", *ENGINES)
-"""Methods without a model that drafts for another."""
+PLAIN = ("std", "sequential", "flash_ar", "std_flash", "spl", "sti", "draft", *ENGINES)
+"""Methods in which nothing drafts for the target."""
 LOSSY = ("draft", "sti", "bld")
-CHAINS = ("chain_sd", "sp", "corrected", "nav", "bld", "chain_sd with an EAGLE head")
+CHAINS = ("chain_sd", "sp", "corrected", "nav", "bld", "prompt_lookup", "chain_sd with an EAGLE head")
 MEDUSAS = ("medusa", "medusa_em", "ghidorah")
 TREES = ("specinfer", "edgellm", "opt_tree", "lever", "lever pruned", "lever with opt_tree", *MEDUSAS)
 METHODS = (*PLAIN, *CHAINS, *TREES)
@@ -237,7 +237,7 @@ def damaged_rows_of_the_target(place: Place) -> None:
     place.hits += ["row"] * damage(place.memo("target", "-shards-*" if sharded else "-cpu"))
 
 
-@fault(it_has_no_draft=(*(name for name in PLAIN if name != "draft"), "nav"))
+@fault(it_has_no_draft=(*(name for name in PLAIN if name != "draft"), "nav", "prompt_lookup"))
 def damaged_rows_of_the_draft(place: Place) -> None:
     """The draft's cached rows name another token first, and have their checksums."""
     place.hits += ["row"] * damage(place.memo("draft"))
@@ -277,7 +277,7 @@ def a_stale_pack_of_the_target(place: Place) -> None:
     place.bring(text_pack("stale", cell.target.observed(), "cpu", texts))
 
 
-@fault(it_has_no_draft=(*(name for name in PLAIN if name != "draft"), "nav"))
+@fault(it_has_no_draft=(*(name for name in PLAIN if name != "draft"), "nav", "prompt_lookup"))
 def a_stale_pack_of_the_draft(place: Place) -> None:
     """A pack has the draft's name and rows of another model, whose first two tokens changed places."""
     cell, draft = place.cell, place.cell.draft

@@ -113,7 +113,7 @@ def composed(*overrides: str) -> DictConfig:
     """The configuration of a sweep with these overrides, not resolved."""
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        settings = carried(composing.unswept(overrides))
+        settings = composing.unswept(carried(overrides))
         return compose("config", overrides=settings, return_hydra_config=True)
 
 

@@ -8,7 +8,7 @@ gave a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -230,11 +230,7 @@ def merged(below: Any, above: Any) -> Any:
 
 def engine_files() -> dict[str, Path]:
     """The engine files of all `conf/` folders by name, in alphabetical order; the first of a name counts."""
-    found: dict[str, Path] = {}
-    for folder in conf_folders():
-        for path in sorted((folder / "engine").glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+    return _files("engine")
 
 
 def read_engine(name: str) -> dict[str, Any]:
@@ -243,11 +239,22 @@ def read_engine(name: str) -> dict[str, Any]:
     Raises:
         InputError: there is none, or it is no YAML mapping.
     """
-    files = engine_files()
+    return deepcopy(_file("engine", name))
+
+
+def _files(group: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in conf_folders():
+        for path in (folder / group).glob("*.yaml"):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def _file(group: str, name: str) -> dict[str, Any]:
+    files = _files(group)
     if name not in files:
-        raise InputError(unknown("engine", name, files))
-    path = files[name]
-    return deepcopy(_read(path, path.stat().st_mtime_ns))
+        raise InputError(unknown(group, name, files))
+    return _read(files[name], files[name].stat().st_mtime_ns)
 
 
 @lru_cache
@@ -262,19 +269,12 @@ def device_file(name: str) -> Mapping[str, Any]:
     Raises:
         InputError: there is none, or it is no YAML mapping.
     """
-    files = device_files()
-    if name not in files:
-        raise InputError(unknown("device", name, files))
-    return _read(files[name], files[name].stat().st_mtime_ns)
+    return _file("device", name)
 
 
 def device_files() -> dict[str, Path]:
-    """The device files of all `conf/` folders by name; the first of a name counts."""
-    found: dict[str, Path] = {}
-    for folder in conf_folders():
-        for path in sorted((folder / "device").glob("*.yaml")):
-            found.setdefault(path.stem, path)
-    return found
+    """The device files of all `conf/` folders by name, in alphabetical order; the first of a name counts."""
+    return _files("device")
 
 
 def chip_file(soc: str) -> str:
@@ -304,9 +304,8 @@ def on_chip(device: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, A
     Raises:
         InputError: processors or the bandwidth of memory were changed, which would be replaced.
     """
-    chip, stem = chip_of(device), chip_file(str(device.get("name", "")))
-    files = map(device_file, sorted(device_files(), key=lambda name: name != stem))  # its own comes first
-    if _replaced(device) != _replaced(chip) and _is_changed(device, files):
+    chip = chip_of(device)
+    if _replaced(device) != _replaced(chip) and _is_changed(device):
         raise InputError(
             f"{device['name']}: processors and dram.bandwidth are those of its chip, {chip_name(device)}, "
             f"under engine {engine['name']}; add engine=own to change them"
@@ -324,10 +323,10 @@ def _replaced(device: Mapping[str, Any]) -> tuple[Any, Any]:
     return device.get("processors"), (device.get("dram") or {}).get("bandwidth")
 
 
-def _is_changed(device: Mapping[str, Any], files: Iterable[Mapping[str, Any]]) -> bool:
+def _is_changed(device: Mapping[str, Any]) -> bool:
     """Whether a device has the name of a file, and of no file the numbers."""
-    named = False
-    for file in files:
+    named, stem = False, chip_file(str(device.get("name", "")))
+    for file in map(device_file, sorted(device_files(), key=lambda name: name != stem)):  # its own first
         if _replaced(file) == _replaced(device):
             return False
         named |= file.get("name") == device.get("name")

@@ -186,7 +186,7 @@ def sweep_table(
     section: dict[str, Any] = {"title": title, "rows": {"by": rows, "names": order, "apart": True}}
     section["columns"] = columns
     section |= {"best": True}
-    notes_below = _without_effect(axes, labelled, store)
+    notes_below = _without_effect(axes, labelled, {record.key: record for record in records})
     if bare:
         notes_below += [f"Not shown, as no file of conf/metric describes it: {', '.join(bare)}."]
     if notes_below:
@@ -199,17 +199,9 @@ def sweep_table(
         for key, name in own.items()
         if key not in nested
     }
-    cells = _cells(nested, plain, notes)
-    if any(map(beside, overrides)):
-        cells = tuple(
-            {
-                k: v
-                for k, v in portable(each).items()
-                if v != LACKING and k.partition(".")[0] not in OF_THE_RUN
-            }
-            | {f"labels.{nested[key]}": note.chosen[key] for key in nested}
-            for each, note in zip(plain, notes, strict=True)
-        )
+    listed = [*keys] if any(map(beside, overrides)) else [*nested]
+    listed = [key for key in listed if key.partition(".")[0] not in OF_THE_RUN]
+    cells = _cells(listed, nested, plain, notes)
     return SweepTable(_name(axes, notes, overrides), section, labelled, labels, overrides, cells)
 
 
@@ -244,7 +236,7 @@ def _compared_words(rows: Sequence[str], printed: Sequence[tuple[str, ...]]) -> 
     return ", ".join(words).replace(", on ", " on ")
 
 
-def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) -> list[str]:
+def _without_effect(axes: Sequence[str], notes: Sequence[Note], by_key: Mapping[str, Record]) -> list[str]:
     """A sentence for each override that changes no figure of cells that differ in it alone."""
     found: dict[str, dict[str, None]] = {}
     for axis in axes:
@@ -253,7 +245,7 @@ def _without_effect(axes: Sequence[str], notes: Sequence[Note], store: Results) 
             rest = tuple(value for key, value in note.chosen.items() if key != axis)
             alike.setdefault(rest, []).append(note)
         for group in alike.values():
-            records = [record for note in group if (record := store.get(note.key)) and record.done]
+            records = [by_key[note.key] for note in group if note.key in by_key and by_key[note.key].done]
             values = {note.chosen[axis] for note in group}
             keys = {note.key for note in group}
             same = all(record.values == records[0].values for record in records)
@@ -286,16 +278,19 @@ def _nested(own: Mapping[str, str], chosen: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _cells(
-    nested: Mapping[str, str], chosen: Sequence[Mapping[str, Any]], notes: Sequence[Note]
+    keys: Sequence[str],
+    nested: Mapping[str, str],
+    chosen: Sequence[Mapping[str, Any]],
+    notes: Sequence[Note],
 ) -> tuple[dict[str, Any], ...]:
-    """The entries of a grid's `cells`: the values of these overrides, with the labels that name them."""
+    """The entries of a grid's `cells`: values of the overrides `keys`, with the labels of `nested` ones."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for each, note in zip(chosen, notes, strict=True):
-        values = portable({key: each[key] for key in nested})
+        values = portable({key: each[key] for key in keys if each[key] != LACKING})
         listed = {key: [value] if isinstance(value, list) else value for key, value in values.items()}
         labels = {f"labels.{nested[key]}": note.chosen[key] for key in nested}
-        found.setdefault(tuple(note.chosen[key] for key in nested), {**listed, **labels})
-    return tuple(found.values()) if nested else ()
+        found.setdefault(tuple(note.chosen[key] for key in keys), {**listed, **labels})
+    return tuple(found.values()) if keys else ()
 
 
 def _row_labels(axes: Sequence[str], notes: Sequence[Note]) -> tuple[dict[str, str], list[str]]:
