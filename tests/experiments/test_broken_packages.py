@@ -91,6 +91,7 @@ def said(project: Project, site: Path) -> list[tuple[str, str]]:
         [*usual, "method=unimportable"],
         [*usual, "method=std", "device=no_yaml"],
         [*usual, "method=std", "device=not_text"],
+        [*usual, "method=mllm_npu", "device=jetson_orin_nx"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, json.dumps(commands)],
@@ -130,12 +131,19 @@ def test_commands_that_need_no_broken_package_work(project: Project, said: list[
 
 
 def test_what_is_chosen_and_broken_is_named(said: list[tuple[str, str]], site: Path) -> None:
-    (_, module), (_, syntax), (_, text) = said[2:]
-    assert [ended.split(",")[0] for ended, _ in said[2:]] == ["2", "2", "2"]
+    (_, module), (_, syntax), (_, text) = said[2:5]
+    assert [ended.split(",")[0] for ended, _ in said[2:5]] == ["2", "2", "2"]
     assert "error: method 'unimportable' cannot be used, as chosen_badly.mine fails to import: " in module
     folder = site / "bad_files" / "conf" / "device"
     assert f"error: {folder}/no_yaml.yaml is not YAML: " in syntax
     assert f"error: {folder}/not_text.yaml is not YAML: " in text
+
+
+def test_devices_that_can_are_named_beside_broken_files(said: list[tuple[str, str]]) -> None:
+    (ended, text) = said[5]
+    assert ended.split(",")[0] == "2"
+    assert "method mllm_npu runs on a device with cpu and npu" in text
+    assert "choose device=" in text
 
 
 def test_an_editable_installation_whose_folder_is_gone_has_no_modules(

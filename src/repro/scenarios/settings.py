@@ -6,13 +6,14 @@ Owns the error messages for numbers, names and labels. Must not know cells, exam
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from repro.core.errors import InputError
 from repro.core.ranges import COUNT, SHARE, Range
 from repro.core.registry import unknown
 from repro.data.traces import LENGTH
-from repro.device.engines.engine_file import OWN, PUBLIC, described, device_file, device_files
+from repro.device.engines.engine_file import OWN, PUBLIC, described, readable_devices
 from repro.models.runtime.cuda import cuda_stream
 from repro.models.runtime.model import ModelConfig
 
@@ -128,9 +129,11 @@ def require_device(
 
     if can(device):
         return
-    files = {choice: device_file(choice) for choice in device_files()}
     own = {"name": OWN if engine is None or engine.get("name") == OWN else PUBLIC}
-    used = {choice: described({"device": file, "engine": own}) for choice, file in files.items()}
+    used = {}
+    for choice, file in readable_devices():
+        with suppress(InputError):  # another's file, which may inherit its numbers
+            used[choice] = described({"device": file, "engine": own})
     others = sorted((not file.get("papers"), choice) for choice, file in used.items() if can(file))
     clock = {"emulated": " on an emulated device", "local": " on a real device"}.get(kind, " on a device")
     needs = [" and ".join(sorted(processors))] if processors else []

@@ -277,6 +277,15 @@ def device_files() -> dict[str, Path]:
     return _files("device")
 
 
+def readable_devices(first: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The device files by name, `first` before the others; without those of others that cannot be read."""
+    for name in sorted(device_files(), key=lambda name: name != first):
+        try:
+            yield name, device_file(name)
+        except InputError:
+            continue
+
+
 def chip_file(soc: str) -> str:
     """Name of a chip's device file."""
     return soc.lower().replace("+", "_plus").replace(" ", "_").replace("__", "_")
@@ -325,8 +334,8 @@ def _replaced(device: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def _is_changed(device: Mapping[str, Any]) -> bool:
     """Whether a device has the name of a file, and of no file the numbers."""
-    named, stem = False, chip_file(str(device.get("name", "")))
-    for file in map(device_file, sorted(device_files(), key=lambda name: name != stem)):  # its own first
+    named = False
+    for _, file in readable_devices(first=chip_file(str(device.get("name", "")))):
         if _replaced(file) == _replaced(device):
             return False
         named |= file.get("name") == device.get("name")
