@@ -114,7 +114,7 @@ def _real_pairs(headlines: Headlines, found: Comparisons, tables: FigureSources)
         if ours:
             pair = f"{ends(min(ours), max(ours))} [{ends(min(low), max(high))}] ×"
             rows.append((claim.says, *_said(found.by_id().get(claim.id))[:2], pair, f"{max(n):.0f}"))
-    yield "Qwen2.5-Coder-1.5B computes with the 0.5B as its draft, billed in the shapes of the papers' models."
+    yield "Qwen2.5-Coder-1.5B computes with the 0.5B as its draft, in the shapes of the papers' models."
     yield "Nothing is matched: where a claim turns with the pair, how often the draft agrees decides it."
     yield ""
     yield from _table(("claim", "paper", "stand-ins", "real pair", "n"), rows)
