@@ -27,7 +27,9 @@ class Load(NamedTuple):
     @property
     def sentence(self) -> str:
         """In words."""
-        return f"others keep {self.cores:.2f} cores busy" + (f", most of all {self.most}" if self.most else "")
+        return f"others keep {self.cores:.2f} cores busy" + (
+            f", most of all {self.most}" if self.most else ""
+        )
 
 
 class OtherLoad:
@@ -43,12 +45,17 @@ class OtherLoad:
         after, own = _seconds(self._proc), {os.getpid(), os.getppid()}
         gone = sum(whole for pid, (_, whole, _) in self._before.items() if pid not in after)
         grown = {
-            pid: (alone - self._before.get(pid, (0.0, 0.0, ""))[0], whole - self._before.get(pid, (0.0, 0.0, ""))[1])
+            pid: (
+                alone - self._before.get(pid, (0.0, 0.0, ""))[0],
+                whole - self._before.get(pid, (0.0, 0.0, ""))[1],
+            )
             for pid, (alone, whole, _) in after.items()
             if pid not in own
         }
         # A program that ended is counted by its parent, with all that it took before, too.
-        total = max(sum(max(0.0, alone) for alone, _ in grown.values()), sum(w for _, w in grown.values()) - gone)
+        total = max(
+            sum(max(0.0, alone) for alone, _ in grown.values()), sum(w for _, w in grown.values()) - gone
+        )
         stolen = _stolen(self._proc) - self._stolen
         pid = max(grown, key=lambda pid: max(grown[pid]), default=None)
         most = f"{after[pid][2]} (process {pid})" if pid is not None and max(grown[pid]) > 0 else ""

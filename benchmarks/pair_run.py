@@ -132,23 +132,29 @@ class PairCell(GenerationScenario):
         return self.shared[key]
 
 
-def cell_of(arm: str, dataset: str, overrides: Sequence[str]) -> tuple[PairCell, list[str]]:
-    """The cell of an arm, and remarks; without pruning if the target has no early-exit predictor."""
+def cell_of(
+    arm: str, dataset: str, overrides: Sequence[str], machine: Mapping[str, Any] | None = None
+) -> tuple[PairCell, list[str]]:
+    """The cell of an arm, and remarks; without pruning if the target has no early-exit predictor.
+
+    It runs on this machine, or on the `device` with the `engine` of an emulated one.
+    """
     method, *settings = arm.removesuffix(NULL).split(":")
-    chosen = [f"method={method}", f"dataset={dataset}", *(f"method.{setting}" for setting in settings)]
-    cell = _composed([*chosen, *overrides])
+    chosen = [f"method={method}", f"dataset={dataset}", "device=local_cpu", *overrides]
+    chosen += [f"method.{setting}" for setting in settings]
+    cell = _composed(chosen, machine)
     if any(place.early_exit for place in cell.places.values()) and "pruning=" not in arm:
         try:
             _ = cell.target.predictor_folder
         except InputError as lacking:
-            return _composed([*chosen, "method.pruning=off", *overrides]), [f"without pruning: {lacking}"]
+            return _composed([*chosen, "method.pruning=off"], machine), [f"without pruning: {lacking}"]
     return cell, []
 
 
-def _composed(overrides: Sequence[str]) -> PairCell:
+def _composed(overrides: Sequence[str], machine: Mapping[str, Any] | None) -> PairCell:
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return PairCell(plain(compose("config", overrides=list(overrides))))
+        return PairCell(plain(compose("config", overrides=list(overrides))) | dict(machine or {}))
 
 
 class OpenArm:
@@ -156,11 +162,13 @@ class OpenArm:
 
     def __init__(self, arm: str, dataset: str, overrides: Sequence[str], opened: ExitStack) -> None:
         """Open it, warm it up with the first prompt, and prepare its method."""
-        self.cell, self.notes = cell_of(arm, dataset, ["device=local_cpu", *overrides])
+        self.cell, self.notes = cell_of(arm, dataset, overrides)
         self.cell.check()
         self.device: Device = self.cell.open_device()
         opened.callback(self.device.close)
-        self.sessions: dict[str, Session] = opened.enter_context(opened_sessions(self.cell, self.device, None))
+        self.sessions: dict[str, Session] = opened.enter_context(
+            opened_sessions(self.cell, self.device, None)
+        )
         self.before = 0
         first = self.cell.requests[0]
         start(self.sessions, first)

@@ -24,24 +24,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from other_load import Load, OtherLoad
-from pair_run import NULL, Answer, Unit, opened_arms
+from pair_parts import CALIBRATION, GROUPS, PARTS, PROBING, Plan, Stored, append, stored
+from pair_run import NULL, Unit, opened_arms
 from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.ranges import Range
 from repro.core.registry import require_choice
-from repro.validation.this_machine.cells import OURS, CellGroup
-from repro.validation.this_machine.measuring import MachineBench, MeasuringPlan
+from repro.validation.this_machine.measuring import MachineBench
 
-CALIBRATION = "calibration"
 LIMIT = 0.1
 """Cores that others may keep busy before a unit."""
 MEANWHILE = 0.05
@@ -55,137 +54,6 @@ BUSY, OVER = 3, 4
 """Exit codes of a child: the machine is busy; the time is over."""
 
 
-class Part(NamedTuple):
-    """A pair, where its target lies, and what is compared on it.
-
-    Attributes:
-        target: a file of conf/model.
-        draft: a file of conf/model.
-        dtype: in which both compute.
-        budget: GB that models may hold; less than the target takes if it is streamed.
-        arms: the arms, the base of all ratios first.
-        pass_s: seconds of a pass of the target, for the first estimate.
-        plain: tokens that the base answers with at most.
-    """
-
-    target: str
-    draft: str
-    dtype: str
-    budget: float
-    arms: tuple[str, ...]
-    pass_s: float
-    plain: int = 1024
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the target is read from the disk in each pass."""
-        return self.arms[0] == "flash_ar"
-
-    def asked(self, arm: str, tokens: int) -> int:
-        """Tokens that an arm is asked for."""
-        return min(tokens, self.plain) if arm.removesuffix(NULL) == self.arms[0] else tokens
-
-
-DRAFTING = ("prompt_lookup", "chain_sd", "opt_tree", "edgellm", "lever")
-MEMORY = ("std", f"std{NULL}", *(f"{arm}:resident=1" for arm in DRAFTING))
-STREAMED = ("flash_ar", f"flash_ar{NULL}", *DRAFTING[:3], "edgellm:memory=0.9", "lever")
-MEDUSA = ("sequential", f"sequential{NULL}", *(f"medusa:width={w}" for w in (4, 8, 16)), "ghidorah:divided=false")
-SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.05)
-QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.2)
-PARTS = {
-    "smollm2_memory": SMOLLM2,
-    "ghidorah": SMOLLM2._replace(draft="smollm2_135m_medusa", arms=MEDUSA),
-    "smollm2_streamed": SMOLLM2._replace(budget=0.5, arms=STREAMED, pass_s=0.45, plain=8),
-    "qwen_memory": QWEN,
-    "qwen_streamed": QWEN._replace(budget=3.0, arms=STREAMED, pass_s=2.8, plain=8),
-}
-"""EdgeLLM's `memory` reads layers ahead into the remaining budget (sec. III-D)."""
-
-PROBED = (("smollm2_135m_instruct", "float32"), ("qwen2_5_coder_1_5b_instruct", "bfloat16"))
-GROUPS = {
-    group.id: group
-    for model, dtype in PROBED
-    for streamed in (False, True)
-    for group in (CellGroup(OURS, model, dtype, streamed),)
-}
-"""What is calibrated on: probes and, to check them, passes of the two targets."""
-PROBING = MeasuringPlan(rounds=1, threads=0, pace=1e9)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked for, see the command's options."""
-
-    parts: Sequence[str]
-    datasets: Sequence[str]
-    prompts: int
-    tokens: int
-    rounds: int
-    methods: Sequence[str] = ()
-    overrides: Sequence[str] = ()
-
-    def units(self) -> Iterator[Unit]:
-        """All units, round after round."""
-        for number in range(self.rounds):
-            for name in self.parts:
-                if name == CALIBRATION:
-                    yield from (Unit(name, group, "", 0, 0, 0) for group in GROUPS if not number)
-                    continue
-                part = PARTS[name]
-                for dataset in self.datasets:
-                    for prompt in range(self.prompts):
-                        for arm in self.methods or part.arms:
-                            yield Unit(name, arm, dataset, prompt, number, part.asked(arm, self.tokens))
-
-    def settings(self, name: str) -> list[str]:
-        """Overrides of a part's cells; the user's own come last."""
-        part = PARTS[name]
-        models = [f"model@target={part.target}", f"model@draft={part.draft}"]
-        size = [f"prompts={self.prompts}", f"max_tokens={self.tokens}"]
-        return [*models, *size, f"device.dram.budget.value={part.budget}", *self.overrides]
-
-
-class Stored(NamedTuple):
-    """What a file of runs holds: what all of it has in common, answers, calibration, and what was thrown away."""
-
-    head: Mapping[str, Any]
-    answers: list[Answer]
-    probes: list[Mapping[str, Any]]
-    thrown: list[Mapping[str, Any]]
-
-    @property
-    def done(self) -> set[Unit]:
-        """Units that need not be measured again."""
-        probed = {Unit(CALIBRATION, CellGroup(**probe["group"]).id, "", 0, 0, 0) for probe in self.probes}
-        return {answer.unit for answer in self.answers} | probed
-
-
-def stored(file: Path) -> Stored:
-    """Read a file of runs; the half line of a process that was killed is left out."""
-    found = Stored({}, [], [], [])
-    if not file.is_file():
-        return found
-    text = file.read_text(encoding="utf-8")
-    for line in map(json.loads, text[: text.rfind("\n") + 1].splitlines()):
-        if "head" in line:
-            found = found._replace(head=line["head"])
-        elif "probe" in line:
-            found.probes.append(line["probe"])
-        elif "thrown" in line:
-            found.thrown.append(line)
-        else:
-            found.answers.append(Answer.parse(line))
-    return found
-
-
-def append(file: Path, line: str) -> None:
-    """Append a line after the last whole one."""
-    with file.open("a+b") as out:
-        out.seek(0)
-        out.truncate(out.read().rfind(b"\n") + 1)
-        out.write(line.encode() + b"\n")
-
-
 def estimated(unit: Unit, known: Stored) -> float:
     """Seconds of a unit, its pause included: as its arm took before, else by passes of the target."""
     if unit.part == CALIBRATION:
@@ -195,13 +63,14 @@ def estimated(unit: Unit, known: Stored) -> float:
         pace = fmean(a.decode_s / a.decoded for a in same)
         return PAUSE_S + fmean(a.prefill_s for a in same) + pace * (unit.asked - 1)
     part = PARTS[unit.part]
-    plain = unit.arm.removesuffix(NULL) == part.arms[0]
-    return PAUSE_S + part.pass_s * (2.0 + unit.asked * (1.0 if plain else 0.4))
+    passes = 1.0 if unit.arm.removesuffix(NULL) == part.arms[0] else part.drafted
+    return PAUSE_S + part.pass_s * (2.0 + unit.asked * passes)
 
 
-def opening(part: str) -> float:
-    """Seconds until all arms of a part are open."""
-    return 5.0 if part == CALIBRATION else 15.0 + 20 * PARTS[part].pass_s
+def opening(part: str, known: Stored) -> float:
+    """Seconds until all arms of a part are open, warmed up and prepared."""
+    before = [seconds for name, seconds in known.opened if name == part]
+    return fmean(before) if before else 10.0 if part == CALIBRATION else 15.0 + 20 * PARTS[part].pass_s
 
 
 def groups(units: Sequence[Unit]) -> list[tuple[str, list[Unit]]]:
@@ -216,16 +85,21 @@ def estimate(plan: Plan, known: Stored) -> Iterator[str]:
     for name in plan.parts:
         own = [unit for unit in left if unit.part == name]
         seconds = sum(estimated(unit, known) for unit in own)
-        seconds += sum(opening(part) for part, _ in groups(own))
+        seconds += sum(opening(part, known) for part, _ in groups(own))
         whole += seconds
-        rounds = {number: sum(estimated(u, known) for u in own if u.round == number) for number in range(plan.rounds)}
+        rounds = {
+            number: sum(estimated(u, known) for u in own if u.round == number)
+            for number in range(plan.rounds)
+        }
         each = ", ".join(f"round {number + 1}: {took / 60:.1f}" for number, took in rounds.items() if took)
         yield f"{name:<18} {len(own):>4} units {seconds / 60:>6.1f} minutes ({each})"
-    basis = f"{len(known.answers)} stored answers" if known.answers else "a pass's usual time, nothing is stored"
+    basis = (
+        f"{len(known.answers)} stored answers" if known.answers else "a pass's usual time, nothing is stored"
+    )
     yield f"{'all that is left':<18} {len(left):>4} units {whole / 60:>6.1f} minutes, from {basis}"
 
 
-def require_calm(seconds: float) -> Load | None:
+def disturbing(seconds: float) -> Load | None:
     """Watch others for some seconds, and longer if they are busy; what they take if they stay so."""
     for watched in (seconds, LOOK_S):
         others = OtherLoad()
@@ -239,25 +113,30 @@ def measure_group(job: Mapping[str, Any]) -> int:
     """Measure units of one part and dataset in this process; 0, `BUSY` or `OVER`."""
     units, file, busy = [Unit(*unit) for unit in job["units"]], Path(job["file"]), bool(job["busy"])
     plan, known = Plan(**job["plan"]), stored(file)
-    if not busy and (load := require_calm(LOOK_S)):
+    if not busy and (load := disturbing(LOOK_S)):
         return refuse(load)
     costs = {unit: estimated(unit, known) for unit in units}
     with ExitStack() as opened:
+        start = time.monotonic()
         measure = opened_measure(units, plan, opened)
+        took = {"opened": units[0].part, "seconds": round(time.monotonic() - start, 1)}
+        append(file, json.dumps(took))
         units.sort(key=lambda unit: (unit.prompt, costs[unit]))
         for number, unit in enumerate(units, start=1):
             for _ in range(THROWS):
                 if time.time() + costs[unit] > job["until"]:
                     return OVER
-                if not busy and (load := require_calm(PAUSE_S)):
+                if not busy and (load := disturbing(PAUSE_S)):
                     return refuse(load)
                 others, start = OtherLoad(), time.monotonic()
                 line, outcome = measure(unit)
-                load, took = others.load(), time.monotonic() - start
-                where = f"{unit.part} {unit.dataset} round {unit.round + 1} prompt {unit.prompt + 1} {unit.arm}"
-                if busy or load.cores <= max(MEANWHILE, SLACK_S / took):
+                load, seconds = others.load(), time.monotonic() - start
+                where = (
+                    f"{unit.part} {unit.dataset} round {unit.round + 1} prompt {unit.prompt + 1} {unit.arm}"
+                )
+                if busy or load.cores <= max(MEANWHILE, SLACK_S / seconds):
                     append(file, json.dumps({**line, "others": round(load.cores, 3)}))
-                    say(f"{where}: {outcome} in {took:.1f} s ({number} of {len(units)})")
+                    say(f"{where}: {outcome} in {seconds:.1f} s ({number} of {len(units)})")
                     break
                 thrown = {"thrown": list(vars(unit).values()), "others": round(load.cores, 3)}
                 append(file, json.dumps(thrown | {"most": load.most}))
@@ -288,7 +167,10 @@ def opened_measure(units: Sequence[Unit], plan: Plan, opened: ExitStack) -> Meas
 
     def answered(unit: Unit) -> tuple[Mapping[str, Any], str]:
         answer = arms_open[unit.arm].answer(unit)
-        return answer.fields(), f"{answer.decoded} tokens, {answer.decode_s / max(1, answer.decoded):.3f} s each"
+        return (
+            answer.fields(),
+            f"{answer.decoded} tokens, {answer.decode_s / max(1, answer.decoded):.3f} s each",
+        )
 
     return answered
 
@@ -311,11 +193,11 @@ def run(plan: Plan, file: Path, minutes: float | None, busy: bool) -> int:
     """
     until = time.time() + 60 * minutes if minutes else float("inf")
     require_same_head(file, plan)
-    while left := [unit for unit in plan.units() if unit not in stored(file).done]:
+    while left := [unit for unit in plan.units() if unit not in (known := stored(file)).done]:
         part, units = groups(left)[0]
-        if time.time() + opening(part) > until:
+        if time.time() + opening(part, known) > until:
             break
-        job = {"units": [list(vars(unit).values()) for unit in units], "plan": asdict(plan)}
+        job: dict[str, Any] = {"units": [list(vars(unit).values()) for unit in units], "plan": asdict(plan)}
         job |= {"file": str(file), "busy": busy, "until": until if minutes else 1e12}
         code = subprocess.run([sys.executable, __file__, "--job", json.dumps(job)]).returncode
         if code == OVER:
@@ -335,13 +217,17 @@ def require_same_head(file: Path, plan: Plan) -> None:
         append(file, json.dumps({"head": head}))
     for name, value in stored(file).head.items():
         if head[name] != value:
-            raise InputError(f"{file} began with {name} {value!r}, and now it is {head[name]!r}; choose another --out")
+            raise InputError(
+                f"{file} began with {name} {value!r}, and now it is {head[name]!r}; choose another --out"
+            )
 
 
 def processor_name() -> str:
     """The processor's name, as the system says it."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -350,11 +236,15 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("overrides", nargs="*", help="settings of all cells, as of `python -m repro`")
-    parser.add_argument("--parts", default=",".join((CALIBRATION, *PARTS)), help="which ones, first ones first")
+    parser.add_argument(
+        "--parts", default=",".join((CALIBRATION, *PARTS)), help="which ones, first ones first"
+    )
     parser.add_argument("--datasets", default="humaneval,gsm8k")
     parser.add_argument("--methods", default="", help="arms in place of the parts': name:setting=value:...")
     parser.add_argument("--prompts", type=int, default=5, help="of each dataset (5)")
-    parser.add_argument("--tokens", type=int, default=48, help="of an answer (48); 8 where each token reads all")
+    parser.add_argument(
+        "--tokens", type=int, default=48, help="of an answer (48); 8 where each token reads all"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, help="stop after so many; the same command goes on")
     parser.add_argument("--estimate", action="store_true", help="say how long it takes, and run nothing")
@@ -384,9 +274,9 @@ def main(given: Sequence[str]) -> int:
     try:
         plan = plan_of(chosen)
         if chosen.report:
-            from pair_report import write_page
+            from pair_page import write_page
 
-            write_page(chosen.report, plan, stored(chosen.out))
+            write_page(chosen.report, plan, stored(chosen.out), chosen.out.with_suffix(".emulated.json"))
             return 0
         print("\n".join(estimate(plan, stored(chosen.out))), flush=True)
         return 0 if chosen.estimate else run(plan, chosen.out, chosen.minutes, chosen.busy)
