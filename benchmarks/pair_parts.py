@@ -60,8 +60,8 @@ MEDUSA = (
     *(f"medusa:width={w}" for w in (4, 8, 16)),
     "ghidorah:divided=false",
 )
-SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.05, 0.4)
-QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.2, 0.2)
+SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.04, 0.4)
+QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.14, 0.2)
 PARTS = {
     "smollm2_memory": SMOLLM2,
     "ghidorah": SMOLLM2._replace(draft="smollm2_135m_medusa", arms=MEDUSA),

@@ -53,7 +53,7 @@ def mean_ratio(strata: Strata[float]) -> float:
 
 
 def interval(strata: Strata[T], figure: Callable[[Strata[T]], float]) -> Interval | None:
-    """95% interval of a figure, by prompts drawn again within their dataset; None if one has a single prompt."""
+    """95% interval of a figure, by prompts drawn again within datasets; None if one has a single prompt."""
     if min(map(len, strata)) < 2:
         return None
     chance = Random(0)

@@ -119,8 +119,8 @@ def measure_group(job: Mapping[str, Any]) -> int:
     with ExitStack() as opened:
         start = time.monotonic()
         measure = opened_measure(units, plan, opened)
-        took = {"opened": units[0].part, "seconds": round(time.monotonic() - start, 1)}
-        append(file, json.dumps(took))
+        seconds = round(time.monotonic() - start, 1)
+        append(file, json.dumps({"opened": units[0].part, "seconds": seconds}))
         units.sort(key=lambda unit: (unit.prompt, costs[unit]))
         for number, unit in enumerate(units, start=1):
             for _ in range(THROWS):
@@ -130,19 +130,19 @@ def measure_group(job: Mapping[str, Any]) -> int:
                     return refuse(load)
                 others, start = OtherLoad(), time.monotonic()
                 line, outcome = measure(unit)
-                load, seconds = others.load(), time.monotonic() - start
+                took, seconds = others.load(), time.monotonic() - start
                 where = (
                     f"{unit.part} {unit.dataset} round {unit.round + 1} prompt {unit.prompt + 1} {unit.arm}"
                 )
-                if busy or load.cores <= max(MEANWHILE, SLACK_S / seconds):
-                    append(file, json.dumps({**line, "others": round(load.cores, 3)}))
+                if busy or took.cores <= max(MEANWHILE, SLACK_S / seconds):
+                    append(file, json.dumps({**line, "others": round(took.cores, 3)}))
                     say(f"{where}: {outcome} in {seconds:.1f} s ({number} of {len(units)})")
                     break
-                thrown = {"thrown": list(vars(unit).values()), "others": round(load.cores, 3)}
-                append(file, json.dumps(thrown | {"most": load.most}))
-                say(f"{where}: thrown away, {load.sentence}")
+                thrown = {"thrown": list(vars(unit).values()), "others": round(took.cores, 3)}
+                append(file, json.dumps(thrown | {"most": took.most}))
+                say(f"{where}: thrown away, {took.sentence}")
             else:
-                return refuse(load)
+                return refuse(took)
     return 0
 
 
