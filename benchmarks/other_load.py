@@ -57,9 +57,10 @@ class OtherLoad:
             sum(max(0.0, alone) for alone, _ in grown.values()), sum(w for _, w in grown.values()) - gone
         )
         stolen = _stolen(self._proc) - self._stolen
-        pid = max(grown, key=lambda pid: max(grown[pid]), default=None)
-        most = f"{after[pid][2]} (process {pid})" if pid is not None and max(grown[pid]) > 0 else ""
-        return Load((max(0.0, total) + stolen) / took, "the host of this machine" if stolen > total else most)
+        alone = {pid: seconds for pid, (seconds, _) in grown.items() if seconds > 0}
+        most = max(alone, key=alone.__getitem__, default=None)
+        name = "" if most is None else f"{after[most][2]} (process {most})"
+        return Load((max(0.0, total) + stolen) / took, "the host of this machine" if stolen > total else name)
 
 
 def _seconds(proc: Path) -> dict[int, tuple[float, float, str]]:

@@ -29,6 +29,7 @@ class Part(NamedTuple):
         arms: the arms, the base of all ratios first.
         pass_s: seconds of a pass of the target, for the first estimate.
         drafted: passes for a token of an arm that drafts, for the first estimate.
+        memory_gb: that a process with all arms takes.
         plain: tokens that the base answers with at most.
     """
 
@@ -39,6 +40,7 @@ class Part(NamedTuple):
     arms: tuple[str, ...]
     pass_s: float
     drafted: float
+    memory_gb: float
     plain: int = 1024
 
     @property
@@ -60,14 +62,14 @@ MEDUSA = (
     *(f"medusa:width={w}" for w in (4, 8, 16)),
     "ghidorah:divided=false",
 )
-SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.04, 0.4)
-QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.14, 0.2)
+SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.04, 0.4, 2.5)
+QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.14, 0.2, 6.5)
 PARTS = {
     "smollm2_memory": SMOLLM2,
     "ghidorah": SMOLLM2._replace(draft="smollm2_135m_medusa", arms=MEDUSA),
     "smollm2_streamed": SMOLLM2._replace(budget=0.5, arms=STREAMED, pass_s=0.45, plain=8),
     "qwen_memory": QWEN,
-    "qwen_streamed": QWEN._replace(budget=3.0, arms=STREAMED, pass_s=2.8, plain=8),
+    "qwen_streamed": QWEN._replace(budget=3.0, arms=STREAMED, pass_s=2.8, memory_gb=5.0, plain=8),
 }
 """EdgeLLM's `memory` reads layers ahead into the remaining budget (sec. III-D)."""
 

@@ -39,6 +39,7 @@ from repro.core.errors import InputError
 from repro.core.paths import project_root
 from repro.core.ranges import Range
 from repro.core.registry import require_choice
+from repro.records.provenance import peak_resident_bytes
 from repro.validation.this_machine.measuring import MachineBench
 
 LIMIT = 0.1
@@ -119,8 +120,9 @@ def measure_group(job: Mapping[str, Any]) -> int:
     with ExitStack() as opened:
         start = time.monotonic()
         measure = opened_measure(units, plan, opened)
-        seconds = round(time.monotonic() - start, 1)
+        seconds, resident = round(time.monotonic() - start, 1), peak_resident_bytes() / 1e9
         append(file, json.dumps({"opened": units[0].part, "seconds": seconds}))
+        say(f"opened in {seconds} s, {resident:.1f} GB")
         units.sort(key=lambda unit: (unit.prompt, costs[unit]))
         for number, unit in enumerate(units, start=1):
             for _ in range(THROWS):
@@ -197,6 +199,11 @@ def run(plan: Plan, file: Path, minutes: float | None, busy: bool) -> int:
         part, units = groups(left)[0]
         if time.time() + opening(part, known) > until:
             break
+        needed, there = 5.0 if part == CALIBRATION else PARTS[part].memory_gb, available_gb()
+        if there < needed:
+            raise InputError(
+                f"{part} takes {needed} GB of memory, and {there:.1f} are free; end other programs"
+            )
         job: dict[str, Any] = {"units": [list(vars(unit).values()) for unit in units], "plan": asdict(plan)}
         job |= {"file": str(file), "busy": busy, "until": until if minutes else 1e12}
         code = subprocess.run([sys.executable, __file__, "--job", json.dumps(job)]).returncode
@@ -220,6 +227,12 @@ def require_same_head(file: Path, plan: Plan) -> None:
             raise InputError(
                 f"{file} began with {name} {value!r}, and now it is {head[name]!r}; choose another --out"
             )
+
+
+def available_gb() -> float:
+    """GB of memory that programs can still get."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    return next(1024e-9 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
 def processor_name() -> str:
