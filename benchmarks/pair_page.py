@@ -248,13 +248,13 @@ def page(compared: Compared) -> list[str]:
 # The methods on this machine, by wall clock
 
 Made by `python benchmarks/pairs.py` and its `--report` ({head["processor"]}, {head["threads"]} threads,
-torch {head["torch"]}). All models compute with their own weights and are what is timed: SmolLM2-135M in fp32
-with its EAGLE-3 head (`ghidorah`: its Medusa heads), Qwen2.5-Coder-1.5B with the 0.5B in bf16. `streamed`: the
-target's layers are read from the disk in each pass, at 1 GB/s.
+torch {head["torch"]}). All models compute with their own weights and are what is timed: SmolLM2-135M in
+fp32 with its EAGLE-3 head (`ghidorah`: its Medusa heads), Qwen2.5-Coder-1.5B with the 0.5B in bf16.
+`streamed`: the target's layers are read from the disk in each pass, at 1 GB/s.
 
-{len(compared.answers)} answers of up to {plan.tokens} tokens (a streamed base: 8), at most {plan.prompts} prompts
-a dataset and {plan.rounds} rounds. {len(known.thrown)} more were thrown away and measured again, because others
-took part of the processor; in those that count they took at most {busiest:.0%} of a core.
+{len(compared.answers)} answers of up to {plan.tokens} tokens (a streamed base: 8), at most {plan.prompts}
+prompts a dataset and {plan.rounds} rounds. {len(known.thrown)} more were thrown away and measured again,
+because others took part of the processor; in those that count they took at most {busiest:.0%} of a core.
 {kinds["equal"]} answers are the target's own greedy text, {kinds["tie"]} leave it at a tie of logits,
 {kinds["differs"]} differ.
 
