@@ -169,7 +169,7 @@ CLAIMS = (
     (("edgellm", "flash_ar"), "edgellm.text.iv_c.speedup_spl"),
     (("edgellm", "chain_sd"), "edgellm.text.iv_c.speedup_sp.phone"),
 )
-"""A method over another one, and the printed ratio; EdgeLLM's SPL reads layers ahead, its SP drafts a chain."""
+"""A method over another one, and the printed ratio: EdgeLLM's SPL reads ahead, its SP drafts a chain."""
 
 
 def claim_lines(compared: Compared) -> Iterator[list[str]]:

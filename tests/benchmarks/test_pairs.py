@@ -1,32 +1,33 @@
-"""The benchmark of real pairs: what is measured, in which order, when it is thrown away, and what is said of it."""
+"""The benchmark of real pairs: what is measured and when, what is thrown away, and what is said of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import other_load
 import pair_page
-import pair_parts
 import pair_report
 import pair_run
 import paired
 import pairs
 from other_load import Load, OtherLoad
 from pair_emulated import Predicted
-from pair_parts import CALIBRATION, PARTS, Plan, append, stored
+from pair_parts import PARTS, Plan, append, stored
 from pair_run import Answer, OpenArm, PairCell, Unit
 from paired import Paces
 from repro.core.overrides import override
 from repro.device.trace import Span, Trace
 from repro.methods.base import Generation, Request
-from tiny_project import Project
+from tiny_project import write_project
 
 PART = "smollm2_memory"
 
@@ -225,7 +226,7 @@ def test_an_estimate_is_by_part_and_knows_what_is_stored(tmp_path: Path) -> None
     known = stored(tmp_path / "none")._replace(answers=[answer("std", decode_s=80.0)], opened=[(PART, 30.0)])
     unit = Unit(PART, "std", "humaneval", 0, 0, 48)
     assert pairs.estimated(unit, known) == pytest.approx(pairs.PAUSE_S + 0.5 + 47 * 10.0)
-    assert "1 units" in list(pairs.estimate(plan, known))[0]
+    assert "1 units" in next(iter(pairs.estimate(plan, known)))
     assert pairs.opening(PART, known) == 30.0
 
 
@@ -316,7 +317,7 @@ def measured(
     stop: str = "",
     until: float = 1e12,
 ) -> tuple[int, list[Unit]]:
-    """The exit code and the units that were measured, with invented answers; `stop` is an arm that is killed."""
+    """The exit code and the units that were measured, with invented answers; at `stop` it is killed."""
     script, done = Script(*cores), []
 
     def answered(unit: Unit) -> tuple[dict[str, object], str]:
@@ -424,3 +425,62 @@ def test_bad_input_is_one_sentence(
     assert pairs.main([*given, "--out", str(tmp_path / "runs.jsonl")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+# --- a tiny pair, for real
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Settings of a tiny pair in place of a part's; processes find what they need in the environment."""
+    project = write_project(tmp_path / "tiny")
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(PairCell, "shared", {})
+    folders = {name: folder for name, folder in project.folders.items() if name not in ("results", "outputs")}
+    plain = ("draft.checkpoint.shares_embeddings_with=null", "target.checkpoint.predictor=null")
+    return [*(override(name, folder) for name, folder in folders.items()), *plain, "wandb.mode=disabled"]
+
+
+def test_a_tiny_pair_from_the_command_to_the_page(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every arm says what the target says alone; the second command has nothing left to do."""
+    monkeypatch.setattr(pair_page, "say", lambda *_: None)
+    size = ["--prompts", "2", "--tokens", "6", "--rounds", "1", "--datasets", "humaneval"]
+    asked = [*tiny, "--parts", f"{PART},smollm2_streamed", *size, "--out", str(tmp_path / "runs.jsonl")]
+    assert pairs.main([*asked, "--busy"]) == 0
+    known = stored(tmp_path / "runs.jsonl")
+    assert known.done == set(Plan((PART, "smollm2_streamed"), ("humaneval",), 2, 6, 1).units())
+    assert len({tuple(a.tokens) for a in known.answers if a.unit.prompt == 0}) == 1
+    assert all(a.prefill_s > 0 and a.decode_s > 0 and a.passes and a.decoded == 5 for a in known.answers)
+    read = {a.unit.part: a.read_bytes for a in known.answers}
+    assert read[PART] == 0 < read["smollm2_streamed"]
+    monkeypatch.setattr(pairs.subprocess, "run", lambda *_: pytest.fail("nothing is left to measure"))
+    assert pairs.main([*asked, "--busy"]) == 0
+
+    assert pairs.main([*asked, "--report", str(tmp_path / "page")]) == 0
+    page = (tmp_path / "page" / "README.md").read_text(encoding="utf-8")
+    assert "28 answers are the target's own greedy text, 0 leave it at a tie of logits" in page
+    assert "Nothing: the calibration has not run." in page
+    assert (tmp_path / "page" / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_draft_s_pass_over_the_prompt_is_no_decoding(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds a token once had it: decoding starts when all models have read the prompt."""
+    plan = Plan((PART,), ("humaneval",), 1, 6, 1, overrides=tiny)
+    unit = Unit(PART, "chain_sd:resident=1", "humaneval", 0, 0, 6)
+    with ExitStack() as opened:
+        arm = OpenArm(unit.arm, unit.dataset, plan.settings(PART), opened)
+        forward, slow = arm.sessions["draft"].forward, iter([0.3])
+
+        async def delayed(*asked: Any, **named: Any) -> Any:
+            time.sleep(next(slow, 0.0))
+            return await forward(*asked, **named)
+
+        monkeypatch.setattr(arm.sessions["draft"], "forward", delayed)
+        taken = arm.answer(unit)
+    assert taken.prefill_s >= 0.3
+    assert taken.drafted > 0
