@@ -16,6 +16,7 @@ from repro.models.forward.exactness import divergence
 from repro.models.forward.side_by_side import GreedyText
 from repro.scenarios.base import Progress
 from repro.scenarios.generation import fidelity
+from repro.scenarios.generation.exercise import trusted
 from repro.scenarios.generation.run import own_texts
 from repro.validation.this_machine.cells import CellGroup
 from repro.validation.this_machine.measuring import MeasuredGroup
@@ -67,10 +68,14 @@ def _group(probe: Mapping[str, Any]) -> MeasuredGroup:
 def predicted(
     arm: str, dataset: str, overrides: Sequence[str], machine: Mapping[str, Section], progress: Progress
 ) -> list[Predicted]:
-    """The emulated answers of an arm to a dataset's prompts."""
+    """The emulated answers of an arm to a dataset's prompts.
+
+    What caches say of the models is taken as it is: measured answers are compared with the same texts.
+    """
     cell, _ = cell_of(arm, dataset, overrides, machine)
     cell.check()
-    rounds = cell.run(progress).rounds
+    with trusted():
+        rounds = cell.run(progress).rounds
     return [_answer([each for each in rounds if each["request"] == request.id]) for request in cell.requests]
 
 

@@ -127,7 +127,7 @@ def cells(r: Row, base: Row | None) -> list[str]:
         f"{r.prompts} x {r.rounds}",
         with_ends(r.tokens_per_s, r.speed_interval),
         f"{r.acceptance:.2f}",
-        with_ends(r.ratio, r.ratio_interval),
+        "1" if base and base.arm == r.arm else with_ends(r.ratio, r.ratio_interval),
         number(r.floor, ".0%"),
         number(r.predicted, ".3g"),
         number(r.error, "+.0%"),
@@ -267,15 +267,19 @@ nor disk worked, and the memory that models held. `runs.jsonl.gz` has every answ
 
 ![Times the base, measured and emulated](figure.png)
 """
-    lines = text.splitlines()
+    lines = [*text.splitlines(), ""]
     for part in compared.parts:
         own = [r for r in compared.rows if r.part == part]
         lines += [f"## {part}", ""]
         lines += table(TABLE, [cells(r, compared.bases.get((r.part, r.dataset))) for r in own])
-        lines += [f"- `{arm}`: {note}" for arm, note in remarks(compared, part)] + [""]
+        if notes := [f"- `{arm}`: {note}" for arm, note in remarks(compared, part)]:
+            lines += [*notes, ""]
     lines += ["## Over all datasets", ""]
     lines += table(("part", "arm", "base", "times faster"), list(ratio_lines(compared)))
-    lines += ["The null arm is the base a second time; what its ratio is beside 1 is noise:", ""]
+    lines += [
+        "The null arm is the base a second time: a ratio that is as near to 1 as this one is noise.",
+        "",
+    ]
     lines += [*null_lines(compared), ""]
     if claims := list(claim_lines(compared)):
         lines += [
