@@ -176,7 +176,7 @@ def claim_lines(compared: Compared) -> Iterator[list[str]]:
     """What the papers claim of streamed targets, and whether the pairs here say that one method is faster."""
     published = load_cells()
     for part in (name for name in compared.parts if PARTS[name].streamed):
-        arms = {arm.split(":")[0]: arm for arm in PARTS[part].arms if not arm.endswith(NULL)}
+        arms = {arm.split(":")[0]: arm for arm in reversed(PARTS[part].arms) if not arm.endswith(NULL)}
         for (method, other), cell in CLAIMS:
             if found := over_datasets(compared.answers, part, arms[method], arms[other]):
                 printed = find(published, cell)

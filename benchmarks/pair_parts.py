@@ -63,13 +63,24 @@ MEDUSA = (
     "ghidorah:divided=false",
 )
 SMOLLM2 = Part("smollm2_135m", "smollm2_135m_eagle3", "float32", 4.0, MEMORY, 0.04, 0.4, 2.5)
-QWEN = Part("qwen2_5_coder_1_5b", "qwen2_5_coder_0_5b", "bfloat16", 8.0, MEMORY, 0.14, 0.2, 6.5)
+DEEP = "lever:depth=16"
+"""With this pair's agreement, as calibration rows say (conf/experiment/lever/fig10_own_pair.yaml)."""
+QWEN = Part(
+    "qwen2_5_coder_1_5b",
+    "qwen2_5_coder_0_5b",
+    "bfloat16",
+    8.0,
+    (*MEMORY, f"{DEEP}:resident=1"),
+    0.14,
+    0.2,
+    6.5,
+)
 PARTS = {
     "smollm2_memory": SMOLLM2,
     "ghidorah": SMOLLM2._replace(draft="smollm2_135m_medusa", arms=MEDUSA),
     "smollm2_streamed": SMOLLM2._replace(budget=0.5, arms=STREAMED, pass_s=0.45, plain=8),
     "qwen_memory": QWEN,
-    "qwen_streamed": QWEN._replace(budget=3.0, arms=STREAMED, pass_s=2.8, memory_gb=5.0, plain=8),
+    "qwen_streamed": QWEN._replace(budget=3.0, arms=(*STREAMED, DEEP), pass_s=2.8, memory_gb=5.0, plain=8),
 }
 """EdgeLLM's `memory` reads layers ahead into the remaining budget (sec. III-D)."""
 
