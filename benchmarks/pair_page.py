@@ -203,10 +203,11 @@ def null_lines(compared: Compared) -> Iterator[str]:
         base, null, *_ = PARTS[part].arms
         if found := over_datasets(compared.answers, part, null, base):
             mean, interval = found
-            within = (
-                "" if interval is None else ", 1 within" if interval[0] <= 1 <= interval[1] else ", 1 outside"
-            )
-            yield f"- {part}: {mean:.3f} ({ends(interval)}{within})"
+            words = f"- {part}: {mean:.3f}"
+            if interval:
+                low, high = interval
+                words += f" ({low:.3f} to {high:.3f}, 1 {'within' if low <= 1 <= high else 'outside'})"
+            yield words
 
 
 def error_lines(rows: Sequence[Row], compared: Compared) -> Iterator[list[str]]:
@@ -252,9 +253,10 @@ torch {head["torch"]}). All models compute with their own weights and are what i
 fp32 with its EAGLE-3 head (`ghidorah`: its Medusa heads), Qwen2.5-Coder-1.5B with the 0.5B in bf16.
 `streamed`: the target's layers are read from the disk in each pass, at 1 GB/s.
 
-{len(compared.answers)} answers of up to {plan.tokens} tokens (a streamed base: 8), at most {plan.prompts}
-prompts a dataset and {plan.rounds} rounds. {len(known.thrown)} more were thrown away and measured again,
-because others took part of the processor; in those that count they took at most {busiest:.0%} of a core.
+{len(compared.answers)} answers of up to {plan.tokens} tokens (a streamed base: 8); prompts of a dataset: at
+most {max(r.prompts for r in compared.rows)}, rounds: {max(r.rounds for r in compared.rows)}.
+{len(known.thrown)} more were thrown away and measured again, because others took part of the processor; in
+those that count they took at most {busiest:.0%} of a core.
 {kinds["equal"]} answers are the target's own greedy text, {kinds["tie"]} leave it at a tie of logits,
 {kinds["differs"]} differ.
 
