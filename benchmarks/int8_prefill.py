@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from llama import LlamaCpp
-from paired import spread
+from paired import ends, interval, mean_ratio
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.data.config import read_config
@@ -184,8 +184,9 @@ def report(found: Measured) -> None:
         for name, taken in found.seconds.items():
             if name == base:
                 continue
-            ratio = spread([[[a / b for a, b in zip(found.seconds[base], taken, strict=True)]]])
-            print(f"  {base} / {name:26s}{ratio.mean:6.2f}  ({ratio.interval})")
+            ratios = [[a / b for a, b in zip(found.seconds[base], taken, strict=True)]]
+            spread = ends(interval(ratios, mean_ratio))
+            print(f"  {base} / {name:26s}{mean_ratio(ratios):6.2f}  ({spread})")
 
 
 def main() -> None:

@@ -1,130 +1,195 @@
-"""The report of stored runs: where the time of each method went, and paired ratios with their spread.
+"""Figures of measured answers: speeds and ratios with intervals, and the emulator's errors on the same cells.
 
-Must not know how a run is made.
+Must not know how an answer is measured or emulated, nor how figures are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import geometric_mean
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import fsum
+from statistics import fmean, median
+from typing import NamedTuple
 
-from pair_run import Run
-from paired import Strata, spread
-from repro.reports.reference.reference import find, load_cells
-
-WIDE = 28
-"""Columns of a method with its settings."""
-TOTALS = ("decode_seconds", "decode_tokens", "target_calls")
-
-
-def ratios(found: Iterable[Run], arm: str, base: str) -> dict[str, list[list[float]]]:
-    """Speedup of a method over another, by dataset, prompt and round."""
-    paces = {(r.dataset, p, r.round, r.arm): pace for r in found for p, pace in r.paces.items()}
-    out: dict[str, dict[str, list[float]]] = {}
-    for (dataset, prompt, number, name), pace in paces.items():
-        if name == arm and (other := paces.get((dataset, prompt, number, base))):
-            out.setdefault(dataset, {}).setdefault(prompt, []).append(other / pace)
-    return {dataset: list(prompts.values()) for dataset, prompts in out.items()}
+from pair_emulated import Predicted
+from pair_run import NULL, Answer
+from paired import Interval, Paces, Strata, interval, mean_ratio, ratio_of, speed
 
 
-def report(found: Sequence[Run], base: str, against: Sequence[str], published: str) -> Iterator[str]:
-    """The whole report, line by line.
+class Row(NamedTuple):
+    """What came out of an arm on a dataset.
+
+    Attributes:
+        part: see `pairs.PARTS`.
+        dataset: its name.
+        arm: the arm.
+        prompts: answered ones.
+        rounds: answers of a prompt, at most.
+        tokens_per_s: measured.
+        speed_interval: its interval over prompts.
+        acceptance: tokens of a verification.
+        floor: share of decoding that reading the target's weights takes; None if the speed is not known.
+        hidden: share of drafting during passes of the target; None without drafting.
+        idle: share of decoding in which neither processor nor disk worked.
+        held_gb: peak GB that the models held.
+        ratio: times faster than the part's base; None if no round has both.
+        ratio_interval: its interval over prompts.
+        predicted: tokens a second by the emulator; None without a calibration.
+        verdicts: answers by `equal`, `tie` and `differs`.
+    """
+
+    part: str
+    dataset: str
+    arm: str
+    prompts: int
+    rounds: int
+    tokens_per_s: float
+    speed_interval: Interval | None
+    acceptance: float
+    floor: float | None
+    hidden: float | None
+    idle: float
+    held_gb: float
+    ratio: float | None
+    ratio_interval: Interval | None
+    predicted: float | None
+    verdicts: Mapping[str, int]
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured tokens a second, less 1."""
+        return None if self.predicted is None else self.predicted / self.tokens_per_s - 1.0
+
+
+def paces(answers: Sequence[Answer]) -> dict[int, Paces]:
+    """An arm's answers by prompt; those of a single token have no pace."""
+    by_prompt: dict[int, list[Answer]] = {}
+    for answer in answers:
+        if answer.decoded:
+            by_prompt.setdefault(answer.unit.prompt, []).append(answer)
+    return {
+        prompt: Paces(fmean(a.decoded for a in own), {a.unit.round: a.decode_s / a.decoded for a in own})
+        for prompt, own in sorted(by_prompt.items())
+    }
+
+
+def ratios(arm: Mapping[int, Paces], base: Mapping[int, Paces]) -> list[float]:
+    """How many times faster an arm is than its base, on each prompt that both answered in a round."""
+    found = [ratio_of(arm[prompt], base[prompt]) for prompt in arm if prompt in base]
+    return [ratio for ratio in found if ratio is not None]
+
+
+def row(
+    answers: Sequence[Answer],
+    base: Sequence[Answer],
+    floor_s: Sequence[float | None],
+    predicted: Sequence[Predicted] | None,
+    verdicts: Mapping[str, int],
+) -> Row | None:
+    """The row of an arm's answers to a dataset; None if all of them are single tokens.
 
     Args:
-        found: the runs.
-        base: the method that every other one is set against.
-        against: methods that the paper's own method, `published`'s paper, is set against as well.
-        published: id of the paper's geometric means in `conf/reference/cells.csv`, without the method's name
-            at its end; "" if the paper has none.
+        answers: the arm's.
+        base: those of the part's base.
+        floor_s: seconds that reading alone takes of each of the answers, if it is known.
+        predicted: the emulated answers by prompt.
+        verdicts: the answers by verdict.
     """
-    yield from by_method(found)
-    yield ""
-    yield from speedups(found, base, against, published)
-    remarks: dict[str, dict[str, None]] = {}
-    for run in found:
-        for note in run.notes:
-            remarks.setdefault(note, {})[run.arm] = None
-    yield ""
-    yield from (f"{', '.join(arms)}: {note}" for note, arms in remarks.items())
-    checked = [run for run in found if "ties" in run.record.values]
-    count, ties = int(total(checked, "prompts")), int(total(checked, "ties"))
-    yield f"{count - ties} of {count} lossless answers are the target's own, {ties} leave it at a tie"
-
-
-def by_method(found: Sequence[Run]) -> Iterator[str]:
-    """One line per dataset and method, totals over totals, and each method's geometric means."""
-    yield (
-        f"{'dataset':<10} {'method':<{WIDE}} {'s/token':>8} {'tokens/s':>8} {'accept':>7} {'drafted':>8} "
-        f"{'hidden':>7} {'idle':>6} {'between':>8} {'floor':>9} {'of pass':>8} {'of cycle':>9} "
-        f"{'peak RSS':>9} {'held':>8}"
-    )
-    means: dict[str, list[tuple[float, float]]] = {}
-    for dataset, arm in dict.fromkeys((run.dataset, run.arm) for run in found):
-        mine = [run for run in found if (run.dataset, run.arm) == (dataset, arm)]
-        seconds, tokens, calls = (total(mine, figure) for figure in TOTALS)
-        if not calls:
-            yield f"{dataset:<10} {arm:<{WIDE}} every answer was a single token"
-            continue
-        means.setdefault(arm, []).append((seconds / tokens, tokens / calls))
-        resident, held = max(run.resident for run in mine) / 1e9, max(run.held for run in mine) / 1e9
-        yield (
-            f"{dataset:<10} {arm:<{WIDE}} {speed(*means[arm][-1])} {shares(mine)} "
-            f"{resident:>6.2f} GB {held:>5.2f} GB"
-        )
-    for arm, figures in means.items():
-        yield f"{'geomean':<10} {arm:<{WIDE}} {speed(*map(geometric_mean, zip(*figures, strict=True)))}"
-
-
-def speed(pace: float, accepted: float) -> str:
-    """Seconds per token, tokens per second, acceptance length."""
-    return f"{pace:>8.3f} {1 / pace:>8.2f} {accepted:>7.2f}"
-
-
-def shares(mine: Sequence[Run]) -> str:
-    """Draft tokens a verification, then shares of decoding time by activity; `-` where one is undefined."""
-    seconds, _, calls = (total(mine, figure) for figure in TOTALS)
-    drafted = sum(one["drafted"] for run in mine for one in run.rounds) / calls
-    drafting = total(mine, "draft_seconds")
-    hidden = sum(run.figure("draft_seconds") * run.figure("draft_hidden") for run in mine)
-    bound = f"{'-':>9} {'-':>8} {'-':>9}"
-    floors = [run.floor for run in mine if run.floor is not None]
-    if len(floors) == len(mine):
-        least, passing = sum(floors), sum(run.passing for run in mine)
-        bound = f"{1e3 * least / calls:>6.1f} ms {least / passing:>8.0%} {least / seconds:>9.0%}"
-    between = sum(run.between for run in mine) / seconds
-    return (
-        f"{drafted:>8.1f} {f'{hidden / drafting:.0%}' if drafting else '-':>7} "
-        f"{sum(run.idle for run in mine) / seconds:>6.1%} {between:>8.1%} {bound}"
+    unit, own = answers[0].unit, paces(answers)
+    if not own:
+        return None
+    decode_s = fsum(a.decode_s for a in answers)
+    drafting = fsum(a.draft_s for a in answers)
+    strata: Strata[Paces] = [list(own.values())]
+    against = [ratios(own, paces(base))]
+    emulated = [predicted[prompt] for prompt in own] if predicted else []
+    known = [seconds for seconds in floor_s if seconds is not None]
+    return Row(
+        part=unit.part,
+        dataset=unit.dataset,
+        arm=unit.arm,
+        prompts=len(own),
+        rounds=max(len(p.rounds) for p in own.values()),
+        tokens_per_s=speed(strata),
+        speed_interval=interval(strata, speed),
+        acceptance=sum(a.decoded for a in answers) / sum(a.passes for a in answers),
+        floor=fsum(known) / decode_s if len(known) == len(answers) else None,
+        hidden=fsum(a.hidden_s for a in answers) / drafting if drafting else None,
+        idle=fsum(a.idle_s for a in answers) / decode_s,
+        held_gb=max(a.held_bytes for a in answers) / 1e9,
+        ratio=mean_ratio(against) if against[0] else None,
+        ratio_interval=interval(against, mean_ratio) if against[0] else None,
+        predicted=sum(e.decoded for e in emulated) / fsum(e.decode_s for e in emulated) if emulated else None,
+        verdicts=verdicts,
     )
 
 
-def total(mine: Iterable[Run], figure: str) -> float:
-    """The sum of a figure over runs."""
-    return sum(run.figure(figure) for run in mine)
+def is_null(row: Row) -> bool:
+    """Whether an arm repeats another one."""
+    return row.arm.endswith(NULL)
 
 
-def speedups(found: Sequence[Run], base: str, against: Sequence[str], published: str) -> Iterator[str]:
-    """Each method over the base, and the paper's own method over those that the paper compares it with."""
-    arms = list(dict.fromkeys(run.arm for run in found))
-    paper = published.split(".")[0]
-    pairs = [(arm, base) for arm in arms if arm != base]
-    pairs += [
-        (arm, other) for arm in arms if arm.split(":")[0] == paper for other in arms if other in against
+def over_datasets(
+    answers: Sequence[Answer], part: str, arm: str, base: str
+) -> tuple[float, Interval | None] | None:
+    """How many times faster an arm is than the base, over a part's datasets; None without common rounds."""
+    by_cell: dict[tuple[str, str], list[Answer]] = {}
+    for a in answers:
+        if a.unit.part == part:
+            by_cell.setdefault((a.unit.dataset, a.unit.arm), []).append(a)
+    strata = [
+        ratios(paces(by_cell.get((dataset, arm), [])), paces(by_cell.get((dataset, base), [])))
+        for dataset in dict.fromkeys(dataset for dataset, _ in by_cell)
     ]
-    yield f"{'':<10} {'times faster':<40} {'mean':>6}  {'95% interval':<14} {'least to most':<14} pairs"
-    for arm, other in pairs:
-        strata, what = ratios(found, arm, other), f"{arm} over {other}"
-        yield from (line(dataset, what, [prompts]) for dataset, prompts in strata.items())
-        if not strata:
+    known = [stratum for stratum in strata if stratum]
+    return (mean_ratio(known), interval(known, mean_ratio)) if known else None
+
+
+class Judged(NamedTuple):
+    """How the emulator did on some cells.
+
+    Attributes:
+        cells: their number.
+        signed: median of predicted over measured speed, less 1.
+        absolute: median of its size.
+        worst: the largest size.
+        ratio: median size of the error of the ratio to the base; None if all cells are the base's.
+    """
+
+    cells: int
+    signed: float
+    absolute: float
+    worst: float
+    ratio: float | None
+
+
+def judged(rows: Sequence[Row], bases: Mapping[tuple[str, str], Row]) -> Judged | None:
+    """The emulator's errors on rows; None if none of them is predicted."""
+    errors = [row.error for row in rows if row.error is not None]
+    if not errors:
+        return None
+    by_ratio = []
+    for row in rows:
+        base = bases.get((row.part, row.dataset))
+        if base and base.arm != row.arm and row.ratio and row.predicted and base.predicted:
+            by_ratio.append(abs(row.predicted / base.predicted / row.ratio - 1.0))
+    sizes = [abs(error) for error in errors]
+    return Judged(
+        len(errors), median(errors), median(sizes), max(sizes), median(by_ratio) if by_ratio else None
+    )
+
+
+def order(rows: Sequence[Row], apart: float = 0.0) -> tuple[int, int]:
+    """Pairs of arms of a cell that the emulator has in the measured order, and all of them.
+
+    Only pairs whose measured speeds differ by more than `apart`.
+    """
+    right = count = 0
+    for one, other in combinations(rows, 2):
+        if (one.part, one.dataset) != (other.part, other.dataset) or not (one.predicted and other.predicted):
             continue
-        aim = ""
-        if published and arm.split(":")[0] == paper:
-            aim = f"  published {find(load_cells(), f'{published}.{other}').value_low:.2f}"
-        yield line("geomean", what, list(strata.values())) + aim
-
-
-def line(dataset: str, what: str, strata: Strata) -> str:
-    """One line with a ratio and its spread."""
-    s = spread(strata)
-    ends = f"{s.least:.2f} to {s.most:.2f}"
-    return f"{dataset:<10} {what:<40} {s.mean:>5.2f}x  {s.interval:<14} {ends:<14} {s.pairs:>5}"
+        faster = one.tokens_per_s / other.tokens_per_s
+        if max(faster, 1 / faster) - 1.0 > apart:
+            count += 1
+            right += (faster > 1.0) == (one.predicted > other.predicted)
+    return right, count

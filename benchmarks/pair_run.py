@@ -1,15 +1,16 @@
-"""One measured run of a method with a real model pair on this machine, for `pairs.py`.
+"""Answers of methods with a real model pair on this machine, one prompt at a time, for `pairs.py`.
 
-Owns a run's stored form and what it measures beside the cell's own record. Must not know which methods are
-compared, nor how runs are compared.
+Owns how the arms of a pair are opened together, what is measured of an answer and its stored form. Must not
+know in which order prompts are answered, nor how answers are compared.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -17,168 +18,216 @@ from hydra import compose, initialize_config_dir
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.device.emulated import Device
-from repro.device.local import LocalDevice
 from repro.device.trace import Trace
 from repro.experiments.cli import plain, publish
-from repro.models.calibration.machine_speed import read_bandwidth
-from repro.records.provenance import peak_resident_bytes
-from repro.records.record import Record
+from repro.methods.base import Generation, Serving
+from repro.methods.speculative.speculative import begin
+from repro.models.runtime.model import Model
+from repro.models.runtime.session import Session
+from repro.scenarios.generation import figures
+from repro.scenarios.generation.run import opened_sessions, start
 from repro.scenarios.generation.scenario import GenerationScenario
 
-FOOTPRINT = 1 << 29
-"""Bytes read to measure memory bandwidth: more than the caches hold."""
-
-
-class Observed(GenerationScenario):
-    """A cell that keeps the device it ran on, since a record has figures of the trace and not the trace."""
-
-    device: Device
-
-    def open_device(self) -> Device:
-        """See `GenerationScenario`."""
-        self.device = super().open_device()
-        return self.device
+NULL = "#null"
+"""Ends the name of an arm that repeats another one, to see what noise does."""
+WARMING = 4
+"""Tokens of an answer that warms a method up whose weights are in memory."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One method's answers to one dataset's prompts in one round.
+class Unit:
+    """What is asked of an arm: one answer, measured in one go.
 
     Attributes:
+        part: the pair and where its target lies, see `pairs.PARTS`.
         arm: the method with its settings, `name:setting=value:...`.
         dataset: its name.
+        prompt: number of the prompt, from 0.
         round: number of the round, from 0.
-        record: the cell's record; its `ties` are answers that leave the target's text at a tie of logits.
-        rounds: the cell's verifications.
-        idle: seconds of decoding in which neither a processor nor the disk worked.
-        floor: seconds that reading alone takes; `None` if the disk's reads are held to no pace.
-        resident: peak resident bytes of the process that answered.
-        held: peak bytes that the models held, by the device's own account.
+        asked: tokens asked for.
+    """
+
+    part: str
+    arm: str
+    dataset: str
+    prompt: int
+    round: int
+    asked: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A measured answer.
+
+    Attributes:
+        unit: what was asked.
+        tokens: ids of the answer.
+        prefill_s: seconds until all models have read the prompt; decoding starts then.
+        decode_s: seconds from there to the last token.
+        passes: verifications while decoding.
+        drafted: draft tokens in them.
+        target_s: seconds of the target's passes while decoding.
+        draft_s: of the draft's; `hidden_s` of these ran during passes of the target.
+        hidden_s: see `draft_s`.
+        idle_s: seconds of decoding in which neither the processor nor the disk worked.
+        read_bytes: bytes read from the disk while decoding.
+        held_bytes: peak bytes that the arm's models held, by the device's own account.
+        threads: of torch.
+        before: answers that the arm gave before in the same process.
+        others: cores that others kept busy meanwhile.
         notes: remarks.
     """
 
-    arm: str
-    dataset: str
-    round: int
-    record: Record
-    rounds: Sequence[Mapping[str, Any]]
-    idle: float
-    floor: float | None
-    resident: float
-    held: float
-    notes: Sequence[str]
-
-    def figure(self, name: str) -> float:
-        """A figure of the record; 0 where it is absent."""
-        return figure(self.record, name)
-
-    @property
-    def passing(self) -> float:
-        """Seconds of the target's passes while decoding."""
-        return self.figure("target_pass") * self.figure("target_calls")
+    unit: Unit
+    tokens: Sequence[int]
+    prefill_s: float
+    decode_s: float
+    passes: int
+    drafted: int
+    target_s: float
+    draft_s: float
+    hidden_s: float
+    idle_s: float
+    read_bytes: float
+    held_bytes: float
+    threads: int
+    before: int
+    others: float = 0.0
+    notes: Sequence[str] = ()
 
     @property
-    def between(self) -> float:
-        """Seconds of decoding in which no model's pass ran: trees are built and answers accepted then."""
-        drafting = self.figure("draft_seconds") * (1 - self.figure("draft_hidden"))
-        return max(0.0, self.figure("decode_seconds") - self.passing - drafting)
+    def decoded(self) -> int:
+        """Tokens after the first one, which the prompt's pass gives."""
+        return len(self.tokens) - 1
 
-    @property
-    def paces(self) -> dict[str, float]:
-        """Seconds per token by prompt; answers of a single token have none."""
-        mine: dict[str, list[Mapping[str, Any]]] = {}
-        for one in self.rounds:
-            mine.setdefault(one["request"], []).append(one)
-        return {
-            prompt: (rounds[-1]["end"] - rounds[0]["start"]) / sum(one["emitted"] for one in rounds)
-            for prompt, rounds in mine.items()
-        }
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(vars(self) | {"record": json.loads(self.record.to_json())})
+    def fields(self) -> dict[str, Any]:
+        """What is stored: figures to six digits."""
+        short = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in vars(self).items()}
+        return short | {"unit": list(vars(self.unit).values())}
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Run:
-        """A run from its JSON object."""
-        return cls(**{**given, "record": Record.from_json(json.dumps(given["record"]))})
+    def parse(cls, fields: Mapping[str, Any]) -> Answer:
+        """An answer from what is stored of it."""
+        return cls(**{**fields, "unit": Unit(*fields["unit"])})
 
 
-def figure(record: Record, name: str) -> float:
-    """A figure of a record; 0 where it is absent."""
-    return float(record.values.get(name) or 0.0)
+class PairCell(GenerationScenario):
+    """A cell whose models are loaded once for all arms of this process."""
+
+    shared: ClassVar[dict[str, Model]] = {}
+
+    @cached_property
+    def target(self) -> Model:
+        """See `GenerationScenario`."""
+        return self._shared("target", lambda: super(PairCell, self).target)
+
+    def model(self, role: str) -> Model:
+        """See `GenerationScenario`."""
+        return self._shared(role, lambda: super(PairCell, self).model(role))
+
+    def _shared(self, role: str, opened: Any) -> Model:
+        key = f"{role} {self.models[role]}"
+        if key not in self.shared:
+            self.shared[key] = opened()
+        return self.shared[key]
 
 
-def measured(arm: str, dataset: str, number: int, overrides: Sequence[str]) -> Run:
-    """Run a cell once, after its warm-up, in this process."""
-    cell, notes = opened(arm, dataset, overrides)
-    cell.check()
-    resident = [0]
+def cell_of(
+    arm: str, dataset: str, overrides: Sequence[str], machine: Mapping[str, Any] | None = None
+) -> tuple[PairCell, list[str]]:
+    """The cell of an arm, and remarks; without pruning if the target has no early-exit predictor.
 
-    def progress(stage: str, done: int, count: int) -> None:
-        if stage == "answering":  # what follows, the target's own text, needs memory that the method does not
-            resident.append(peak_resident_bytes())
-
-    found = cell.run(progress)
-    return Run(
-        arm=arm,
-        dataset=dataset,
-        round=number,
-        record=found.record,
-        rounds=found.rounds,
-        idle=idle(cell.device.trace, found.rounds),
-        floor=floor(cell, found.record),
-        resident=float(resident[-1]),
-        held=float(cell.device.memory.peak),
-        notes=[*notes, *found.record.provenance.notes],
-    )
-
-
-def opened(arm: str, dataset: str, overrides: Sequence[str]) -> tuple[Observed, list[str]]:
-    """The cell of `name:setting=value:...`; without pruning if the target has no early-exit predictor."""
-    method, *own = arm.split(":")
-    chosen = [f"method={method}", f"dataset={dataset}", "device=local_cpu", "repeats=1"]
-    chosen += [f"method.{setting}" for setting in own]
-    cell = composed([*chosen, *overrides])
+    It runs on this machine, or on the `device` with the `engine` of an emulated one.
+    """
+    method, *settings = arm.removesuffix(NULL).split(":")
+    chosen = [f"method={method}", f"dataset={dataset}", "device=local_cpu", *overrides]
+    chosen += [f"method.{setting}" for setting in settings]
+    cell = _composed(chosen, machine)
     if any(place.early_exit for place in cell.places.values()) and "pruning=" not in arm:
         try:
             _ = cell.target.predictor_folder
         except InputError as lacking:
-            return composed([*chosen, "method.pruning=off", *overrides]), [f"without pruning: {lacking}"]
+            return _composed([*chosen, "method.pruning=off"], machine), [f"without pruning: {lacking}"]
     return cell, []
 
 
-def composed(overrides: Sequence[str]) -> Observed:
-    """The cell of a command line."""
+def _composed(overrides: Sequence[str], machine: Mapping[str, Any] | None) -> PairCell:
     publish()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return Observed(plain(compose("config", overrides=list(overrides))))
+        return PairCell(plain(compose("config", overrides=list(overrides))) | dict(machine or {}))
 
 
-def floor(cell: Observed, record: Record) -> float | None:
-    """Seconds that a run's reading alone takes: from the disk at its pace, else of all weights once a pass.
+class OpenArm:
+    """An arm whose models are open on this machine, and its method prepared."""
 
-    Memory is as fast as it is measured here, after the run.
+    def __init__(self, arm: str, dataset: str, overrides: Sequence[str], opened: ExitStack) -> None:
+        """Open it, warm it up with the first prompt, and prepare its method."""
+        self.cell, self.notes = cell_of(arm, dataset, overrides)
+        self.cell.check()
+        self.device: Device = self.cell.open_device()
+        opened.callback(self.device.close)
+        self.sessions: dict[str, Session] = opened.enter_context(
+            opened_sessions(self.cell, self.device, None)
+        )
+        self.before = 0
+        first = self.cell.requests[0]
+        start(self.sessions, first)
+        target, *drafts = (self.sessions[role] for role in sorted(self.sessions, key="target".__ne__))
+        self.device.play(begin(first, self.device, target, *drafts))
+        self.serving: Serving = self.device.play(self.cell.method.prepare(self.device, self.sessions))
+        if all(place.resident == 1.0 for place in self.cell.places.values()):
+            self._serve(replace(first, max_tokens=WARMING))
+
+    def _serve(self, request: Any) -> Generation:
+        start(self.sessions, request)
+        return self.device.play(self.serving.serve(request, self.device, self.sessions))
+
+    def answer(self, unit: Unit) -> Answer:
+        """Answer one prompt."""
+        generation = self._serve(replace(self.cell.requests[unit.prompt], max_tokens=unit.asked))
+        trace = self.device.trace
+        (costs,) = figures.by_answer([generation], self.sessions, trace)
+        timed = figures.timing([generation], trace)
+        self.before += 1
+        rounds = generation.rounds
+        return Answer(
+            unit=unit,
+            tokens=generation.tokens,
+            prefill_s=generation.prefilled - generation.arrived,
+            decode_s=_number(timed["decode_seconds"]),
+            passes=sum(bool(each.rows) for each in rounds),
+            drafted=sum(each.drafted for each in rounds),
+            target_s=_number(costs["target_seconds"]),
+            draft_s=_number(costs["draft_seconds"]),
+            hidden_s=_number(costs["hidden_seconds"]),
+            idle_s=idle(trace, generation) if rounds else 0.0,
+            read_bytes=_number(timed["flash_bytes_per_token"]) * _number(timed["decode_tokens"]),
+            held_bytes=float(self.device.memory.peak),
+            threads=torch.get_num_threads(),
+            before=self.before - 1,
+            notes=self.notes,
+        )
+
+
+def opened_arms(
+    arms: Sequence[str], dataset: str, overrides: Sequence[str], opened: ExitStack
+) -> dict[str, OpenArm]:
+    """Open arms one after the other, with one copy of all weights; those without a draft come first.
+
+    A head that drafts has its target's passes record hidden states, of the arms that are opened after it.
     """
-    tokens, calls, each = (
-        figure(record, name) for name in ("decode_tokens", "target_calls", "flash_bytes_per_token")
-    )
-    if each:
-        assert isinstance(cell.device, LocalDevice)
-        pace = cell.device.machine.pace
-        return each * tokens / pace if pace else None
-    bandwidth = read_bandwidth(torch.device("cpu"), FOOTPRINT, seconds=1.0)
-    return cell.target.decoder().weight_bytes * calls / bandwidth
+    drafts = {arm: "draft" in cell_of(arm, dataset, overrides)[0].places for arm in arms}
+    return {arm: OpenArm(arm, dataset, overrides, opened) for arm in sorted(arms, key=drafts.__getitem__)}
 
 
-def idle(trace: Trace, rounds: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of the rounds in which no resource worked: an upper bound of the method's own Python time."""
-    total = 0.0
-    for one in rounds:
-        start, end = float(one["start"]), float(one["end"])
-        spans = [(span.start, span.end) for span in trace.within(start, end)]
-        total += end - start - covered(spans, start, end)
-    return total
+def _number(value: Any) -> float:
+    return float(value or 0.0)
+
+
+def idle(trace: Trace, generation: Generation) -> float:
+    """Seconds of decoding in which no resource worked: an upper bound of the method's own Python time."""
+    start, end = generation.prefilled, generation.ended
+    return end - start - covered([(span.start, span.end) for span in trace.within(start, end)], start, end)
 
 
 def covered(stretches: Sequence[tuple[float, float]], start: float, end: float) -> float:

@@ -1,56 +1,66 @@
-"""Statistics of paired ratios. Knows nothing of what was measured."""
+"""Statistics of what several arms did on the same prompts in rounds. Knows nothing of what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, fsum, log
 from random import Random
-from statistics import geometric_mean
-from typing import NamedTuple
+from statistics import median
+from typing import NamedTuple, TypeVar
 
-DRAWS = 2000
-"""Bootstrap draws; more of them do not change a printed digit."""
+DRAWS = 10_000
+"""Resamples of an interval."""
 
-Strata = Sequence[Sequence[Sequence[float]]]
-"""Ratios by dataset, prompt and round."""
+T = TypeVar("T")
+Interval = tuple[float, float]
+Strata = Sequence[Sequence[T]]
+"""Prompts by dataset."""
 
 
-class Spread(NamedTuple):
-    """Geometric mean of ratios, its 95% confidence interval, and the smallest and largest single ratio.
+class Paces(NamedTuple):
+    """An arm's answers to one prompt.
 
-    There is no interval, `low` and `high` are None, if a dataset has a single pair, which tells no spread.
+    Attributes:
+        tokens: decoded ones of an answer, the mean over rounds.
+        rounds: seconds a token by number of the round.
     """
 
-    mean: float
-    low: float | None
-    high: float | None
-    least: float
-    most: float
-    pairs: int
+    tokens: float
+    rounds: Mapping[int, float]
 
     @property
-    def interval(self) -> str:
-        """The confidence interval in words; `-` if there is none."""
-        return "-" if self.low is None or self.high is None else f"{self.low:.2f} to {self.high:.2f}"
+    def pace(self) -> float:
+        """Seconds a token, the median over rounds."""
+        return median(self.rounds.values())
 
 
-def spread(strata: Strata) -> Spread:
-    """Spread of ratios; the interval is a bootstrap over prompts and their rounds, with datasets fixed.
+def speed(strata: Strata[Paces]) -> float:
+    """Tokens a second: totals over totals, of medians over rounds."""
+    prompts = [prompt for stratum in strata for prompt in stratum]
+    return fsum(p.tokens for p in prompts) / fsum(p.tokens * p.pace for p in prompts)
 
-    With one prompt per dataset the interval covers variation between rounds only.
-    """
-    every = [ratio for prompts in strata for rounds in prompts for ratio in rounds]
-    if min(sum(map(len, prompts)) for prompts in strata) < 2:
-        return Spread(mean(strata), None, None, min(every), max(every), len(every))
+
+def ratio_of(arm: Paces, base: Paces) -> float | None:
+    """How many times faster an arm is on a prompt: the median over the rounds that both have."""
+    both = arm.rounds.keys() & base.rounds.keys()
+    return median(base.rounds[number] / arm.rounds[number] for number in both) if both else None
+
+
+def mean_ratio(strata: Strata[float]) -> float:
+    """Geometric mean over prompts, then over datasets, which have equal weight."""
+    means = [fsum(map(log, ratios)) / len(ratios) for ratios in strata]
+    return exp(fsum(means) / len(means))
+
+
+def interval(strata: Strata[T], figure: Callable[[Strata[T]], float]) -> Interval | None:
+    """95% interval of a figure, by prompts drawn again within datasets; None if one has a single prompt."""
+    if min(map(len, strata)) < 2:
+        return None
     chance = Random(0)
-    drawn = sorted(mean([_redrawn(prompts, chance) for prompts in strata]) for _ in range(DRAWS))
-    low, high = drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
-    return Spread(mean(strata), low, high, min(every), max(every), len(every))
+    drawn = sorted(figure([chance.choices(own, k=len(own)) for own in strata]) for _ in range(DRAWS))
+    return drawn[int(0.025 * DRAWS)], drawn[int(0.975 * DRAWS) - 1]
 
 
-def mean(strata: Strata) -> float:
-    """Geometric mean over rounds, then prompts, then datasets; datasets have equal weight."""
-    return geometric_mean([geometric_mean(list(map(geometric_mean, prompts))) for prompts in strata])
-
-
-def _redrawn(prompts: Sequence[Sequence[float]], chance: Random) -> list[list[float]]:
-    return [chance.choices(rounds, k=len(rounds)) for rounds in chance.choices(prompts, k=len(prompts))]
+def ends(interval: Interval | None) -> str:
+    """An interval in words; `-` if there is none."""
+    return "-" if interval is None else " to ".join(f"{end:.3g}" for end in interval)

@@ -23,7 +23,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from paired import spread
+from paired import ends, interval, mean_ratio
 from repro.core.errors import InputError
 from repro.core.paths import conf_dir
 from repro.methods.compression.pruning.elastic_levels import kept_at
@@ -63,8 +63,8 @@ def lines(what: str, found: Seconds, base: str) -> Iterator[str]:
     for name, seconds in found.items():
         line = f"{what:<34} {name:<8} {1e3 * median(seconds):>10.4f} ms"
         if name != base:
-            ratio = spread([[[a / b for a, b in zip(seconds, found[base], strict=True)]]])
-            line += f"   {ratio.mean:>10.2f} times {base} ({ratio.interval})"
+            ratios = [[a / b for a, b in zip(seconds, found[base], strict=True)]]
+            line += f"   {mean_ratio(ratios):>10.2f} times {base} ({ends(interval(ratios, mean_ratio))})"
         yield line
 
 

@@ -1,48 +1,185 @@
-"""The benchmark of real pairs: where time went, paired ratios, and which answers are the target's."""
+"""The benchmark of real pairs: what is measured and when, what is thrown away, and what is said of it."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import other_load
+import pair_page
 import pair_report
 import pair_run
 import paired
 import pairs
-from pair_run import Run
-from records import record
+from other_load import Load, OtherLoad
+from pair_emulated import Predicted
+from pair_parts import PARTS, Plan, append, stored
+from pair_run import Answer, OpenArm, PairCell, Unit
+from paired import Paces
+from repro.core.overrides import override
 from repro.device.trace import Span, Trace
+from repro.methods.base import Generation, Request
+from tiny_project import write_project
 
-VALUES = {
-    "prompts": 1,
-    "ties": 0,
-    "decode_seconds": 5.0,
-    "decode_tokens": 10,
-    "target_calls": 4,
-    "target_pass": 0.5,
-    "draft_seconds": 2.0,
-    "draft_hidden": 0.25,
-}
+PART = "smollm2_memory"
 
 
-def verification(prompt: str, start: float, end: float, emitted: int) -> dict[str, object]:
-    return {"request": prompt, "start": start, "end": end, "emitted": emitted, "drafted": 3}
+def answer(
+    arm: str = "std",
+    prompt: int = 0,
+    number: int = 0,
+    decode_s: float = 1.0,
+    tokens: int = 9,
+    **fields: object,
+) -> Answer:
+    """An answer of `tokens` tokens, hence one less after the first."""
+    measured = Answer(
+        unit=Unit(PART, arm, "gsm8k", prompt, number, 48),
+        tokens=list(range(tokens)),
+        prefill_s=0.5,
+        decode_s=decode_s,
+        passes=4,
+        drafted=16,
+        target_s=0.6,
+        draft_s=0.4,
+        hidden_s=0.1,
+        idle_s=0.2,
+        read_bytes=3e8,
+        held_bytes=2e9,
+        threads=2,
+        before=0,
+    )
+    return replace(measured, **fields)
 
 
-def run(
-    arm: str, answers: dict[str, float], dataset: str = "gsm8k", number: int = 0, **values: float | None
-) -> Run:
-    """A run whose answers are two tokens in two verifications, each taking the given seconds in all."""
-    rounds = [
-        verification(prompt, at, at + seconds / 2, 1)
-        for prompt, seconds in answers.items()
-        for at in (1.0, 1.0 + seconds / 2)
+def row(
+    answers: Sequence[Answer], base: Sequence[Answer], emulated: Sequence[Predicted] | None = None
+) -> pair_report.Row:
+    made = pair_report.row(answers, base, [0.25] * len(answers), emulated, {"equal": len(answers)})
+    assert made is not None
+    return made
+
+
+# --- statistics
+
+
+def test_a_speed_is_totals_over_totals_of_medians_over_rounds() -> None:
+    """Prompts of 10 and 30 tokens at medians of 2 and 1 seconds a token: 40 tokens in 50 seconds."""
+    slow = Paces(10, {0: 1.0, 1: 2.0, 2: 9.0})
+    fast = Paces(30, {0: 1.0})
+    assert paired.speed([[slow, fast]]) == pytest.approx(40 / 50)
+
+
+def test_a_ratio_is_of_one_prompt_in_the_rounds_that_both_have() -> None:
+    arm, base = Paces(8, {0: 1.0, 1: 2.0, 3: 1.0}), Paces(8, {0: 3.0, 1: 2.0, 2: 50.0})
+    assert paired.ratio_of(arm, base) == 2.0, "the median of 3 and 1"
+    assert paired.ratio_of(arm, Paces(8, {2: 1.0})) is None
+
+
+def test_each_dataset_counts_alike_however_many_prompts_it_has() -> None:
+    assert paired.mean_ratio([[2.0, 8.0], [1.0, 1.0, 1.0]]) == pytest.approx(2.0)
+
+
+def test_one_prompt_has_no_interval_and_equal_ones_have_none_of_width() -> None:
+    assert paired.interval([[1.5]], paired.mean_ratio) is None
+    assert paired.interval([[1.5, 1.6], [1.5]], paired.mean_ratio) is None
+    assert paired.interval([[1.5, 1.5]], paired.mean_ratio) == pytest.approx((1.5, 1.5))
+
+
+def test_an_interval_of_two_prompts_ends_at_them() -> None:
+    """A quarter of all draws has one of two prompts alone, more than the 2.5% beyond either end."""
+    assert paired.interval([[1.0, 4.0]], paired.mean_ratio) == pytest.approx((1.0, 4.0))
+
+
+def test_an_interval_narrows_with_prompts_as_the_normal_one_does() -> None:
+    """Of 400 ratios of e and 1/e in equal parts the mean's logarithm has a deviation of 1/20."""
+    low, high = paired.interval([[2.718281828, 1 / 2.718281828] * 200], paired.mean_ratio) or (0, 0)
+    assert (low, high) == pytest.approx((2.718281828 ** (-1.96 / 20), 2.718281828 ** (1.96 / 20)), rel=0.01)
+
+
+# --- figures of answers
+
+
+def test_a_row_has_shares_of_decoding_and_tokens_a_pass() -> None:
+    base = [answer(prompt=p, decode_s=4.0) for p in (0, 1)]
+    found = row([answer("lever", prompt=p, decode_s=s) for p, s in ((0, 1.0), (1, 2.0))], base)
+    assert found.tokens_per_s == pytest.approx(16 / 3)
+    assert found.acceptance == 16 / 8
+    assert found.ratio == pytest.approx((4.0 * 2.0) ** 0.5)
+    assert found.ratio_interval == pytest.approx((2.0, 4.0))
+    assert found.floor == pytest.approx(0.5 / 3)
+    assert found.hidden == pytest.approx(0.25)
+    assert found.idle == pytest.approx(0.4 / 3)
+    assert (found.prompts, found.rounds, found.held_gb) == (2, 1, 2.0)
+
+
+def test_rounds_are_no_prompts() -> None:
+    """Three rounds of one prompt tell nothing of other prompts."""
+    answers = [answer(number=n, decode_s=s) for n, s in enumerate((1.0, 2.0, 8.0))]
+    found = row(answers, answers)
+    assert (found.prompts, found.rounds) == (1, 3)
+    assert found.tokens_per_s == pytest.approx(8 / 2)
+    assert found.speed_interval is None
+    assert found.ratio_interval is None
+
+
+def test_an_answer_of_one_token_has_no_pace() -> None:
+    alone = answer(tokens=1, decode_s=0.0, passes=0)
+    assert pair_report.paces([alone]) == {}
+    assert pair_report.row([alone], [alone], [None], None, {}) is None
+
+
+def test_an_error_is_of_speed_and_of_the_same_prompts() -> None:
+    """Of two emulated prompts only the second was measured: 8 tokens in 2 seconds beside 8 in 1."""
+    emulated = [Predicted(100.0, 8, 1), Predicted(2.0, 8, 4)]
+    found = row([answer(prompt=1)], [answer(prompt=1)], emulated)
+    assert found.predicted == pytest.approx(4.0)
+    assert found.error == pytest.approx(-0.5)
+
+
+def test_the_emulator_s_errors_are_signed_and_of_ratios_too() -> None:
+    base = row([answer(decode_s=4.0)], [answer(decode_s=4.0)], [Predicted(2.0, 8, 4)])  # 2 and 4 tokens/s
+    fast = row([answer("lever")], [answer(decode_s=4.0)], [Predicted(2.0, 8, 4)])  # 8 and 4
+    found = pair_report.judged([base, fast], {(PART, "gsm8k"): base})
+    assert found is not None
+    assert (found.cells, found.signed, found.absolute, found.worst) == (2, 0.25, 0.75, 1.0)
+    assert found.ratio == pytest.approx(0.75), "4 times faster, and said to be as fast"
+
+
+def test_order_is_of_pairs_of_one_dataset() -> None:
+    def one(arm: str, decode_s: float, emulated_s: float, dataset: str = "gsm8k") -> pair_report.Row:
+        measured = [answer(arm, decode_s=decode_s)]
+        return row(measured, measured, [Predicted(emulated_s, 8, 4)])._replace(dataset=dataset)
+
+    rows = [one("a", 1.0, 1.0), one("b", 2.0, 3.0), one("c", 1.05, 0.9), one("d", 1.0, 9.0, "humaneval")]
+    assert pair_report.order(rows) == (2, 3), "c is emulated as the fastest, and is 5% slower than a"
+    assert pair_report.order(rows, apart=0.1) == (2, 2)
+
+
+def test_a_null_arm_is_compared_like_any_other() -> None:
+    answers = [
+        answer(arm, p, n, s)
+        for n in range(3)
+        for p in range(4)
+        for arm, s in (("std", 1.0), ("std#null", 1.0))
     ]
-    made = record(arm, {**VALUES, **values})
-    return Run(arm, dataset, number, made, rounds, idle=0.5, floor=1.0, resident=2e9, held=1e9, notes=[])
+    noisy = [replace(a, decode_s=0.9 + 0.05 * a.unit.prompt) if "#" in a.unit.arm else a for a in answers]
+    mean, interval = pair_report.over_datasets(noisy, PART, "std#null", "std") or (0, None)
+    assert mean == pytest.approx((1 / (0.9 * 0.95 * 1.0 * 1.05)) ** 0.25)
+    assert interval is not None
+    assert interval[0] < 1 < interval[1]
+    assert pair_page.holds(interval) == "undetermined"
+    assert pair_page.holds((1.01, 1.2)) == "holds"
+    assert pair_page.holds((0.8, 0.99)) == "fails"
+    assert pair_page.holds(None) == "undetermined"
 
 
 def test_what_overlaps_counts_once_and_what_sticks_out_not_at_all() -> None:
@@ -51,111 +188,299 @@ def test_what_overlaps_counts_once_and_what_sticks_out_not_at_all() -> None:
     assert pair_run.covered([], 0.5, 5.0) == 0.0
 
 
-def test_idle_is_what_neither_disk_nor_processor_covers() -> None:
+def test_idle_is_what_neither_disk_nor_processor_covers_after_all_prompts_are_read() -> None:
     spans = [
         Span(on, "layer", "", start, end, 1, 0.0, 0.0, 0.0)
         for on, start, end in (("cpu", 1, 2), ("flash", 1.5, 4), ("cpu", 9, 12))
     ]
-    rounds = [verification("a", 0, 5, 1), verification("a", 8, 10, 1)]
-    assert pair_run.idle(Trace(spans=spans), rounds) == (5 - 3) + (2 - 1)
+    generation = Generation(Request("a", (1,), 8), first=0.5, prefilled=1.5, ended=10.0)
+    assert pair_run.idle(Trace(spans=spans), generation) == 8.5 - 2.5 - 1.0
 
 
-def test_between_is_what_no_model_s_pass_covers() -> None:
-    """Of 5 seconds the target's four passes take 2, and drafting outside of them three quarters of 2."""
-    assert run("lever", {}).between == 5 - 2 - 1.5
-    assert run("lever", {}, decode_seconds=3.0).between == 0.0
+# --- what there is to do
 
 
-def test_a_pace_is_of_one_prompt_from_its_first_verification_on() -> None:
-    assert run("lever", {"a": 4.0, "b": 1.0}).paces == {"a": 2.0, "b": 0.5}
+def test_all_parts_have_a_round_before_the_next_begins_and_every_arm_a_prompt() -> None:
+    units = list(Plan(("ghidorah", PART), ("gsm8k",), 2, 48, 2).units())
+    assert [u.round for u in units] == sorted(u.round for u in units)
+    first = [u for u in units if (u.part, u.round) == (PART, 0)]
+    assert [u.prompt for u in first] == [0] * len(PARTS[PART].arms) + [1] * len(PARTS[PART].arms)
+    assert len(units) == 2 * 2 * (len(PARTS[PART].arms) + len(PARTS["ghidorah"].arms))
 
 
-def test_a_line_has_totals_over_totals_and_shares_of_the_floor() -> None:
-    found = [run("lever", {"a": 2.0, "b": 2.0}), run("lever", {"a": 2.0}, number=1, decode_seconds=3.0)]
-    _, line, _ = pair_report.by_method(found)
-    assert " ".join(line.split()) == (
-        "gsm8k lever 0.400 2.50 2.50 2.2 25% 12.5% 18.8% 250.0 ms 50% 25% 2.00 GB 1.00 GB"
+def test_bases_that_read_all_weights_for_each_token_answer_with_eight() -> None:
+    asked = {u.arm: u.asked for u in Plan(("qwen_streamed",), ("gsm8k",), 1, 48, 1).units()}
+    assert [arm for arm, tokens in asked.items() if tokens == 8] == ["flash_ar", "flash_ar#null"]
+    assert set(asked.values()) == {8, 48}
+
+
+def test_more_prompts_and_rounds_only_add_units() -> None:
+    assert set(Plan((PART,), ("gsm8k",), 2, 48, 1).units()) < set(Plan((PART,), ("gsm8k",), 5, 48, 3).units())
+
+
+def test_an_estimate_is_by_part_and_knows_what_is_stored(tmp_path: Path) -> None:
+    plan = Plan((PART,), ("gsm8k",), 1, 48, 1, methods=("std", "lever:resident=1"))
+    nothing = list(pairs.estimate(plan, stored(tmp_path / "none")))
+    assert "2 units" in nothing[0]
+    assert "nothing is stored" in nothing[1]
+    known = stored(tmp_path / "none")._replace(answers=[answer("std", decode_s=80.0)], opened=[(PART, 30.0)])
+    unit = Unit(PART, "std", "humaneval", 0, 0, 48)
+    assert pairs.estimated(unit, known) == pytest.approx(pairs.PAUSE_S + 0.5 + 47 * 10.0)
+    assert "1 units" in next(iter(pairs.estimate(plan, known)))
+    assert pairs.opening(PART, known) == 30.0
+
+
+# --- what others take
+
+
+def write_stat(proc: Path, stolen: int, *programs: tuple[int, str, int, int, int]) -> None:
+    """A folder like /proc: programs with parent, own ticks and those of their ended children."""
+    for folder in proc.glob("[0-9]*"):
+        (folder / "stat").unlink()
+        folder.rmdir()
+    (proc / "stat").write_text(f"cpu 1 2 3 4 5 6 7 {stolen} 0 0\n", encoding="utf-8")
+    for pid, name, parent, own, ended in programs:
+        (proc / str(pid)).mkdir()
+        fields = f"{pid} ({name}) S {parent} " + "0 " * 9 + f"{own} 0 {ended} 0 20 0"
+        (proc / str(pid) / "stat").write_text(fields, encoding="utf-8")
+
+
+def load_between(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Sequence[tuple[int, str, int, int, int]],
+    after: Sequence[tuple[int, str, int, int, int]],
+    stolen: int = 0,
+) -> Load:
+    """What others take in two seconds, by ticks of a hundredth."""
+    times = iter((10.0, 12.0))
+    monkeypatch.setattr(other_load, "TICKS", 100.0)
+    monkeypatch.setattr(other_load.time, "monotonic", lambda: next(times))
+    write_stat(tmp_path, 0, *before)
+    others = OtherLoad(tmp_path)
+    write_stat(tmp_path, stolen, *after)
+    return others.load()
+
+
+OWN = os.getpid()
+
+
+def test_others_are_all_but_this_process_its_parent_and_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (
+        (OWN, "python", 1, 0, 0),
+        (os.getppid(), "sh", 1, 0, 0),
+        (77, "kworker", 2, 0, 0),
+        (88, "a (b) c", 1, 5, 0),
+    )
+    after = (
+        (OWN, "python", 1, 190, 0),
+        (os.getppid(), "sh", 1, 9, 9),
+        (77, "kworker", 2, 90, 0),
+        (88, "a (b) c", 1, 25, 0),
+    )
+    assert load_between(tmp_path, monkeypatch, before, after) == Load(0.1, "a (b) c (process 88)")
+
+
+def test_a_program_that_ended_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that had taken 500 ticks takes 40 more and ends; its shell is charged with 540."""
+    before = ((5, "sh", 1, 1, 0), (6, "cc", 5, 500, 0))
+    assert load_between(tmp_path, monkeypatch, before, ((5, "sh", 1, 1, 540),)).cores == pytest.approx(0.2)
+
+
+def test_a_host_that_takes_time_away_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = ((5, "sh", 1, 1, 0),)
+    assert load_between(tmp_path, monkeypatch, calm, calm, stolen=50) == Load(
+        0.25, "the host of this machine"
     )
 
 
-def test_without_a_pace_or_a_draft_there_is_no_share() -> None:
-    unpaced = replace(run("flash_ar", {"a": 2.0}, draft_seconds=0.0, draft_hidden=None), floor=None)
-    assert pair_report.shares([unpaced]).split() == ["1.5", "-", "10.0%", "60.0%", "-", "-", "-"]
+# --- measuring
 
 
-def test_an_answer_of_one_token_has_no_figures() -> None:
-    _, line = pair_report.by_method([run("lever", {}, target_calls=0, decode_tokens=0)])
-    assert line.endswith("every answer was a single token")
+class Script:
+    """Plays others: the loads that are seen, one after the other, the last one for ever."""
+
+    def __init__(self, *cores: float) -> None:
+        self.cores = list(cores)
+
+    def load(self) -> Load:
+        return Load(self.cores.pop(0) if len(self.cores) > 1 else self.cores[0], "cc (process 7)")
 
 
-def test_each_dataset_counts_alike_however_many_prompts_it_has() -> None:
-    assert paired.mean([[[2.0, 8.0]], [[1.0], [1.0], [1.0]]]) == pytest.approx(2.0)
+def measured(
+    monkeypatch: pytest.MonkeyPatch,
+    file: Path,
+    *cores: float,
+    plan: Plan,
+    stop: str = "",
+    until: float = 1e12,
+) -> tuple[int, list[Unit]]:
+    """The exit code and the units that were measured, with invented answers; at `stop` it is killed."""
+    script, done = Script(*cores), []
+
+    def answered(unit: Unit) -> tuple[dict[str, object], str]:
+        if unit.arm == stop:
+            raise KeyboardInterrupt
+        done.append(unit)
+        return replace(answer(), unit=unit).fields(), "answered"
+
+    monkeypatch.setattr(pairs, "OtherLoad", lambda: script)
+    monkeypatch.setattr(pairs.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(pairs, "opened_measure", lambda *_: answered)
+    left = [unit for unit in plan.units() if unit not in stored(file).done]
+    job = {"units": [list(vars(unit).values()) for unit in left], "plan": vars(plan), "file": str(file)}
+    return pairs.measure_group(json.loads(json.dumps(job | {"busy": False, "until": until}))), done
 
 
-def test_ratios_that_agree_have_no_spread_and_others_lie_within_it() -> None:
-    same = paired.spread([[[1.5, 1.5], [1.5, 1.5]]])
-    assert same[:5] == pytest.approx((1.5,) * 5)
-    assert same.pairs == 4
-    found = paired.spread([[[1.0, 1.1], [2.0, 2.2], [1.6, 1.5]]])
-    assert found.least == 1.0 <= found.low < found.mean < found.high <= found.most == 2.2
+PLAN = Plan((PART,), ("gsm8k",), 2, 48, 1, methods=("std", "chain_sd:resident=1", "lever:resident=1"))
 
 
-def test_one_pair_has_no_interval() -> None:
-    assert "1.50x  -              1.50 to 1.50       1" in pair_report.line("mbpp", "a over b", [[[1.5]]])
-    assert "1.50x  -   " in pair_report.line("geomean", "a over b", [[[1.5]], [[1.5, 1.5]]])
-    assert "1.50x  1.50 to 1.50" in pair_report.line("mbpp", "a over b", [[[1.5], [1.5]]])
-
-
-def test_a_ratio_is_of_one_prompt_in_one_round() -> None:
-    found = [
-        run("flash_ar", {"a": 4.0}),
-        run("lever", {"a": 1.0, "b": 1.0}),
-        run("flash_ar", {"a": 6.0}, number=1),
-        run("lever", {"a": 2.0}, number=1),
-        run("lever", {"a": 2.0}, number=2),
-    ]
-    assert pair_report.ratios(found, "lever", "flash_ar") == {"gsm8k": [[4.0, 3.0]]}
-
-
-def test_the_paper_s_method_stands_over_its_baselines_with_their_published_ratios() -> None:
-    preset = pairs.PRESETS["lever"]
-    found = [run(arm, {"a": 2.0}) for arm in preset.methods.split(",")]
-    lines = [" ".join(line.split()) for line in pair_report.speedups(found, "flash_ar", *preset[5:])]
-    assert [line.split("1.00x")[0] for line in lines[1:] if line.startswith("geomean")] == [
-        "geomean chain_sd over flash_ar ",
-        "geomean edgellm over flash_ar ",
-        "geomean opt_tree over flash_ar ",
-        "geomean lever over flash_ar ",
-        "geomean lever over chain_sd ",
-        "geomean lever over edgellm ",
-    ]
-    assert [line.split()[-1] for line in lines if "published" in line] == ["2.93", "1.50", "1.27"]
-
-
-def test_the_report_counts_ties_of_lossless_answers_alone() -> None:
-    lossy = run("bold", {"a": 1.0})
-    lossy = replace(lossy, record=replace(lossy.record, values={"prompts": 7, "target_calls": 0}))
-    found = [run("flash_ar", {"a": 1.0}, prompts=2), run("lever", {"a": 1.0}, prompts=2, ties=1), lossy]
-    *_, last = pair_report.report(found, "flash_ar", (), "")
-    assert last == "3 of 4 lossless answers are the target's own, 1 leave it at a tie"
-
-
-def test_runs_survive_their_file(tmp_path: Path) -> None:
-    found = [run("lever", {"a": 1.0}), replace(run("ghidorah:divided=false", {}), floor=None, notes=["said"])]
+def test_a_process_that_is_killed_in_a_unit_loses_that_unit_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "runs.jsonl"
-    assert list(pairs.noting(iter(found), file, "lever")) == found
-    assert json.loads(file.read_text(encoding="utf-8").splitlines()[0]) == "lever"
-    assert pairs.stored(file) == ("lever", found)
+    with pytest.raises(KeyboardInterrupt):
+        measured(monkeypatch, file, 0.0, plan=PLAN, stop="std")  # the slowest of the three comes last
+    with file.open("a", encoding="utf-8") as out:
+        out.write('{"unit": ["smollm2_memory", "std", "gs')  # half a line of the process that died
+    assert len(stored(file).answers) == 2
+    code, done = measured(monkeypatch, file, 0.0, plan=PLAN)
+    assert (code, len(done)) == (0, 4)
+    assert stored(file).done == set(PLAN.units())
+    assert len(stored(file).answers) == 6
 
 
-def test_settings_of_a_user_come_last_and_methods_of_a_preset_are_its_own() -> None:
-    chosen = pairs.arguments(["--preset", "ghidorah", "--rounds", "2", "prompts=1", "--datasets", "mbpp"])
-    assert pairs.settings(pairs.PRESETS[chosen.preset], chosen.overrides)[-1] == "prompts=1"
-    assert chosen.methods.split(",")[0] == "sequential"
-    assert chosen.datasets == "mbpp"
+def test_cheap_arms_come_first_and_all_of_them_before_the_next_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.0, plan=PLAN)
+    assert [u.prompt for u in done] == [0, 0, 0, 1, 1, 1]
+    assert [u.arm for u in done] == ["chain_sd:resident=1", "lever:resident=1", "std"] * 2
 
 
-def test_a_preset_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        pairs.arguments(["prompts=1"])
-    assert "no preset; choices: lever, lever_small, edgellm, ghidorah" in capsys.readouterr().err
+def test_a_busy_machine_is_refused_and_the_program_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.9, plan=PLAN)
+    assert (code, done) == (pairs.BUSY, [])
+    assert "others keep 0.90 cores busy, most of all cc (process 7); stop them" in capsys.readouterr().err
+
+
+def test_a_machine_that_becomes_calm_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, done = measured(monkeypatch, tmp_path / "runs.jsonl", 0.9, 0.0, plan=PLAN)
+    assert (code, len(done)) == (0, 6)
+
+
+def test_a_disturbed_unit_is_thrown_away_counted_and_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen are: before the first unit twice, during it, before it again, during it again, and so on."""
+    file = tmp_path / "runs.jsonl"
+    monkeypatch.setattr(pairs, "SLACK_S", 0.0)
+    code, done = measured(monkeypatch, file, 0.0, 0.0, 0.5, 0.0, plan=PLAN)
+    assert (code, len(done)) == (0, 7)
+    known = stored(file)
+    assert len(known.answers) == 6
+    assert known.thrown == [{"thrown": list(vars(done[0]).values()), "others": 0.5, "most": "cc (process 7)"}]
+
+
+def test_a_unit_that_is_always_disturbed_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    monkeypatch.setattr(pairs, "SLACK_S", 0.0)
+    code, done = measured(monkeypatch, file, 0.0, 0.0, 0.08, plan=PLAN)  # calm enough before, not meanwhile
+    assert (code, len(done)) == (pairs.BUSY, pairs.THROWS)
+    assert stored(file).answers == []
+
+
+def test_no_unit_begins_that_would_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured(monkeypatch, tmp_path / "runs.jsonl", 0.0, plan=PLAN, until=0.0) == (pairs.OVER, [])
+
+
+def test_answers_survive_their_file_and_the_head_must_stay(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    pairs.require_same_head(file, PLAN)
+    said = answer("lever", notes=["without pruning"], decode_s=1.25)
+    append(file, json.dumps(said.fields()))
+    assert stored(file).answers == [said]
+    pairs.require_same_head(file, PLAN)
+    with pytest.raises(pairs.InputError, match=r"began with overrides \[\], and now it is \['seed=1'\]"):
+        pairs.require_same_head(file, replace(PLAN, overrides=["seed=1"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--parts", "qwen"], "smollm2_memory"),
+        (["--rounds", "0"], "--rounds"),
+        (["--report", "nowhere"], "nothing of what is asked for is stored"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pairs.main([*given, "--out", str(tmp_path / "runs.jsonl")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+# --- a tiny pair, for real
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Settings of a tiny pair in place of a part's; processes find what they need in the environment."""
+    project = write_project(tmp_path / "tiny")
+    for name, value in project.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(PairCell, "shared", {})
+    folders = {name: folder for name, folder in project.folders.items() if name not in ("results", "outputs")}
+    plain = ("draft.checkpoint.shares_embeddings_with=null", "target.checkpoint.predictor=null")
+    return [*(override(name, folder) for name, folder in folders.items()), *plain, "wandb.mode=disabled"]
+
+
+def test_a_tiny_pair_from_the_command_to_the_page(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every arm says what the target says alone; the second command has nothing left to do."""
+    monkeypatch.setattr(pair_page, "say", lambda *_: None)
+    size = ["--prompts", "2", "--tokens", "6", "--rounds", "1", "--datasets", "humaneval"]
+    asked = [*tiny, "--parts", f"{PART},smollm2_streamed", *size, "--out", str(tmp_path / "runs.jsonl")]
+    assert pairs.main([*asked, "--busy"]) == 0
+    known = stored(tmp_path / "runs.jsonl")
+    assert known.done == set(Plan((PART, "smollm2_streamed"), ("humaneval",), 2, 6, 1).units())
+    assert len({tuple(a.tokens) for a in known.answers if a.unit.prompt == 0}) == 1
+    assert all(a.prefill_s > 0 and a.decode_s > 0 and a.passes and a.decoded == 5 for a in known.answers)
+    read = {a.unit.part: a.read_bytes for a in known.answers}
+    assert read[PART] == 0 < read["smollm2_streamed"]
+    monkeypatch.setattr(pairs.subprocess, "run", lambda *_: pytest.fail("nothing is left to measure"))
+    assert pairs.main([*asked, "--busy"]) == 0
+
+    assert pairs.main([*asked, "--report", str(tmp_path / "page")]) == 0
+    page = (tmp_path / "page" / "README.md").read_text(encoding="utf-8")
+    assert "28 answers are the target's own greedy text, 0 leave it at a tie of logits" in page
+    assert "Nothing: the calibration has not run." in page
+    assert (tmp_path / "page" / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_draft_s_pass_over_the_prompt_is_no_decoding(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seconds a token once had it: decoding starts when all models have read the prompt."""
+    plan = Plan((PART,), ("humaneval",), 1, 6, 1, overrides=tiny)
+    unit = Unit(PART, "chain_sd:resident=1", "humaneval", 0, 0, 6)
+    with ExitStack() as opened:
+        arm = OpenArm(unit.arm, unit.dataset, plan.settings(PART), opened)
+        forward, slow = arm.sessions["draft"].forward, iter([0.3])
+
+        async def delayed(*asked: Any, **named: Any) -> Any:
+            time.sleep(next(slow, 0.0))
+            return await forward(*asked, **named)
+
+        monkeypatch.setattr(arm.sessions["draft"], "forward", delayed)
+        taken = arm.answer(unit)
+    assert taken.prefill_s >= 0.3
+    assert taken.drafted > 0

@@ -21,7 +21,7 @@ def test_every_arm_runs_once_a_round_and_once_before() -> None:
 
 def test_lines_say_how_many_times_the_base() -> None:
     lines = list(switching.lines("x", {"pointer": [1.0, 2.0], "copy": [4.0, 8.0]}, "pointer"))
-    assert "4.00 times pointer (4.00 to 4.00)" in lines[1]
+    assert "4.00 times pointer (4 to 4)" in lines[1]
     assert "6000.0000 ms" in lines[1]
 
 

@@ -19,3 +19,16 @@ def test_errors_count_as_in_the_error_pages(tmp_path: Path) -> None:
     text = write_index(Results(tmp_path), CELLS, artifacts).read_text(encoding="utf-8")
     (row,) = [line for line in text.splitlines() if line.startswith("| [edgellm/fig18]")]
     assert "| 1 | 100.0% |" in row
+
+
+def test_a_page_of_real_runs_is_listed(tmp_path: Path) -> None:
+    artifacts = tmp_path / "artifacts.csv"
+    artifacts.write_text("paper,artifact,what_it_shows\n", encoding="utf-8")
+    assert "real/README.md" not in write_index(Results(tmp_path), CELLS, artifacts).read_text(
+        encoding="utf-8"
+    )
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "README.md").write_text("# Runs\n", encoding="utf-8")
+    assert "- [real](real/README.md)" in write_index(Results(tmp_path), CELLS, artifacts).read_text(
+        encoding="utf-8"
+    )

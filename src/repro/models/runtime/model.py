@@ -35,7 +35,7 @@ from repro.models.runtime.engine import Engine
 from repro.models.runtime.placement import Placement, settle
 from repro.models.runtime.session import Session
 from repro.models.sharding.shards import require_dense, rounded_layers
-from repro.models.streaming.layer_streaming import LayerReader, layer_file
+from repro.models.streaming.layer_streaming import LayerFile, LayerReader, layer_file
 from repro.models.tokens.prefix import Prefix
 from repro.models.transformer import weights
 from repro.models.transformer.config import DecoderConfig
@@ -235,6 +235,12 @@ class Model:
         return Decoder(config, layers, ends.ends)
 
     @cached_property
+    def _layers(self) -> LayerFile:
+        """The file that layers are streamed from, checked once."""
+        assert self.folder is not None
+        return layer_file(self.folder, self.config.dtype)
+
+    @cached_property
     def predictor_folder(self) -> Path:
         """Folder of the checkpoint's early-exit predictor; InputError if it has none."""
         named = self.config.checkpoint.predictor if self.config.checkpoint else None
@@ -391,8 +397,7 @@ class Model:
                 "(method.resident=1)"
             )
         network = DecoderNetwork(self.decoder(resident=False), captured=self._captured)
-        assert self.folder is not None
-        reader = LayerReader(layer_file(self.folder, self.config.dtype), slots, device=self._host)
+        reader = LayerReader(self._layers, slots, device=self._host)
         predictor = self.predictor(placement)
         engine = Engine(role, device, self.model_cost, network, placement, reader, tokens)
         return Session(engine, predictor)

@@ -36,6 +36,9 @@ PAGES = {"claim": "claims", "fact": "facts"}
 
 HEADINGS = ("artifact", "state", "stands in", "n", "predicted", "median error", "minutes", "command")
 
+REAL, MEASURED_BY = "real", "python benchmarks/pairs.py"
+"""Folder of the page of real runs, which is no table, and the command that makes it."""
+
 PREFACE = """# Results
 
 Everything here is generated, this page too; nothing is edited by hand. Each folder has a table (`table.md`,
@@ -94,6 +97,8 @@ def write_index(
     if held := validations(results.root):
         lines = "\n".join(f"- [{name}]({name}/table.md)" for name in held)
         parts.append(f"## The emulator against measurements (`python -m repro.validation`)\n\n{lines}\n")
+    if (results.root / REAL / "README.md").is_file():
+        parts.append(f"## On one machine, by wall clock (`{MEASURED_BY}`)\n\n- [{REAL}]({REAL}/README.md)\n")
     path = (folder or results.root) / "README.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "\n".join(parts)

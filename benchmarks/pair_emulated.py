@@ -1,0 +1,100 @@
+"""What the emulator, calibrated on this machine, says of the answers that were measured here.
+
+Owns the emulated machine and its runs. Must not see a measured answer: it gets probes and units alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from pair_run import Answer, PairCell, cell_of
+from repro.models.calibration.fit import FittedCosts, fit
+from repro.models.calibration.written import Section, engine_of_costs
+from repro.models.forward.exactness import divergence
+from repro.models.forward.side_by_side import GreedyText
+from repro.scenarios.base import Progress
+from repro.scenarios.generation import fidelity
+from repro.scenarios.generation.exercise import trusted
+from repro.scenarios.generation.run import own_texts
+from repro.validation.this_machine.cells import CellGroup
+from repro.validation.this_machine.measuring import MeasuredGroup
+from repro.validation.this_machine.predicting import best_bandwidth, device_of
+
+
+class Predicted(NamedTuple):
+    """An emulated answer.
+
+    Attributes:
+        decode_s: seconds after all models have read the prompt.
+        decoded: tokens after the first.
+        passes: verifications.
+    """
+
+    decode_s: float
+    decoded: int
+    passes: int
+
+
+class EmulatedMachine:
+    """This machine as its probes say."""
+
+    def __init__(self, probes: Sequence[Mapping[str, Any]], pace: float) -> None:
+        """Fit costs to probes; reads are held to `pace` bytes a second."""
+        self.measured = [_group(probe) for probe in probes]
+        self.pace = pace
+        self.costs: FittedCosts = fit(timing for one in self.measured for timing in one.probe_timings())
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second that memory gave at best."""
+        return best_bandwidth(self.measured)
+
+    def sections(self, streamed: bool, budget: float) -> dict[str, Section]:
+        """Device and engine of a part: with layers as stored if they are streamed, else reordered."""
+        disks = [rate for one in self.measured for rate in one.disk]
+        latency, disk = self.costs.reads or (0.0, min([self.pace, median(disks)] if disks else [self.pace]))
+        device = device_of(self.costs, disk, self.bandwidth, latency)
+        device["dram"]["budget"]["value"] = budget
+        return {"device": device, "engine": engine_of_costs("repro here", self.costs, packed=not streamed)}
+
+
+def _group(probe: Mapping[str, Any]) -> MeasuredGroup:
+    lists = {name: [tuple(each) for each in probe[name]] for name in ("passes", "timings")}
+    return MeasuredGroup(**{**probe, **lists, "group": CellGroup(**probe["group"])})
+
+
+def predicted(
+    arm: str, dataset: str, overrides: Sequence[str], machine: Mapping[str, Section], progress: Progress
+) -> list[Predicted]:
+    """The emulated answers of an arm to a dataset's prompts.
+
+    What caches say of the models is taken as it is: measured answers are compared with the same texts.
+    """
+    cell, _ = cell_of(arm, dataset, overrides, machine)
+    cell.check()
+    with trusted():
+        rounds = cell.run(progress).rounds
+    return [_answer([each for each in rounds if each["request"] == request.id]) for request in cell.requests]
+
+
+def _answer(rounds: Sequence[Mapping[str, Any]]) -> Predicted:
+    if not rounds:
+        return Predicted(0.0, 0, 0)
+    decoded, passes = sum(each["emitted"] for each in rounds), sum(each["rows"] > 0 for each in rounds)
+    return Predicted(rounds[-1]["end"] - rounds[0]["start"], decoded, passes)
+
+
+def target_texts(cell: PairCell, progress: Progress) -> list[GreedyText]:
+    """The target's own greedy texts of a cell's prompts."""
+    return own_texts(cell, progress) or []
+
+
+def verdict(answer: Answer, cell: PairCell, text: GreedyText) -> str:
+    """`equal` to the target's own text, `tie` if it leaves it at a tie of logits, else `differs`."""
+    unit = answer.unit
+    stop = cell.requests[unit.prompt].stop
+    own = fidelity.ended(text.tokens[: unit.asked], stop)
+    left = divergence(answer.tokens, own, text.rows.__getitem__, cell.target.config.dtype)
+    return "equal" if left is None else "tie" if left.tie else "differs"
