@@ -68,6 +68,7 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "tpot": mean(own) if own else None,
         "time": mean(one.costs.time for one in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
+        **_as_generated(served),
         "full_ttft": mean(one.full.ttft for one in served),
         "full_tpot": mean(full) if full else None,
         "ttft_speedup": sum(one.full.ttft for one in served) / first,
@@ -84,6 +85,22 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "deciding_share": sum(one.deciding.seconds for one in served) / first,
         "deciding_share_of_full": mean(one.deciding.seconds / one.full.ttft for one in served),
         "decisions": len({one.decision for one in served}),
+    }
+
+
+def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
+    """The figures of generation that requests have too, under its names, for tables that have both."""
+    tokens = sum(one.request.answer - 1 for one in served)
+    seconds = sum(one.costs.time - one.costs.ttft for one in served)
+    read = [one.costs.prefill_energy for one in served if one.costs.prefill_energy is not None]
+    spent = [one.costs.energy for one in served if one.costs.energy is not None]
+    known = len(read) == len(spent) == len(served)
+    return {
+        "prompts": len(served),
+        "decode_tokens": tokens,
+        "decode_tokens_per_s": tokens / seconds if tokens else None,
+        "prefill_joules": sum(read) if known else None,
+        "joules_per_token": (sum(spent) - sum(read)) / tokens if known and tokens else None,
     }
 
 

@@ -193,7 +193,8 @@ class ServingScenario(OfflineScenario):
             high = values["difference_high"]
             assert isinstance(high, float)
             spread["difference"] = (low, high)
-        return Findings(values, spread, list(rounds(served, right)))
+        about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
+        return Findings(values, spread, list(rounds(served, right)), provenance=about)
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
         """Peak memory in bytes, and extra memory as shares of the full model's weights."""
