@@ -127,10 +127,10 @@ class DeviceProfile:
 def _costs(level: LevelProfile, prompt: int, answer: int, before: Spent) -> RequestCosts:
     first = before.plus(level.prefill_at(prompt))
     if answer < 2:
-        return RequestCosts(first.seconds, None, *first, first.joules)
+        return RequestCosts(first.seconds, None, *first)
     # Contexts grow from prompt to prompt + answer - 2; the middle one gives the mean step.
     step = level.step_at(prompt + (answer - 2) / 2)
-    return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)), first.joules)
+    return RequestCosts(first.seconds, step.seconds, *first.plus(step.times(answer - 1)))
 
 
 def profiled(

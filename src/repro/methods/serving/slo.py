@@ -31,14 +31,12 @@ class RequestCosts(NamedTuple):
         tpot: seconds per later token; `None` if there is none.
         time: seconds to the last token.
         energy: joules; `None` if the device's power is unknown.
-        prefill_energy: joules to the first token, deciding and switching included; likewise.
     """
 
     ttft: float
     tpot: float | None
     time: float
     energy: float | None
-    prefill_energy: float | None = None
 
 
 @dataclass(frozen=True)

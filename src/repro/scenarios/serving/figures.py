@@ -27,6 +27,7 @@ class ServedRequest(NamedTuple):
         deciding: cost of deciding and scoring.
         switch: cost of switching to the level; zero if the model was on it already.
         costs: total cost of the request.
+        first: its cost to the first token.
         full: the full model's cost for it.
         met: True if the SLO was met.
     """
@@ -38,6 +39,7 @@ class ServedRequest(NamedTuple):
     deciding: Spent
     switch: Spent
     costs: RequestCosts
+    first: RequestCosts
     full: RequestCosts
     met: bool
 
@@ -92,7 +94,7 @@ def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
     """The figures of generation that requests have too, under its names, for tables that have both."""
     tokens = sum(one.request.answer - 1 for one in served)
     seconds = sum(one.costs.time - one.costs.ttft for one in served)
-    read = [one.costs.prefill_energy for one in served if one.costs.prefill_energy is not None]
+    read = [one.first.energy for one in served if one.first.energy is not None]
     spent = [one.costs.energy for one in served if one.costs.energy is not None]
     known = len(read) == len(spent) == len(served)
     return {

@@ -232,11 +232,16 @@ class ServingScenario(OfflineScenario):
             deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
             decision, fell_back = self._decided(check, request, present, deciding)
             read = request.read(decision.prompt)
-            costs = profile.costs(decision.model, read, request.answer, present, deciding)
+            costs, first = (
+                profile.costs(decision.model, read, answer, present, deciding)
+                for answer in (request.answer, 1)
+            )
             full = profile.whole(len(request.prompt), request.answer)
             switch = NOTHING if decision.model == present else profile.levels[decision.model].switch
             present, met = decision.model, request.objective.met(costs, full)
-            yield ServedRequest(arrival, request, decision, fell_back, deciding, switch, costs, full, met)
+            yield ServedRequest(
+                arrival, request, decision, fell_back, deciding, switch, costs, first, full, met
+            )
 
     def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """Ops that run before the prefill: decider and scorer."""
