@@ -158,7 +158,8 @@ class _Expansion:
                 if name not in rows:
                     raise InputError(f"{where}: {unknown('row', name, rows)}")
             for label, value in {**column.get("where", {}), **column.get("over", {})}.items():
-                if label in self.known and not _is_among(str(value), self.known[label]):
+                known = self.known.get(label, ())
+                if known and value != "" and not _is_among(str(value), known):  # "" is none of that name
                     raise InputError(f"{where}: {unknown(label, str(value), self.known[label])}")
 
     def _require_papers(self, section: Mapping[str, Any]) -> None:
