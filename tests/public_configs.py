@@ -173,6 +173,7 @@ PUBLIC: dict[str, Known] = {
     "lmsys/vicuna-7b-v1.5": _llama(4096, 32, 32, 11008, 4096, num_key_value_heads=32),
     "lmsys/vicuna-13b-v1.5": _llama(5120, 40, 40, 13824, 4096, num_key_value_heads=40),
     "lmsys/vicuna-7b-v1.3": _llama(4096, 32, 32, 11008, 2048, rms_norm_eps=1e-6),
+    "double7/vicuna-68m": _llama(768, 2, 12, 3072, 2048, rms_norm_eps=1e-6),
     "lmsys/vicuna-33b-v1.3": _llama(6656, 60, 52, 17920, 2048, max_sequence_length=2048, rms_norm_eps=1e-6),
     "pankajmathur/orca_mini_3b": _llama(3200, 26, 32, 8640, 2048, rms_norm_eps=1e-6),
     "HuggingFaceTB/SmolLM2-135M-Instruct": _llama(
@@ -299,6 +300,7 @@ PUBLIC: dict[str, Known] = {
         18,
         1_000_000.0,
     ),
+    "Qwen/Qwen1.5-0.5B-Chat": _qwen("qwen2", 1024, 24, (16, 16), 2816),
     "Qwen/Qwen1.5-1.8B-Chat": _qwen("qwen2", 2048, 24, (16, 16), 5504, tie_word_embeddings=False),
     "Qwen/Qwen2.5-Coder-0.5B-Instruct": _qwen("qwen2", 896, 24, (14, 2), 4864),
     "Qwen/Qwen2.5-Coder-1.5B-Instruct": _qwen("qwen2", 1536, 28, (12, 2), 8960),

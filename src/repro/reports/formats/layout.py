@@ -132,8 +132,10 @@ def _names(row: TableRow, apart: Sequence[str]) -> list[str]:
 
 
 def _row_name(row: TableRow) -> str:
-    """The row's name; of a row without a cell also that it was not run."""
-    return row.name if row.run else f"{row.name} ({NOT_RUN})"
+    """The row's name; of a row without a cell also that it was not run, or cannot be."""
+    if row.run:
+        return row.name
+    return f"{row.name} ({NOT_RUN})" if row.refused is None else f"{row.name} (refused [{row.refused}])"
 
 
 def _line(
@@ -141,7 +143,8 @@ def _line(
 ) -> list[str]:
     words: list[str] = []
     for column, wide, entry in zip(columns, compared, row.entries, strict=True):
-        words.append(own_words(entry, column, shared))
+        missing = row.run and entry.ours is None and entry.failed is None and column.absent
+        words.append(missing or own_words(entry, column, shared))
         if wide:
             words += [published_words(entry.published, column.digits), compared_words(entry, column)]
     return words
@@ -223,7 +226,7 @@ def notes(table: Table) -> list[str]:
     lines = [table.how_made + _bandless(table)] if table.how_made else []
     lines += [f"All our figures: {MARKS[mark][1]}." for mark in shared]
     lines += [f"{MARKS[m][0]} {MARKS[m][1]}." for m in MARKS if m in used and m not in shared]
-    lines += anchored(table.footnotes, max((e.failed or 0 for r in table.rows for e in r.entries), default=0))
+    lines += anchored(table.footnotes, _referred(table))
     lines += [*_unvaried(table), *sentences(summed(table.compared)), *_interval_lines(table)]
     lines += [table.amounts] if table.amounts else []
     commits = ", ".join(table.commits) or "none"
@@ -234,6 +237,12 @@ def notes(table: Table) -> list[str]:
             "A commit with +: code or configuration had uncommitted changes when a cell was computed."
         )
     return lines
+
+
+def _referred(table: Table) -> int:
+    """How many footnotes have numbers, to which rows or values refer."""
+    values = [e.failed or 0 for row in table.rows for e in row.entries]
+    return max([*values, *(row.refused or 0 for row in table.rows)], default=0)
 
 
 def _bandless(table: Table) -> str:

@@ -63,6 +63,7 @@ class ShortColumn:
     where: Mapping[str, str] = field(default_factory=dict)
     aggregate: str | None = None
     tolerance: float | None = None
+    absent: str = ""
     reference: Any = None
 
 
@@ -209,7 +210,7 @@ class _Writer:
         }
         if how:
             spec["compare"] = how
-        for name in ("relative_to", "against", "aggregate", "tolerance"):
+        for name in ("relative_to", "against", "aggregate", "tolerance", "absent"):
             if value := getattr(short, name):
                 spec[name] = value
         published = () if how else metric.published

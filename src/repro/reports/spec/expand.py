@@ -122,7 +122,9 @@ class _Expansion:
         )
         row_names = {SEPARATOR.join(labels.values()): self._row_name(rows, labels) for labels in row_labels}
         explicit = {i: n for i, n in rows["names"].items() if i not in self._all_values()}
-        given["rows"] = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
+        explicit |= {i: rows["names"].get(i, self._name(rows["by"][-1], i)) for i in rows["refused"]}
+        written = {"by": rows["by"], "names": row_names | explicit, "apart": rows["apart"]}
+        given["rows"] = written | {"refused": rows["refused"]}
         given["columns"] = [self._column(column, row_labels) for column in columns]
         if row_labels:
             self._require_rows(given)
@@ -156,7 +158,8 @@ class _Expansion:
                 if name not in rows:
                     raise InputError(f"{where}: {unknown('row', name, rows)}")
             for label, value in {**column.get("where", {}), **column.get("over", {})}.items():
-                if label in self.known and not _is_among(str(value), self.known[label]):
+                known = self.known.get(label, ())
+                if known and value != "" and not _is_among(str(value), known):  # "" is none of that name
                     raise InputError(f"{where}: {unknown(label, str(value), self.known[label])}")
 
     def _require_papers(self, section: Mapping[str, Any]) -> None:
@@ -324,20 +327,22 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
         rows = {"by": rows}
     if not isinstance(rows, Mapping) or "by" not in rows:
         raise InputError(f"{where}, rows: {rows!r} must be a label, a list of labels, or a mapping with `by`")
-    choices = ("by", "names", "name", "also", "apart")
+    choices = ("by", "names", "name", "also", "apart", "refused")
     for key in rows:
         if key not in choices:
             raise InputError(f"{where}, rows: {unknown('field', str(key), choices)}")
     by = [rows["by"]] if isinstance(rows["by"], str) else rows["by"]
     names, also, name = rows.get("names") or {}, rows.get("also") or {}, rows.get("name", "")
-    for part, value in (("names", names), ("also", also)):
+    refused = rows.get("refused") or {}
+    for part, value in (("names", names), ("also", also), ("refused", refused)):
         if not isinstance(value, Mapping):
             raise InputError(f"{where}, rows.{part}: {value!r} must be a mapping")
     lists = [("by", by), *((f"also.{label}", values) for label, values in also.items())]
     for part, value in lists:
         if not isinstance(value, list) or not value or any(isinstance(one, (list, dict)) for one in value):
             raise InputError(f"{where}, rows.{part}: {value!r} must be a list of single values")
-    for part, value in (*((f"names.{row}", name_of) for row, name_of in names.items()), ("name", name)):
+    texts = [*((f"names.{row}", name_of) for row, name_of in names.items()), ("name", name)]
+    for part, value in (*texts, *((f"refused.{row}", why) for row, why in refused.items())):
         if isinstance(value, (list, dict)) or (part == "name" and not isinstance(value, str)):
             raise InputError(f"{where}, rows.{part}: {value!r} must be a text")
     by = list(map(str, by))
@@ -352,6 +357,7 @@ def _rows(rows: Any, where: str) -> dict[str, Any]:
         "name": name,
         "also": also,
         "apart": rows.get("apart", False),
+        "refused": {str(row): str(why) for row, why in refused.items()},
     }
 
 

@@ -27,12 +27,14 @@ class RowsSpec:
 
     A row's id is those labels, joined by " / ". `names` maps ids to display names and gives their order.
     Other rows follow, sorted by their labels, so a user's own method appears without a change to the table.
-    With `apart` each label has a column instead of one column of names.
+    With `apart` each label has a column instead of one column of names. `refused` says of rows that have no
+    cell why none can run there.
     """
 
     by: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def printed(self, row: str, experiment: str) -> str:
         """The printed names of a row's labels, those of the experiment's paper first."""
@@ -51,7 +53,8 @@ class ColumnSpec:
     `where` selects records by labels. `aggregate` reduces several records to one value; `only` requires a
     single record. `reference` maps row ids to published cells, `tolerance` is the relative difference from
     them that still counts as agreement. `timed` is false for values that need neither clock nor costs
-    (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak).
+    (accuracy, acceptance), `sampled` for those that are no statistic over prompts (a peak). `absent` is
+    printed where a row with cells has no value; default a dash.
 
     A value may be compared with a baseline over the same prompts: the row with the id `relative_to`; the row
     with the labels `against` and otherwise this row's, but for labels that it lacks; or the same row's
@@ -78,6 +81,7 @@ class ColumnSpec:
     tolerance: float | None = None
     timed: bool = True
     sampled: bool = True
+    absent: str = ""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.total is None) or (self.total is None) != (self.per is None):

@@ -107,6 +107,7 @@ class _Builder:
                 tuple(self._entry(row, column) for column in spec.columns),
                 labels=self._labels(row, found),
                 run=bool(found),
+                refused=self._refused(row, found),
             )
             for row, found in self.groups.items()
         )
@@ -153,6 +154,11 @@ class _Builder:
         """Add a footnote if it is new."""
         if text not in self.footnotes:
             self.footnotes.append(text)
+
+    def _refused(self, row: str, found: Sequence[Record]) -> int | None:
+        """The number of the footnote that says why a row has no cell, if the table says it."""
+        reason = self.spec.rows.refused.get(row)
+        return self._failure(f"{self.spec.rows.names[row]}: {reason}") if reason and not found else None
 
     def _failure(self, text: str) -> int:
         """The number of a footnote that a failed value refers to; these come first."""

@@ -5,6 +5,8 @@ Must not know tables or formats.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from repro.core.registry import discover, lookup, names
 from repro.records.record import Record, Scalar
 
@@ -32,6 +34,38 @@ def known_values(record: Record) -> dict[str, Scalar]:
     return {name: value for name, value in record.values.items() if name not in hidden}
 
 
+BESIDE = {
+    "target predictor": "early-exit predictors",
+    "elastic parts": "an order of units, adapters for each size",
+    "trained heads": "score and decision heads",
+}
+"""What inputs of a cell are, beside models and rows."""
+
+GRAPHS = {"graph_seconds": "graphs built for the NPU"}
+"""What values of a record say that was made before the first request."""
+
+NEEDS = "needs"
+
+
+def needs(record: Record) -> str:
+    """What a cell needed beside its target, as its inputs and figures say; "nothing" without anything."""
+    config, inputs = record.provenance.config, record.provenance.inputs
+    models = [
+        str(config[role]["name"]) for role in inputs if role != "target" and _is_model(config.get(role))
+    ]
+    parts = [words for name, words in BESIDE.items() if name in inputs]
+    return (
+        ", ".join([*models, *parts, *(words for name, words in GRAPHS.items() if name in record.values)])
+        or "nothing"
+    )
+
+
+def _is_model(section: object) -> bool:
+    return isinstance(section, Mapping) and {"checkpoint", "shape"} <= section.keys()
+
+
 def known_value(record: Record, name: str) -> Scalar:
-    """One of `known_values`, or the peak bytes of a kind of memory."""
+    """One of `known_values`, what the cell needed (`needs`), or the peak bytes of a kind of memory."""
+    if name == NEEDS:
+        return needs(record)
     return None if name in AGAINST_TARGET and other_arithmetic(record) else record.figure(name)

@@ -66,13 +66,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row; `id` joins its labels in one string, `labels` holds them by name. `run`: it has a cell."""
+    """One row; `id` joins its labels in one string, `labels` holds them by name. `run`: it has a cell.
+
+    `refused` is the number of the footnote that says why it has none.
+    """
 
     id: str
     name: str
     entries: tuple[Entry, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     run: bool = True
+    refused: int | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class ServedRequest(NamedTuple):
         deciding: cost of deciding and scoring.
         switch: cost of switching to the level; zero if the model was on it already.
         costs: total cost of the request.
+        first: its cost to the first token.
         full: the full model's cost for it.
         met: True if the SLO was met.
     """
@@ -38,6 +39,7 @@ class ServedRequest(NamedTuple):
     deciding: Spent
     switch: Spent
     costs: RequestCosts
+    first: RequestCosts
     full: RequestCosts
     met: bool
 
@@ -68,6 +70,7 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "tpot": mean(own) if own else None,
         "time": mean(one.costs.time for one in served),
         "energy": mean(energies) if len(energies) == len(served) else None,
+        **_as_generated(served),
         "full_ttft": mean(one.full.ttft for one in served),
         "full_tpot": mean(full) if full else None,
         "ttft_speedup": sum(one.full.ttft for one in served) / first,
@@ -84,6 +87,22 @@ def billed(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
         "deciding_share": sum(one.deciding.seconds for one in served) / first,
         "deciding_share_of_full": mean(one.deciding.seconds / one.full.ttft for one in served),
         "decisions": len({one.decision for one in served}),
+    }
+
+
+def _as_generated(served: Sequence[ServedRequest]) -> dict[str, Scalar]:
+    """The figures of generation that requests have too, under its names, for tables that have both."""
+    tokens = sum(one.request.answer - 1 for one in served)
+    seconds = sum(one.costs.time - one.costs.ttft for one in served)
+    read = [one.first.energy for one in served if one.first.energy is not None]
+    spent = [one.costs.energy for one in served if one.costs.energy is not None]
+    known = len(read) == len(spent) == len(served)
+    return {
+        "prompts": len(served),
+        "decode_tokens": tokens,
+        "decode_tokens_per_s": tokens / seconds if tokens else None,
+        "prefill_joules": sum(read) if known else None,
+        "joules_per_token": (sum(spent) - sum(read)) / tokens if known and tokens else None,
     }
 
 

@@ -193,7 +193,8 @@ class ServingScenario(OfflineScenario):
             high = values["difference_high"]
             assert isinstance(high, float)
             spread["difference"] = (low, high)
-        return Findings(values, spread, list(rounds(served, right)))
+        about = {"memory": {"emulated_dram": round(self.system.resident_bytes(longest))}}
+        return Findings(values, spread, list(rounds(served, right)), provenance=about)
 
     def _memory(self, longest: int) -> dict[str, Scalar]:
         """Peak memory in bytes, and extra memory as shares of the full model's weights."""
@@ -231,11 +232,16 @@ class ServingScenario(OfflineScenario):
             deciding = took.get(ops) or took.setdefault(ops, device.play(ran(device, ops)))
             decision, fell_back = self._decided(check, request, present, deciding)
             read = request.read(decision.prompt)
-            costs = profile.costs(decision.model, read, request.answer, present, deciding)
+            costs, first = (
+                profile.costs(decision.model, read, answer, present, deciding)
+                for answer in (request.answer, 1)
+            )
             full = profile.whole(len(request.prompt), request.answer)
             switch = NOTHING if decision.model == present else profile.levels[decision.model].switch
             present, met = decision.model, request.objective.met(costs, full)
-            yield ServedRequest(arrival, request, decision, fell_back, deciding, switch, costs, full, met)
+            yield ServedRequest(
+                arrival, request, decision, fell_back, deciding, switch, costs, first, full, met
+            )
 
     def _deciding(self, decider: Decider, request: ServiceRequest, on: str) -> tuple[Op, ...]:
         """Ops that run before the prefill: decider and scorer."""

@@ -1,0 +1,166 @@
+"""compare/phone and compare/board: a row is its system by name, costs have floors, absences are said."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from typing import Any
+
+import pytest
+
+from committed_results import RESULTS, cells
+from repro.core.errors import InputError
+from repro.core.paths import conf_dir
+from repro.experiments.cli import needless, plain
+from repro.experiments.composing import composing_in
+from repro.records.results import open_results
+from repro.reports.spec.experiment import experiment_file
+from repro.reports.tables.known import needs
+from repro.scenarios.registry import made
+from tiny_project import composed
+
+TABLES = ("phone", "board")
+LENGTHS = ("64", "1024")
+BITS = 4.5
+"""Of a weight in Q4_0: blocks of 32 with a scale of 16 bits."""
+
+QWEN = 24 * (4 * 2048**2 + 3 * 2048 * 5504) + 151_936 * 2048
+VICUNA = 32 * (4 * 4096**2 + 3 * 4096 * 11_008) + 32_000 * 4096
+"""Weights of the layers and of the output projection."""
+
+ALONE = {
+    "phone": ("device=xiaomi_14", "model@target=qwen1_5_1_8b_chat", "model@draft=qwen1_5_0_5b_chat"),
+    "board": ("device=jetson_orin_nx", "model@target=vicuna_7b_v1_3", "model@draft=vicuna_68m"),
+}
+HEADS = {"phone": "qwen1_5_1_8b_medusa", "board": "vicuna_7b_v1_3_medusa"}
+
+
+@cache
+def lines(table: str) -> dict[tuple[str, str], dict[str, str]]:
+    """The lines of a committed table's CSV by row and column."""
+    with (RESULTS / "compare" / table / "table.csv").open(encoding="utf-8") as file:
+        return {(line["id"], line["column"]): line for line in csv.DictReader(file)}
+
+
+def figure(table: str, row: str, column: str) -> float:
+    return float(lines(table)[row, column]["ours"])
+
+
+def rows(table: str) -> list[str]:
+    """The systems that ran."""
+    return sorted({cell["labels"]["system"] for cell in cells(f"compare/{table}")})
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_each_row_is_its_system_by_name(table: str) -> None:
+    """Method, device, models, prompts: nothing else enters what the cell is asked."""
+    checked = 0
+    with composing_in(conf_dir(), needless) as sweep:
+        swept = [plain(sweep.config(overrides)) for overrides in sweep.cells([f"experiment=compare/{table}"])]
+    for config in swept:
+        if config.get("service"):
+            continue
+        method, prompt = config["method"]["name"], config["prompt_tokens"]
+        more = [f"model@draft={HEADS[table]}"] if method == "ghidorah" else []
+        more += [f"resident={config['resident']}"] if config["resident"] is not None else []
+        budget = config["device"]["dram"]["budget"]["value"]
+        more += [f"device.dram.budget.value={budget}"] if table == "board" else []
+        shared = ("dataset=humaneval_8shot", "prompts=5", "max_tokens=128", f"prompt_tokens={prompt}")
+        alone = composed(f"method={method}", *ALONE[table], *shared, *more)
+        assert made(config).asked == made(plain(alone)).asked, (method, prompt)
+        checked += 1
+    assert checked == {"phone": 20, "board": 16}[table]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_longer_prompt_is_never_earlier_and_costs_no_less(table: str) -> None:
+    for row in rows(table):
+        for name in ("ttft", "prompt_joules"):
+            assert figure(table, row, f"{name}_1024") > figure(table, row, f"{name}_64"), (row, name)
+        if not row.startswith("elastilm"):
+            assert figure(table, row, "speed_1024") < figure(table, row, "speed_64"), row
+
+
+@pytest.mark.parametrize(("table", "weights"), [("phone", QWEN), ("board", VICUNA)])
+def test_who_holds_the_target_holds_its_weights(table: str, weights: int) -> None:
+    for row in rows(table):
+        bits = {"mllm_npu": 8}.get(row, 16 if row.startswith("elastilm") else BITS)
+        held_gb = figure(table, row, "memory")
+        if row.endswith("_streamed"):
+            whole = {"flash_ar_streamed": "std"}.get(row, row.removesuffix("_streamed"))
+            assert held_gb < figure(table, whole, "memory"), row
+        else:
+            assert held_gb > weights * bits / 8e9, row
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_decoding_beats_the_bytes_that_it_must_read(table: str) -> None:
+    """Accepted tokens share a reading of the weights, which cannot pass the bus faster than it takes."""
+    bus, weights = {"phone": (76.8e9, QWEN), "board": (102.4e9, VICUNA)}[table]
+    for row in rows(table):
+        if row.startswith("elastilm"):
+            continue
+        bits = 8 if row == "mllm_npu" else BITS
+        passes = figure(table, row, "speed_1024") / figure(table, row, "acceptance")
+        assert passes * weights * bits / 8 < bus, row
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_points_are_not_measured_here_and_say_which_command_does(table: str) -> None:
+    page = (RESULTS / "compare" / table / "table.md").read_text(encoding="utf-8")
+    ran = [line for line in page.splitlines() if line.startswith("|") and "not measured here" in line]
+    assert len(ran) == len(rows(table))
+    assert f"experiment=compare/{table} weights=own`" in page
+    assert all(not line["ours"] for (_, column), line in lines(table).items() if column == "points_lost")
+
+
+def test_a_row_needs_what_its_cells_read() -> None:
+    results = open_results(RESULTS)
+    kept = {cell["key"] for cell in cells("compare/phone")}
+    found = {
+        record.labels["system"]: needs(record)
+        for record in results.records(results.members("compare/phone"))
+        if record.key in kept
+    }
+    assert found["std"] == "nothing"
+    assert found["chain_sd"] == found["edgellm"] == "Qwen1.5-0.5B-Chat"
+    assert found["ghidorah"] == "Medusa for Qwen1.5-1.8B"
+    assert found["mllm_npu"] == "graphs built for the NPU"
+    assert found["elastilm_loose"] == "an order of units, adapters for each size, score and decision heads"
+
+
+def refusal(*overrides: str) -> str:
+    """What the project says of a cell that cannot run; costs alone, so that no checkpoint is needed."""
+    blank = ("target.checkpoint=null", "draft.checkpoint=null", "prompt_tokens=64", "prompts=1")
+    config = plain(composed(*ALONE["board"], *blank, *overrides))
+    with pytest.raises(InputError) as wrong:
+        made(config).check()
+    return str(wrong.value)
+
+
+def refused(table: str) -> dict[str, Any]:
+    return dict(experiment_file(f"compare/{table}")["table"]["rows"]["refused"])
+
+
+@pytest.mark.parametrize(
+    ("row", "overrides"),
+    [
+        ("mllm_npu", ("method=mllm_npu",)),
+        ("std_2gb", ("method=std",)),
+        ("ghidorah_2gb", ("method=ghidorah", f"model@draft={HEADS['board']}")),
+    ],
+)
+def test_a_refused_row_says_what_the_project_says(row: str, overrides: tuple[str, ...]) -> None:
+    reason = refused("board")[row]
+    assert refusal(*overrides).startswith(reason)
+    page = (RESULTS / "compare" / "board" / "table.md").read_text(encoding="utf-8")
+    assert f": {reason}" in page
+
+
+def test_elastilm_needs_more_memory_than_the_board_has() -> None:
+    """Its weights in fp16 alone; services do not check memory themselves."""
+    embeddings = 32_000 * 4096
+    assert (VICUNA + embeddings) * 2 / 1e9 == pytest.approx(13.5, abs=0.05)
+    capacity = experiment_file("compare/board")  # the board's file says what it has
+    assert capacity["defaults"][0] == {"override /device": "jetson_orin_nx"}
+    assert plain(composed(*ALONE["board"]))["device"]["dram"]["capacity"]["value"] == 8
