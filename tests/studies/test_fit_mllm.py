@@ -37,10 +37,10 @@ def test_the_frozen_cells() -> None:
     """Rows of two models for baselines and the anchored NPU, no row at all for the zero-shot one."""
     cells = load_cells()
     assert {name: len(ids) for name, ids in FITTED.items()} == {
-        "mlc": 8,
-        "lcpp": 8,
-        "mnn": 8,
-        "pi": 4,
+        "mlc": 10,
+        "lcpp": 10,
+        "mnn": 10,
+        "pi": 5,
         "tflite": 4,
         "zero_shot": 7,
         "anchored": 8,
@@ -48,7 +48,7 @@ def test_the_frozen_cells() -> None:
     assert all(find(cells, one) for ids in FITTED.values() for one in ids)
     assert not [one for one in FITTED["zero_shot"] if ".table4." in one or ".table5." in one]
     for name in BASELINES:
-        assert not [one for one in FITTED[name] if one.endswith(".ours")]
+        assert not [one for one in FITTED[name] if ".ours" in one]
     own = r"mllm_npu\.table4\.\w+\.(qwen1_5_1_8b|llama_2_7b)\.ours"
     assert all(re.fullmatch(own, one) for one in FITTED["anchored"])
 
