@@ -46,9 +46,11 @@ from studies.mllm_closed_forms import (
     DATASETS,
     MODELS,
     OURS,
+    STARTS,
     SUPPORTED,
     Errors,
     Fits,
+    answer,
     cell,
     errors,
     micro,
@@ -136,12 +138,18 @@ def fitted_numbers() -> Iterator[tuple[str, float, float]]:
     """Every fitted number of both engine files: its place, the file's value, the fit's (SI units)."""
     for one in engines(Fits())[: len(BASELINES)]:
         program, on = PROGRAMS[one.column]
-        known = engine(HEADLINE, program).processors[on]
-        numbers = one.form.numbers
-        start = known.start["int8"].at(1) if "int8" in known.start else 0.0
+        known, numbers = engine(HEADLINE, program).processors[on], one.form.numbers
+        decoding = engine(HEADLINE, program).processors["cpu" if one.column == "pi" else on]
+        fitted = answer(one.column, MODELS)
         yield f"{program}.peak.int8", known.peak["int8"], 2 / numbers["b"]
         yield f"{program}.rows_quadratic", known.rows_quadratic, numbers["k"]
-        yield f"{program}.start.int8", start, numbers["a"]
+        if one.column in STARTS:
+            yield f"{program}.start.int8", decoding.start["int8"].at(1), fitted.start
+        else:
+            start = known.start["int8"].at(1) if "int8" in known.start else 0.0
+            yield f"{program}.start.int8", start, numbers["a"]
+        yield f"{program}.bandwidth", decoding.bandwidth, fitted.bandwidth
+    yield "cpu.start.int8", engine().processors["cpu"].start["int8"].at(1), answer(OURS, MODELS).start
     start, bandwidth = micro()
     own, anchored = engine().processors["npu"], engine(ANCHORED).processors["npu"]
     yield "npu.start.int8", own.start["int8"].at(CHUNK), start
