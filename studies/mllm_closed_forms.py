@@ -136,14 +136,14 @@ CPU, GPU, MEMORY = 44.15e9, 43.3e9, 59.6e9
 DECODES = {"mlc": MEMORY, "lcpp": CPU, "mnn": CPU, "pi": CPU, "tflite": GPU}
 """Bytes per second of an answer's tokens, by column, where they are not fitted: the processor's own.
 
-MLC's are the memory's: with the GPU's own, LLaMA-2-7B's 8-bit weights alone would take longer than is printed.
+MLC's are the memory's: with the GPU's own, LLaMA-2-7B's 8-bit weights alone would take longer than printed.
 """
 
 STARTS = ("mlc", "lcpp")
 """Columns whose answers are fitted by a start for each layer; those of the others, by their bandwidth.
 
-The printed tokens of MLC and llama.cpp take longer a weight in the small model than in the large one, those of
-MNN as long in both; of PowerInfer-V2 one model is printed. Chosen with both models' rows seen.
+The printed tokens of MLC and llama.cpp take longer a weight in the small model than in the large one, those
+of MNN as long in both; of PowerInfer-V2 one model is printed. Chosen with both models' rows seen.
 """
 
 FREE = {"mlc": "bk", "lcpp": "bk", "mnn": "abk", "pi": "b", "tflite": "b"}
@@ -238,12 +238,20 @@ def decoding(column: str, model: str, dataset: str, models: Sequence[str] = MODE
     return answer(column, tuple(models)).seconds(model, dataset)
 
 
-def prefill(model: str, prompt: int, start: float, bandwidth: float, rate: float) -> float:
+STARTED = {"product": 0, "subgraph": 3, "layer": 1}
+"""What takes a start on the NPU: so many parts of a layer; 0 for each of its matrix products."""
+
+
+def prefill(
+    model: str, prompt: int, start: float, bandwidth: float, rate: float, started: str = "product"
+) -> float:
     """Seconds of the NPU's work of a prompt in chunks of 256 rows; the CPU is taken to be hidden.
 
-    Each matrix product takes a start, then the longer of reading its weights and computing.
+    Each part takes a start, then the longer of reading its weights and computing.
     """
-    layer = sum(start + max(n / bandwidth, 2 * CHUNK * n / rate) for n in products(model))
+    starts = STARTED[started] or len(products(model))
+    weights = sum(products(model))
+    layer = starts * start + max(weights / bandwidth, 2 * CHUNK * weights / rate)
     return ceil(prompt / CHUNK) * shape(model).layers * layer
 
 
@@ -277,10 +285,12 @@ class Fits:
             the mean over all lengths of a `range`.
         quadratic: what the baselines' quadratic term grows with: the linears' weights, as a `rate` that falls
             with rows, or `attention`'s layers and channels.
+        started: what takes a start on the NPU, a key of `STARTED`.
     """
 
     prompts: str = PROMPTS[0]
     quadratic: str = QUADRATICS[0]
+    started: str = "product"
 
     def lengths(self, dataset: str) -> Sequence[int]:
         """Prompt lengths of a dataset, over which a prediction is the mean."""
@@ -303,7 +313,9 @@ class Fits:
             s, n, by_name = shape(model), linears(model), numbers(x)
             a, b, k = (by_name[name] for name in "abk")
             by = n if self.quadratic == "rate" else s.layers * s.hidden * SCALE
-            return float(np.mean([p * a * s.layers + b * p * (n + k * p * by) for p in self.lengths(dataset)]))
+            return float(
+                np.mean([p * a * s.layers + b * p * (n + k * p * by) for p in self.lengths(dataset)])
+            )
 
         def request(x: Sequence[float], model: str, dataset: str) -> float:
             return prefilling(x, model, dataset) + decoding(column, model, dataset, models)
@@ -325,7 +337,7 @@ class Fits:
         """mllm-NPU with an NPU of these numbers."""
 
         def seconds(model: str, dataset: str) -> float:
-            each = [prefill(model, prompt, **numbers) for prompt in self.lengths(dataset)]
+            each = [prefill(model, p, **numbers, started=self.started) for p in self.lengths(dataset)]
             return float(np.mean(each)) + decoding(OURS, model, dataset)
 
         return Form(numbers, seconds)
@@ -336,7 +348,8 @@ class Fits:
         model, prompt = BOUND_AT
 
         def above(rate: float) -> float:
-            return prompt / prefill(model, prompt, start, bandwidth, rate) - published(BOUND)
+            seconds = prefill(model, prompt, start, bandwidth, rate, self.started)
+            return prompt / seconds - published(BOUND)
 
         return self.chunked(start=start, bandwidth=bandwidth, rate=float(brentq(above, 1e11, 1e14)))
 

@@ -38,10 +38,14 @@ def test_the_baselines_and_table_3_are_the_closed_forms(monkeypatch: pytest.Monk
 
 
 def test_the_rate_is_the_least_that_meets_the_bound() -> None:
+    """A greedy order makes steps: it is met by 1%, and with a rate 0.5% lower it is not."""
     model, prompt = BOUND_AT
-    assert prompt / emulated.request(emulated.engine(), model, prompt, 1)[0] == pytest.approx(
-        published(BOUND), rel=0.005
-    )
+    rate = emulated.engine().processors["npu"].peak["int8"]
+
+    def speed(of: float) -> float:
+        return prompt / emulated.request(emulated.with_npu(*micro(), of), model, prompt, 1)[0]
+
+    assert speed(0.995 * rate) < published(BOUND) <= speed(rate) < 1.01 * published(BOUND)
 
 
 def test_the_anchored_npu_leaves_the_least_of_its_rows() -> None:
