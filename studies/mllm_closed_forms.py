@@ -197,7 +197,7 @@ class Answer:
     """How an engine decodes: each token reads all 8-bit weights and the cached keys and values once.
 
     Attributes:
-        start: seconds before each layer, and before the output projection.
+        start: seconds before each layer, and before the output projection, the launch of its op included.
         bandwidth: bytes per second.
     """
 

@@ -154,7 +154,7 @@ def fitted_numbers() -> Iterator[tuple[str, float, float]]:
         yield f"{program}.peak.int8", known.peak["int8"], 2 / numbers["b"]
         yield f"{program}.rows_quadratic", known.rows_quadratic, numbers["k"]
         if one.column in STARTS:
-            yield f"{program}.start.int8", decoding.start["int8"].at(1), fitted.start
+            yield f"{program}.start.int8", decoding.start["int8"].at(1) + decoding.launch, fitted.start
         else:
             start = known.start["int8"].at(1) if "int8" in known.start else 0.0
             yield f"{program}.start.int8", start, numbers["a"]

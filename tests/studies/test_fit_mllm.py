@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from repro.core.paths import project_root
 from repro.reports.reference.reference import find, load_cells
 from studies import fit_mllm, mllm_closed_forms
 from studies.mllm_closed_forms import (
@@ -135,3 +136,33 @@ def test_the_command_prints_a_line_for_every_fit(capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert all(name in out for name in (*BASELINES, "ours, zero-shot", "ours, anchored"))
     assert "of 20 rows" in out
+
+
+def test_the_page_has_the_readings_and_the_models_left_out() -> None:
+    """Digit by digit; the published reading is the first of nine, and each baseline's cells are all there."""
+    page = (project_root() / "docs" / "mllm_npu.md").read_text(encoding="utf-8")
+    readings, left_out = fit_mllm.readings_rows(), fit_mllm.left_out_rows(FITS)
+    assert [len(row) for row in readings] == [4] * 4
+    assert [int(row[1]) for row in left_out] == [20, 20, 12, 8, 8, 68]
+    for row in (*readings, *left_out):
+        assert f"| {' | '.join(row)} |" in page
+
+
+def test_a_model_left_out_is_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the fit of a prefill nor by that of an answer, nor by the mean of the others."""
+    hidden = "phi_2"
+    others = [model for model in SUPPORTED["mnn"] if model != hidden]
+    known, seen = published, set[str]()
+
+    def watched(name: str) -> float:
+        seen.add(name)
+        return known(name)
+
+    mllm_closed_forms.answer.cache_clear()
+    monkeypatch.setattr(mllm_closed_forms, "published", watched)
+    monkeypatch.setattr(fit_mllm, "published", watched)
+    FITS.baseline("mnn", others).predict(hidden, "clock")
+    fit_mllm.mean_rate("mnn", others)(hidden, "clock")
+    mllm_closed_forms.answer.cache_clear()
+    assert seen
+    assert not [name for name in seen if hidden in name]
