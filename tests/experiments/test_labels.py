@@ -102,3 +102,22 @@ def test_cells_that_no_label_tells_apart_are_an_error_and_not_a_choice(project: 
         project.sweep().finish(Asked("lengths"), spec, notes)
     told = [replace(note, labels={**note.labels, "length": str(i)}) for i, note in enumerate(notes)]
     assert "csv" in project.sweep().finish(Asked("lengths"), {**spec, "rows": {"by": ["length"]}}, told)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "columns"),
+    [
+        ((), {"speed": "", "pair": "qwen2_5_coder"}),
+        (("weights=own",), {"speed": None}),
+        (("weights=stand_in,own",), {"speed": "", "speed_own": "own"}),
+    ],
+)
+def test_a_column_is_of_the_weights_that_it_or_the_command_names(
+    overrides: tuple[str, ...], columns: dict[str, str | None]
+) -> None:
+    """A real pair's column of a grid stands beside the stand-ins'; what a command names replaces both."""
+    pair = {"metric": "decode_speed", "key": "pair", "where": {"weights": "qwen2_5_coder"}}
+    speed = {"metric": "decode_speed", "key": "speed"}
+    section = {"title": "Speed", "rows": "method", "columns": [speed, pair]}
+    spec = Asked("lever/table5", overrides).spec(section)
+    assert {column.key: column.where.get("weights") for column in spec.columns} == columns

@@ -112,6 +112,13 @@ def test_list_computes_nothing_and_estimates(
     assert left([*listed, bigger]) == "2 of 4 cells to do: about 120 s, and 1 of unknown time"
 
 
+def test_a_matched_setup_lists_a_cell_without_a_draft_as_done(project: Project) -> None:
+    """Only cells that ask a draft have the label of the match."""
+    matched = "calibrate_draft_to=edgellm.table1.cnn_daily"
+    assert states(sweep(project, matched, methods=("std",))) == ["done"]
+    assert states(sweep(project, matched, "sweep=list", methods=("std",))) == ["done"]
+
+
 def test_a_cell_s_time_is_kept_with_what_it_computed(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ def record_like(cell: Scenario, results: Results) -> Record | None:
     """
     machine = None if cell.emulated else content_hash(host_kind())
     settings = _hash(cell.config, cell.versions, machine)
-    alike = results.labelled(cell.labels_of(cell.config))
+    alike = results.labelled({name: cell.labels[name] for name in cell.labels_of(cell.config)})
     same = [record for record in alike if _hash_of(record) == settings]
     return max(same, key=lambda record: record.done, default=None)
 

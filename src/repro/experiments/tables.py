@@ -24,6 +24,7 @@ from repro.records.results import Results
 from repro.reports.fidelity.index import write_index
 from repro.reports.files import ALTERED
 from repro.reports.intervals.samples import Samples
+from repro.reports.reference.names import ANY, load_names
 from repro.reports.reference.reference import load_cells
 from repro.reports.spec.beside import beside, label
 from repro.reports.spec.spec import SEPARATOR, ColumnSpec, TableSpec
@@ -37,7 +38,10 @@ NAMES = ("experiment", "name")
 """Overrides that name an experiment."""
 
 WEIGHTS = "weights"
-"""The setting that says what computes, and the label of cells whose models do."""
+"""The setting that says what computes, and the label of cells in which no stand-in does."""
+
+STAND_IN = "stand_in"
+"""The choice of weights under which small checkpoints compute in place of the billed models."""
 
 HARMLESS = ("results", "outputs", "data_dir", "sweep", "wandb", "hydra", "memo")
 """Settings that change no outcome: where things lie and what is done with them."""
@@ -88,8 +92,7 @@ class Asked:
         names instead of fixed ones, which may state another setting.
         """
         spec = TableSpec.parse(self.folder, section)
-        if any(_key(one) == WEIGHTS and "," in one for one in self.overrides):
-            spec = replace(spec, columns=_beside(spec.columns))
+        spec = replace(spec, columns=_of_weights(spec.columns, self.overrides))
         if not self.settings:
             return spec
         groups = {re.split(r"[.@]", _key(one))[0] for one in self.settings}
@@ -119,22 +122,33 @@ def _with_beside(names: Mapping[str, str], settings: Sequence[str]) -> dict[str,
     return found
 
 
-def _beside(columns: Iterable[ColumnSpec]) -> tuple[ColumnSpec, ...]:
-    """Each column twice: of the cells in which stand-ins compute, and of those in which the models do.
+def _of_weights(columns: Sequence[ColumnSpec], overrides: Iterable[str]) -> tuple[ColumnSpec, ...]:
+    """The columns by what computes in their cells.
 
-    The former have no label `weights`, so that their tables are as they were.
+    Without a choice of weights on the command line, columns that name none are of stand-ins, if others name
+    one. With one choice no column names any; with several, each column stands once for each. Cells of
+    stand-ins have no label `weights`.
     """
-    kinds = {"": ("", "stand-in"), "own": ("_own", "own weights")}
+    chosen = [one.partition("=")[2].split(",") for one in overrides if _key(one) == WEIGHTS]
+    unnamed = tuple(column for column in columns if WEIGHTS not in column.where)
+    if not chosen:
+        named = len(unnamed) < len(columns)
+        return tuple(_of(column, STAND_IN) if named and column in unnamed else column for column in columns)
+    if len(chosen[-1]) == 1:
+        return unnamed
     return tuple(
         replace(
-            column,
-            key=f"{column.key}{suffix}",
-            heading=f"{column.heading}, {words}",
-            where={**column.where, WEIGHTS: label},
+            _of(column, weights), heading=f"{column.heading}, {load_names().find(ANY, WEIGHTS, weights).name}"
         )
-        for column in columns
-        for label, (suffix, words) in kinds.items()
+        for column in unnamed
+        for weights in chosen[-1]
     )
+
+
+def _of(column: ColumnSpec, weights: str) -> ColumnSpec:
+    """The column of the cells in which these weights compute."""
+    label, suffix = ("", "") if weights == STAND_IN else (weights, f"_{weights}")
+    return replace(column, key=f"{column.key}{suffix}", where={**column.where, WEIGHTS: label})
 
 
 def matter(name: str, overrides: Iterable[str]) -> tuple[str, ...]:

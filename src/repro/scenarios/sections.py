@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from repro.core.errors import InputError
+from repro.core.paths import conf_folders
 from repro.core.registry import require_choice, unknown
 
 CHOSEN = {
@@ -58,7 +59,9 @@ def check_known(config: Mapping[str, Any]) -> None:
     for name in config:
         if name not in known and not DRAFTS.fullmatch(str(name)):
             raise InputError(unknown("setting", str(name), known))
-    require_choice("choice of weights", config.get("weights", "stand_in"), ("stand_in", "own"))
+    chosen = config.get("weights", "stand_in")
+    files = [path for folder in conf_folders() for path in (folder / "weights").glob("*.yaml")]
+    require_choice("choice of weights", chosen, [path.stem for path in files])
 
 
 def check_sections(config: Mapping[str, Any], group: str) -> None:

@@ -157,9 +157,10 @@ def with_resident(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_own_weights(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration; a method that prunes does not with own weights for which no predictor is trained."""
+    """The configuration; without a trained predictor a method prunes nothing where no stand-in computes."""
     method, checkpoint = config["method"], (config.get("target") or {}).get("checkpoint") or {}
-    if config.get("weights") != "own" or "pruning" not in method or checkpoint.get("predictor"):
+    stands_in = config.get("weights", "stand_in") == "stand_in"
+    if stands_in or "pruning" not in method or checkpoint.get("predictor"):
         return config
     return {**config, "method": {**method, "pruning": "off"}}
 

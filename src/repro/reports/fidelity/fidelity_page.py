@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from repro.core.errors import InputError
 from repro.records.record import FEWEST, Record, write_atomically
 from repro.reports.claims.claims_page import ends
 from repro.reports.comparison.comparison import FAMILIES, POINTS, TOLERANCE, Compared, family
@@ -17,6 +18,7 @@ from repro.reports.comparison.summary import median
 from repro.reports.fidelity.coverage import STATUSES, coverage, unnamed
 from repro.reports.fidelity.errors_page import Report
 from repro.reports.fidelity.headlines import Headlines
+from repro.reports.fidelity.marked import FigureSources
 from repro.reports.fidelity.reading import Comparisons
 from repro.reports.fidelity.skill import skill
 from repro.reports.fidelity.winners import Race, counted, races
@@ -53,6 +55,7 @@ def write_fidelity(
     """Write the page into a folder; `drawn` has the draws of each table's bands."""
     sections = {
         "Headline claims": _headlines(headlines, found),
+        "With a real pair": _real_pairs(headlines, found, FigureSources(folder, cells)),
         "Coverage of the published values": _coverage(cells, found, headlines),
         "Errors": _errors(reports),
         "Who wins": _winners(reports, headlines),
@@ -95,6 +98,26 @@ def _headlines(headlines: Headlines, found: Comparisons) -> Lines:
     yield f"Of {len(headlines.claims)}: {counts[0]}. By our figures alone: {counts[1]}."
     yield ""
     yield from _table(("claim", "paper", "ours", "n", "distance", "verdict", "alone", "rests on"), rows)
+
+
+def _real_pairs(headlines: Headlines, found: Comparisons, tables: FigureSources) -> Lines:
+    """The claims of which tables of this folder have a real pair's figures."""
+    rows = []
+    for claim in headlines.claims:
+        try:
+            low, ours, high, n = (
+                [tables.value(f"{place} :: {field}") for place in claim.real_pair]
+                for field in ("low", "ours", "high", "n")
+            )
+        except InputError:  # these tables are not made
+            continue
+        if ours:
+            pair = f"{ends(min(ours), max(ours))} [{ends(min(low), max(high))}] ×"
+            rows.append((claim.says, *_said(found.by_id().get(claim.id))[:2], pair, f"{max(n):.0f}"))
+    yield "Qwen2.5-Coder-1.5B computes with the 0.5B as its draft, in the shapes of the papers' models."
+    yield "Nothing is matched: where a claim turns with the pair, how often the draft agrees decides it."
+    yield ""
+    yield from _table(("claim", "paper", "stand-ins", "real pair", "n"), rows)
 
 
 def _said(one: Compared | None) -> tuple[str, str, str, str]:

@@ -19,11 +19,15 @@ from repro.reports.reference.reference import PublishedCell, find
 
 @dataclass(frozen=True)
 class Headline:
-    """A claim: the published value's id, what it says, and what our figure rests on."""
+    """A claim: the published value's id, what it says, what our figure rests on, and figures of a real pair.
+
+    The last are places in tables, `table :: row :: column`; of several, their range is the claim's.
+    """
 
     id: str
     says: str
     about: str = ""
+    real_pair: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

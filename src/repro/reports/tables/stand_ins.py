@@ -56,8 +56,8 @@ def _repo(name: str) -> str:
 
 
 def says_stand_ins(records: Sequence[Record]) -> bool:
-    """Whether footnotes about stand-ins hold: not where all records have been asked for own weights."""
-    return any(record.provenance.config.get("weights") != "own" for record in records) or not records
+    """Whether footnotes about stand-ins hold: not where all records have been asked for other weights."""
+    return any(r.provenance.config.get("weights", "stand_in") == "stand_in" for r in records) or not records
 
 
 def each_name(names: Iterable[str | None]) -> list[str]:
